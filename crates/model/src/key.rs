@@ -1,0 +1,107 @@
+//! API keys and the hashes that are all the store ever sees of them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest, Sha256};
+
+use crate::Invalid;
+
+const PREFIX: &str = "oub_";
+const RANDOM_BYTES: usize = 32;
+const ENCODED: usize = 43;
+
+/// A bearer key in clear. It has no `Display`, and its `Debug` is masked: [`ApiKey::reveal`] is
+/// the only way to the text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    /// Makes a key from random bytes that the caller draws: 256 bits, so that a plain hash is safe.
+    pub fn from_random(bytes: [u8; RANDOM_BYTES]) -> Self {
+        Self(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
+    }
+
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    pub fn hash(&self) -> KeyHash {
+        KeyHash(Sha256::digest(self.0.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(oub_****)")
+    }
+}
+
+impl FromStr for ApiKey {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let well_formed = text.strip_prefix(PREFIX).is_some_and(|rest| {
+            rest.len() == ENCODED
+                && rest
+                    .bytes()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
+        });
+        if well_formed {
+            Ok(Self(text.to_owned()))
+        } else {
+            // The text is not quoted: it may be a key with a typing error.
+            Err(Invalid(
+                "that is not an API key; a key looks like oub_ and 43 letters".to_owned(),
+            ))
+        }
+    }
+}
+
+/// What the store keeps of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KeyHash([u8; 32]);
+
+impl KeyHash {
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for KeyHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHash(****)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_round_trips_and_never_shows_in_debug() {
+        let key = ApiKey::from_random([7; 32]);
+        assert_eq!(key.reveal().parse::<ApiKey>().as_ref(), Ok(&key));
+        assert_eq!(
+            format!("{key:?} {:?}", key.hash()),
+            "ApiKey(oub_****) KeyHash(****)"
+        );
+        assert_ne!(key.hash(), ApiKey::from_random([8; 32]).hash());
+    }
+
+    #[test]
+    fn malformed_keys_are_refused_without_being_quoted() {
+        for bad in [
+            "",
+            "oub_",
+            "oub_short",
+            "sk-123",
+            &format!("oub_{}", "é".repeat(43)),
+        ] {
+            let error = bad.parse::<ApiKey>().map(|_| ()).unwrap_err();
+            assert!(bad.len() < 5 || !error.0.contains(bad));
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The words of Oubliette as values: ids, names, scopes and the one permission decision.
+//!
+//! Pure functions and plain data. Nothing here does I/O, reads a clock or awaits.
+
+mod access;
+mod ids;
+mod key;
+mod name;
+mod nearest;
+mod project;
+mod remote;
+mod scope;
+mod secret;
+
+pub use access::{Access, Decision, Mode, allows, allows_class, sees};
+pub use ids::{ProjectId, TokenId, WorkspaceId};
+pub use key::{ApiKey, KeyHash};
+pub use name::ProjectName;
+pub use nearest::nearest;
+pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, ToolStyle};
+pub use remote::{RemoteUrl, Transport};
+pub use scope::Scope;
+pub use secret::Secret;
+
+/// Why a value from outside was refused: a full sentence that says what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+/// Quotes a value from outside for a message: shortened, without control characters.
+pub fn quoted(value: &str) -> String {
+    const SHOWN: usize = 60;
+    let mut shown: String = value
+        .chars()
+        .take(SHOWN)
+        .flat_map(char::escape_debug)
+        .collect();
+    if value.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    format!("`{shown}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn quoted_values_are_short_and_printable() {
+        assert_eq!(quoted("a\0b"), "`a\\0b`");
+        assert_eq!(quoted("\u{1b}[31m"), "`\\u{1b}[31m`");
+        assert!(quoted(&"x".repeat(10_000)).len() < 70);
+    }
+}

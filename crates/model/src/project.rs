@@ -1,0 +1,92 @@
+//! What is remembered about a project.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{RemoteUrl, Scope, Secret, secret};
+
+/// How much of something an agent does, from nothing to all it can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Level {
+    Off,
+    Low,
+    Medium,
+    High,
+}
+
+/// What a container may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Network {
+    None,
+    Host,
+    Bridge,
+}
+
+/// Which names of the operations a list of tools shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ToolStyle {
+    Both,
+    Unified,
+    Split,
+}
+
+/// An MCP server that a project's agents get besides Oubliette's own.
+///
+/// Serialising it reveals `env`: it is written to the store and to agents, never to a result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+pub struct McpServer {
+    pub name: String,
+    pub command: String,
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default, serialize_with = "secret::map_in_clear")]
+    pub env: BTreeMap<String, Secret>,
+}
+
+/// The limits of a project's container and of its trees of agents; absent means the default.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProjectLimits {
+    pub memory_mb: Option<u32>,
+    pub cpus: Option<f64>,
+    pub max_processes: Option<u32>,
+    pub max_recursion_depth: Option<u32>,
+    pub max_agents_per_session: Option<u32>,
+    pub max_cost_usd: Option<f64>,
+}
+
+/// Everything about a project that its owner chooses, except its name.
+///
+/// Serialising it reveals `env`: it is written to the store, never to a result. It has no JSON
+/// schema, so it cannot become part of an operation's output.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProjectSettings {
+    pub description: String,
+    pub remote_url: Option<RemoteUrl>,
+    pub git_credential: Option<String>,
+    pub agent: Option<String>,
+    pub model: Option<String>,
+    pub autonomy: Option<Level>,
+    pub reasoning: Option<Level>,
+    pub container_type: Option<String>,
+    pub network: Option<Network>,
+    pub limits: ProjectLimits,
+    pub protected_paths: Vec<String>,
+    #[serde(serialize_with = "secret::map_in_clear")]
+    pub env: BTreeMap<String, Secret>,
+    pub mcp_servers: Vec<McpServer>,
+    pub credential_refs: Vec<String>,
+    pub agent_scope: Option<Scope>,
+    pub workspace_isolation: bool,
+    pub tools_style: Option<ToolStyle>,
+}

@@ -1,0 +1,110 @@
+//! The suite that every store passes, as functions over `&dyn Store`.
+//!
+//! [`CASES`] is the list; a store's tests run each case on a store of its own.
+
+mod audit;
+mod mcp_sessions;
+mod projects;
+mod tokens;
+mod workspaces;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use jiff::Timestamp;
+use oubliette_model::{ProjectId, ProjectSettings, TokenId};
+use uuid::Uuid;
+
+use crate::{AuditEntry, Outcome, Project, Store};
+
+type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// One promise of a store: its name and how to see that it is kept, on an empty store.
+#[derive(Clone, Copy)]
+pub struct Case {
+    pub name: &'static str,
+    pub run: for<'a> fn(&'a dyn Store) -> Running<'a>,
+}
+
+impl std::fmt::Debug for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! cases {
+    ($($module:ident :: $case:ident),+ $(,)?) => {
+        pub const CASES: &[Case] = &[
+            $(Case { name: stringify!($case), run: |store| Box::pin($module::$case(store)) }),+
+        ];
+    };
+}
+
+cases![
+    projects::a_reserved_project_is_unseen_until_confirmed,
+    projects::names_are_unique_also_while_projects_are_made,
+    projects::of_fifty_racing_reservations_one_wins,
+    projects::updates_from_an_old_revision_are_stale,
+    projects::renaming_to_a_taken_name_changes_nothing,
+    projects::pages_follow_names_and_lose_none,
+    projects::deleting_takes_tokens_and_workspaces_along,
+    projects::secrets_in_settings_come_back_whole,
+    tokens::a_token_is_found_by_its_hash_alone,
+    tokens::a_scope_for_a_missing_project_is_refused,
+    tokens::the_last_admin_token_stays,
+    tokens::tokens_are_paged_in_order,
+    workspaces::workspaces_belong_to_their_project,
+    audit::entries_commit_with_their_write,
+    audit::filters_and_pages_agree,
+    audit::old_entries_are_trimmed,
+    mcp_sessions::sessions_are_replaced_bounded_and_trimmed,
+];
+
+fn project(n: u128, name: &str) -> Project {
+    Project {
+        id: ProjectId::new(Uuid::from_u128(n)),
+        name: name.parse().unwrap_or_else(|e| panic!("{e}")),
+        revision: 1,
+        settings: ProjectSettings::default(),
+        created_at: at(n as i64),
+        updated_at: at(n as i64),
+    }
+}
+
+fn token_id(n: u128) -> TokenId {
+    TokenId::new(Uuid::from_u128(n))
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + second).unwrap_or_default()
+}
+
+fn entry(operation: &str) -> AuditEntry {
+    AuditEntry {
+        at: at(0),
+        token_id: None,
+        operation: operation.to_owned(),
+        project_id: None,
+        outcome: Outcome::Ok,
+        address: None,
+    }
+}
+
+/// Unwraps what a case relies on.
+trait Must<T> {
+    fn must(self) -> T;
+}
+
+impl<T, E: std::fmt::Debug> Must<T> for Result<T, E> {
+    #[track_caller]
+    fn must(self) -> T {
+        self.unwrap_or_else(|error| panic!("the store failed: {error:?}"))
+    }
+}
+
+async fn ready(store: &dyn Store, n: u128, name: &str) -> Project {
+    let project = project(n, name);
+    store.reserve(&project).await.must();
+    assert!(store.confirm(project.id, None).await.must());
+    project
+}

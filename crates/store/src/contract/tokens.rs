@@ -1,0 +1,97 @@
+//! What every store promises about tokens.
+
+use oubliette_model::{ApiKey, Scope};
+
+use super::{Must, at, project, ready, token_id};
+use crate::{Revoked, Store, Token};
+
+fn token(n: u128, scope: &str) -> (Token, ApiKey) {
+    let token = Token {
+        id: token_id(n),
+        name: format!("token {n}"),
+        scope: scope.parse::<Scope>().must(),
+        created_at: at(n as i64),
+        expires_at: None,
+        revoked_at: None,
+    };
+    (token, ApiKey::from_random([n as u8; 32]))
+}
+
+pub(super) async fn a_token_is_found_by_its_hash_alone(store: &dyn Store) {
+    let (mut admin, key) = token(1, "admin");
+    admin.expires_at = Some(at(100));
+    assert!(store.add_token(&admin, key.hash(), None).await.must());
+    assert_eq!(
+        store.token_by_hash(key.hash()).await.must(),
+        Some(admin.clone())
+    );
+    assert_eq!(store.token(admin.id).await.must(), Some(admin));
+    let other = ApiKey::from_random([9; 32]);
+    assert_eq!(store.token_by_hash(other.hash()).await.must(), None);
+}
+
+pub(super) async fn a_scope_for_a_missing_project_is_refused(store: &dyn Store) {
+    let missing = project(7, "missing");
+    let (bound, key) = token(1, &format!("project:{}", missing.id));
+    assert!(!store.add_token(&bound, key.hash(), None).await.must());
+    assert_eq!(store.token(bound.id).await.must(), None);
+    ready(store, 7, "missing").await;
+    assert!(store.add_token(&bound, key.hash(), None).await.must());
+}
+
+pub(super) async fn the_last_admin_token_stays(store: &dyn Store) {
+    assert!(!store.has_admin(at(0)).await.must());
+    let (first, first_key) = token(1, "admin");
+    let (mut second, second_key) = token(2, "admin");
+    second.expires_at = Some(at(50));
+    store.add_token(&first, first_key.hash(), None).await.must();
+    store
+        .add_token(&second, second_key.hash(), None)
+        .await
+        .must();
+    assert!(store.has_admin(at(10)).await.must());
+
+    let late = at(60);
+    assert_eq!(
+        store.revoke(first.id, late, None).await.must(),
+        Revoked::LastAdmin
+    );
+    assert_eq!(
+        store.revoke(second.id, late, None).await.must(),
+        Revoked::Already
+    );
+    assert_eq!(
+        store.revoke(token_id(9), late, None).await.must(),
+        Revoked::NoSuchToken
+    );
+
+    assert_eq!(
+        store.revoke(first.id, at(10), None).await.must(),
+        Revoked::Done
+    );
+    assert_eq!(
+        store.revoke(first.id, at(10), None).await.must(),
+        Revoked::Already
+    );
+    let stored = store.token_by_hash(first_key.hash()).await.must();
+    assert_eq!(stored.and_then(|token| token.revoked_at), Some(at(10)));
+    assert_eq!(
+        store.revoke(second.id, at(10), None).await.must(),
+        Revoked::LastAdmin
+    );
+}
+
+pub(super) async fn tokens_are_paged_in_order(store: &dyn Store) {
+    for n in 0..5 {
+        let (token, key) = token(n, "read");
+        store.add_token(&token, key.hash(), None).await.must();
+    }
+    let first = store.tokens(None, 3).await.must();
+    let second = store.tokens(first.next.as_deref(), 3).await.must();
+    let ids = first.rows.iter().chain(&second.rows).map(|token| token.id);
+    assert_eq!(
+        ids.collect::<Vec<_>>(),
+        (0..5).map(token_id).collect::<Vec<_>>()
+    );
+    assert_eq!(second.next, None);
+}

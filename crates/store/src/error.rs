@@ -1,0 +1,44 @@
+//! Why the store could not do something.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// The kinds that a caller can act on.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    #[error("it already exists")]
+    Duplicate,
+    #[error("the database is locked by another program; try again when that program is done")]
+    Busy,
+    #[error("the disk is full; nothing was changed; free some space and try again")]
+    Full,
+    #[error(
+        "the database {} is damaged; stop the server and run `oubliette restore` with a backup",
+        .0.display()
+    )]
+    Damaged(PathBuf),
+    #[error(
+        "the database {} was written by a newer Oubliette (format {found}, this program knows \
+         {known}); install that version or restore an older backup",
+        path.display()
+    )]
+    Newer {
+        path: PathBuf,
+        found: i64,
+        known: i64,
+    },
+    #[error("{} is not an Oubliette database; it was left untouched", .0.display())]
+    NotOurs(PathBuf),
+    #[error("the store is shutting down")]
+    Closed,
+    #[error("the store failed")]
+    Failed(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl StoreError {
+    pub fn failed(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Failed(Arc::from(source.into()))
+    }
+}

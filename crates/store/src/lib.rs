@@ -1,0 +1,34 @@
+//! What survives a restart: the traits, the embedded SQLite store, and the suite every store passes.
+//!
+//! A write returns when it is durable. Writes that belong to a call carry the call's audit entry
+//! and commit it with their effect. Nothing here decides about permission.
+
+mod audit;
+#[cfg(any(test, feature = "contract"))]
+pub mod contract;
+mod error;
+mod mcp_sessions;
+mod page;
+mod projects;
+pub mod sqlite;
+mod tokens;
+mod workspaces;
+
+pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
+pub use error::{Result, StoreError};
+pub use mcp_sessions::{McpSession, McpSessions};
+pub use page::Page;
+pub use projects::{Project, ProjectState, Projects, Updated, Visible};
+pub use tokens::{Revoked, Token, Tokens};
+pub use workspaces::{Workspace, Workspaces};
+
+/// A whole store.
+pub trait Store:
+    Projects + Workspaces + Tokens + Audit + McpSessions + std::fmt::Debug + Send + Sync
+{
+}
+
+impl<T> Store for T where
+    T: Projects + Workspaces + Tokens + Audit + McpSessions + std::fmt::Debug + Send + Sync
+{
+}

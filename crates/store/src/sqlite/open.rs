@@ -1,0 +1,90 @@
+//! Opening the file: whose it is, which format it has, and the way up to the current one.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::convert::explain;
+use crate::{Result, StoreError};
+
+/// `OUBL`, so that no other program's database is taken for ours.
+const APPLICATION_ID: i64 = 0x4F55_424C;
+
+const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/0001_ground.sql")];
+
+/// The format this program writes.
+pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;
+
+const BUSY: Duration = Duration::from_secs(5);
+
+pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
+    let fresh = std::fs::metadata(path).map_or(true, |meta| meta.len() == 0);
+    if !fresh {
+        check_ours(path)?;
+    }
+    let mut connection = Connection::open(path).map_err(|e| explain(e, path))?;
+    prepare(&connection).map_err(|e| explain(e, path))?;
+    migrate(&mut connection, path)?;
+    Ok(connection)
+}
+
+pub(super) fn open_for_reading(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(e, path))?;
+    connection
+        .busy_timeout(BUSY)
+        .map_err(|e| explain(e, path))?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+/// Looks at a file without changing a byte of it.
+pub(super) fn check_ours(path: &Path) -> Result<()> {
+    let connection = open_for_reading(path)?;
+    let pragma = |name| connection.query_row(&format!("pragma {name}"), [], |row| row.get(0));
+    let application: i64 = pragma("application_id").map_err(|e| explain(e, path))?;
+    let format: i64 = pragma("user_version").map_err(|e| explain(e, path))?;
+    let tables: i64 = connection
+        .query_row("select count(*) from sqlite_schema", [], |row| row.get(0))
+        .map_err(|e| explain(e, path))?;
+    // An empty one is ours if the first start died before its first commit.
+    let unborn = application == 0 && format == 0 && tables == 0;
+    if application != APPLICATION_ID && !unborn {
+        return Err(StoreError::NotOurs(path.to_owned()));
+    }
+    if format > FORMAT {
+        return Err(StoreError::Newer {
+            path: path.to_owned(),
+            found: format,
+            known: FORMAT,
+        });
+    }
+    Ok(())
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.set_prepared_statement_cache_capacity(128);
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
+    let step = |connection: &mut Connection| -> rusqlite::Result<()> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let format: u32 = transaction.query_row("pragma user_version", [], |row| row.get(0))?;
+        for migration in MIGRATIONS.iter().skip(format as usize) {
+            transaction.execute_batch(migration)?;
+        }
+        if i64::from(format) < FORMAT {
+            transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+            transaction.pragma_update(None, "user_version", FORMAT)?;
+        }
+        transaction.commit()
+    };
+    step(connection).map_err(|e| explain(e, path))
+}

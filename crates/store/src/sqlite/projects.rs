@@ -1,0 +1,204 @@
+//! Projects in SQLite.
+
+use async_trait::async_trait;
+use oubliette_model::{ProjectId, WorkspaceId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::Sqlite;
+use super::audit::append;
+use super::convert::{Columns, misread, time};
+use crate::{
+    AuditEntry, Page, Project, ProjectState, Projects, Result, StoreError, Updated, Visible,
+};
+
+const COLUMNS: &str = "id, name, revision, settings, created_at, updated_at";
+
+fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
+    Ok(Project {
+        id: row.parsed(0)?,
+        name: row.parsed(1)?,
+        revision: row.get(2)?,
+        settings: serde_json::from_str(row.get_ref(3)?.as_str()?).map_err(|e| misread(3, e))?,
+        created_at: row.time(4)?,
+        updated_at: row.time(5)?,
+    })
+}
+
+fn find(connection: &Connection, id: ProjectId) -> Result<Option<Project>> {
+    Ok(connection
+        .prepare_cached(
+            "select id, name, revision, settings, created_at, updated_at from projects
+             where id = ?1 and state = 'ready'",
+        )?
+        .query_row([id.to_string()], project)
+        .optional()?)
+}
+
+pub(super) fn is_ready(connection: &Connection, id: ProjectId) -> Result<bool> {
+    Ok(connection
+        .prepare_cached("select 1 from projects where id = ?1 and state = 'ready'")?
+        .exists([id.to_string()])?)
+}
+
+fn settings(project: &Project) -> Result<String> {
+    serde_json::to_string(&project.settings).map_err(StoreError::failed)
+}
+
+#[async_trait]
+impl Projects for Sqlite {
+    async fn reserve(&self, project: &Project) -> Result<()> {
+        let settings = settings(project)?;
+        let project = project.clone();
+        self.write(move |connection| {
+            connection.execute(
+                "insert into projects (id, name, state, revision, settings, created_at, updated_at)
+                 values (?1, ?2, 'creating', ?3, ?4, ?5, ?6)",
+                params![
+                    project.id.to_string(),
+                    project.name.as_str(),
+                    project.revision,
+                    settings,
+                    time(project.created_at),
+                    time(project.updated_at),
+                ],
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn confirm(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool> {
+        self.write(move |connection| {
+            let confirmed = connection.execute(
+                "update projects set state = 'ready' where id = ?1 and state = 'creating'",
+                [id.to_string()],
+            )?;
+            if confirmed == 0 {
+                return Ok(false);
+            }
+            connection.execute(
+                "insert into workspaces (project_id, id, created_at)
+                 select id, ?2, created_at from projects where id = ?1",
+                params![id.to_string(), WorkspaceId::DEFAULT],
+            )?;
+            append(connection, audit)?;
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn get(&self, id: ProjectId) -> Result<Option<Project>> {
+        self.look(|connection| find(connection, id))
+    }
+
+    async fn page(
+        &self,
+        visible: Visible,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<Project>> {
+        let after = after.unwrap_or_default().to_owned();
+        let rows = match visible {
+            Visible::Only(id) => {
+                let own = self.look(|connection| find(connection, id))?;
+                own.into_iter()
+                    .filter(|project| project.name.as_str() > after.as_str())
+                    .collect()
+            }
+            Visible::All => {
+                self.scan(move |connection| {
+                    let mut statement = connection.prepare_cached(&format!(
+                        "select {COLUMNS} from projects where name > ?1 and state = 'ready'
+                         order by name limit ?2"
+                    ))?;
+                    let rows = statement.query_map(params![after, limit + 1], project)?;
+                    Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+                })
+                .await?
+            }
+        };
+        Ok(Page::cut(rows, limit, |project| project.name.to_string()))
+    }
+
+    async fn update(&self, project: &Project, audit: Option<AuditEntry>) -> Result<Updated> {
+        let settings = settings(project)?;
+        let project = project.clone();
+        self.write(move |connection| {
+            let updated = connection.execute(
+                "update projects set name = ?3, settings = ?4, updated_at = ?5,
+                    revision = revision + 1
+                 where id = ?1 and revision = ?2 and state = 'ready'",
+                params![
+                    project.id.to_string(),
+                    project.revision,
+                    project.name.as_str(),
+                    settings,
+                    time(project.updated_at),
+                ],
+            )?;
+            if updated == 0 {
+                return Ok(Updated::Stale);
+            }
+            append(connection, audit)?;
+            let revision = project.revision + 1;
+            Ok(Updated::Done(Box::new(Project {
+                revision,
+                ..project
+            })))
+        })
+        .await
+    }
+
+    async fn condemn(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<Option<usize>> {
+        self.write(move |connection| {
+            let condemned = connection.execute(
+                "update projects set state = 'deleting' where id = ?1 and state = 'ready'",
+                [id.to_string()],
+            )?;
+            if condemned == 0 {
+                return Ok(None);
+            }
+            let tokens = connection.execute(
+                "delete from tokens where scope in ('project:' || ?1, 'project:' || ?1 || ':ro')",
+                [id.to_string()],
+            )?;
+            append(connection, audit)?;
+            Ok(Some(tokens))
+        })
+        .await
+    }
+
+    async fn erase(&self, id: ProjectId) -> Result<()> {
+        self.write(move |connection| {
+            connection.execute("delete from projects where id = ?1", [id.to_string()])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn unfinished(&self) -> Result<Vec<(ProjectId, ProjectState)>> {
+        self.scan(|connection| {
+            let mut statement =
+                connection.prepare("select id, state from projects where state <> 'ready'")?;
+            let rows = statement.query_map([], |row| {
+                let state = match row.get_ref(1)?.as_str()? {
+                    "creating" => ProjectState::Creating,
+                    _ => ProjectState::Deleting,
+                };
+                Ok((row.parsed(0)?, state))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
+        .await
+    }
+
+    async fn count_projects(&self) -> Result<i64> {
+        self.look(|connection| {
+            Ok(connection.query_row(
+                "select count(*) from projects where state = 'ready'",
+                [],
+                |row| row.get(0),
+            )?)
+        })
+    }
+}

@@ -1,0 +1,191 @@
+//! The contract on SQLite, and what only a file can get wrong.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::contract::CASES;
+use crate::{Audit, AuditEntry, AuditFilter, Outcome, StoreError};
+
+fn directory() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("oubliette.db");
+    (directory, path)
+}
+
+fn entry(operation: &str) -> AuditEntry {
+    AuditEntry {
+        at: jiff::Timestamp::from_second(1).unwrap(),
+        token_id: None,
+        operation: operation.to_owned(),
+        project_id: None,
+        outcome: Outcome::Ok,
+        address: None,
+    }
+}
+
+#[tokio::test]
+async fn sqlite_keeps_every_promise_of_a_store() {
+    for case in CASES {
+        let (_directory, path) = directory();
+        let store = Sqlite::open(&path).unwrap();
+        println!("{}", case.name);
+        (case.run)(&store).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_reopening() {
+    let (_directory, path) = directory();
+    Sqlite::open(&path)
+        .unwrap()
+        .append_audit(vec![entry("kept")])
+        .await
+        .unwrap();
+    let reopened = Sqlite::open(&path).unwrap();
+    assert_eq!(
+        reopened
+            .audit(&AuditFilter::default(), None, 9)
+            .await
+            .unwrap()
+            .rows
+            .len(),
+        1
+    );
+}
+
+#[test]
+fn a_newer_database_is_refused_and_left_untouched() {
+    let (_directory, path) = directory();
+    drop(Sqlite::open(&path).unwrap());
+    let future = Connection::open(&path).unwrap();
+    future.pragma_update(None, "user_version", 999).unwrap();
+    drop(future);
+    let before = std::fs::read(&path).unwrap();
+    let error = Sqlite::open(&path).unwrap_err();
+    assert!(
+        matches!(error, StoreError::Newer { found: 999, .. }),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn foreign_and_damaged_files_are_refused_and_left_untouched() {
+    let (_directory, path) = directory();
+    let foreign = Connection::open(&path).unwrap();
+    foreign.execute_batch("create table theirs (x)").unwrap();
+    drop(foreign);
+    let sqlite_of_others = std::fs::read(&path).unwrap();
+
+    let text = b"this is not a database, but somebody may need it ".repeat(100);
+    let mut torn = sqlite_of_others.clone();
+    torn[100..].fill(0xA5);
+    for bytes in [sqlite_of_others, text, torn] {
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Sqlite::open(&path).unwrap_err();
+        assert!(
+            matches!(error, StoreError::NotOurs(_) | StoreError::Damaged(_)),
+            "{error}"
+        );
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[tokio::test]
+async fn one_failing_unit_takes_no_other_with_it() {
+    let (_directory, path) = directory();
+    let store = Sqlite::open(&path).unwrap();
+    let good = store.write(|c| {
+        Ok(c.execute(
+            "insert into audit (at, operation, outcome) values (1, 'a', 'ok')",
+            [],
+        )?)
+    });
+    let bad = store.write(|c| Ok(c.execute("insert into nowhere values (1)", [])?));
+    let panics = store.write(|_| -> Result<()> { panic!("a bug in one unit") });
+    let last = store.write(|c| {
+        Ok(c.execute(
+            "insert into audit (at, operation, outcome) values (2, 'b', 'ok')",
+            [],
+        )?)
+    });
+    let (good, bad, panics, last) = tokio::join!(good, bad, panics, last);
+    assert_eq!((good.unwrap(), last.unwrap()), (1, 1));
+    assert!(bad.is_err() && panics.is_err());
+    assert_eq!(
+        store
+            .audit(&AuditFilter::default(), None, 9)
+            .await
+            .unwrap()
+            .rows
+            .len(),
+        2
+    );
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_nothing_is_half_written() {
+    let (_directory, path) = directory();
+    let store = Sqlite::open(&path).unwrap();
+    store.append_audit(vec![entry("before")]).await.unwrap();
+    // A bound on the file's pages stands for a bound of the disk: SQLite reports both alike.
+    store
+        .write(|c| Ok(c.pragma_update(None, "max_page_count", 30)?))
+        .await
+        .unwrap();
+    let big = AuditEntry {
+        operation: "x".repeat(1 << 20),
+        ..entry("")
+    };
+    let outcome = store.append_audit(vec![entry("half"), big]).await;
+    assert!(matches!(outcome, Err(StoreError::Full)), "{outcome:?}");
+    store
+        .write(|c| Ok(c.pragma_update(None, "max_page_count", 1 << 20)?))
+        .await
+        .unwrap();
+    store.append_audit(vec![entry("after")]).await.unwrap();
+    let logged = store.audit(&AuditFilter::default(), None, 9).await.unwrap();
+    let names: Vec<_> = logged
+        .rows
+        .iter()
+        .map(|r| r.entry.operation.as_str())
+        .collect();
+    assert_eq!(names, ["after", "before"]);
+}
+
+#[tokio::test]
+async fn a_backup_made_under_load_is_whole() {
+    let (directory, path) = directory();
+    let store = std::sync::Arc::new(Sqlite::open(&path).unwrap());
+    let writing = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for n in 0..300 {
+                store
+                    .append_audit(vec![entry(&format!("{n}")); 20])
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    let copy = directory.path().join("copy.db");
+    let (from, to) = (path.clone(), copy.clone());
+    tokio::task::spawn_blocking(move || backup(&from, &to, |_, _| {}))
+        .await
+        .unwrap()
+        .unwrap();
+    writing.await.unwrap();
+    verify(&copy).unwrap();
+    let restored = Sqlite::open(&copy).unwrap();
+    let logged = restored
+        .audit(&AuditFilter::default(), None, 10_000)
+        .await
+        .unwrap();
+    assert_eq!(
+        logged.rows.len() % 20,
+        0,
+        "a backup never holds half a write"
+    );
+}

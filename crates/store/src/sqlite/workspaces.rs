@@ -1,0 +1,92 @@
+//! Workspaces in SQLite.
+
+use async_trait::async_trait;
+use oubliette_model::{ProjectId, WorkspaceId};
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::Sqlite;
+use super::audit::append;
+use super::convert::{Columns, time};
+use super::projects::is_ready;
+use crate::{AuditEntry, Page, Result, Workspace, Workspaces};
+
+fn workspace(row: &Row<'_>) -> rusqlite::Result<Workspace> {
+    Ok(Workspace {
+        id: row.parsed(0)?,
+        created_at: row.time(1)?,
+    })
+}
+
+#[async_trait]
+impl Workspaces for Sqlite {
+    async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool> {
+        let workspace = workspace.clone();
+        self.write(move |connection| {
+            if !is_ready(connection, project)? {
+                return Ok(false);
+            }
+            connection.execute(
+                "insert into workspaces (project_id, id, created_at) values (?1, ?2, ?3)",
+                params![
+                    project.to_string(),
+                    workspace.id.as_str(),
+                    time(workspace.created_at)
+                ],
+            )?;
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn workspace(&self, project: ProjectId, id: &WorkspaceId) -> Result<Option<Workspace>> {
+        self.look(|connection| {
+            Ok(connection
+                .prepare_cached(
+                    "select id, created_at from workspaces where project_id = ?1 and id = ?2",
+                )?
+                .query_row(params![project.to_string(), id.as_str()], workspace)
+                .optional()?)
+        })
+    }
+
+    async fn workspaces(
+        &self,
+        project: ProjectId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<Page<Workspace>> {
+        let after = after.unwrap_or_default().to_owned();
+        let rows = self
+            .scan(move |connection| {
+                let mut statement = connection.prepare_cached(
+                    "select id, created_at from workspaces where project_id = ?1 and id > ?2
+                     order by id limit ?3",
+                )?;
+                let rows = statement
+                    .query_map(params![project.to_string(), after, limit + 1], workspace)?;
+                Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+            })
+            .await?;
+        Ok(Page::cut(rows, limit, |workspace| workspace.id.to_string()))
+    }
+
+    async fn remove_workspace(
+        &self,
+        project: ProjectId,
+        id: &WorkspaceId,
+        audit: Option<AuditEntry>,
+    ) -> Result<bool> {
+        let id = id.clone();
+        self.write(move |connection| {
+            let removed = connection.execute(
+                "delete from workspaces where project_id = ?1 and id = ?2",
+                params![project.to_string(), id.as_str()],
+            )?;
+            if removed > 0 {
+                append(connection, audit)?;
+            }
+            Ok(removed > 0)
+        })
+        .await
+    }
+}

@@ -1,0 +1,24 @@
+//! Who calls.
+
+use oubliette_model::{ProjectId, Scope, TokenId, sees};
+use oubliette_store::Visible;
+
+/// The token a call was made with, as it was at that moment.
+#[derive(Debug, Clone)]
+pub struct Actor {
+    pub token_id: TokenId,
+    pub scope: Scope,
+    /// Where the call came from, for the audit log.
+    pub address: Option<String>,
+}
+
+impl Actor {
+    /// What lists show to this actor.
+    pub fn visible(&self) -> Visible {
+        self.scope.project().map_or(Visible::All, Visible::Only)
+    }
+
+    pub fn sees(&self, project: ProjectId) -> bool {
+        sees(self.scope, project)
+    }
+}

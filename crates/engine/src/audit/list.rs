@@ -1,0 +1,125 @@
+//! `audit_list`.
+
+use jiff::Timestamp;
+use oubliette_model::{Access, ProjectId, TokenId, quoted};
+use oubliette_store::{AuditFilter, AuditRecord, Outcome};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result, paging};
+
+const LIST: &str = "entries";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// Only calls about this project.
+    project_id: Option<ProjectId>,
+    /// Only calls made with this token.
+    token_id: Option<TokenId>,
+    /// Only calls of this operation, e.g. `project_create`.
+    operation: Option<String>,
+    /// Only calls that ended like this: `ok`, `error`, `refused`, `unauthenticated` or `fault`.
+    outcome: Option<String>,
+    /// Only calls at or after this time (RFC 3339).
+    since: Option<String>,
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// Newest first.
+    entries: Vec<Line>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Line {
+    at: String,
+    operation: String,
+    outcome: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_id: Option<TokenId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_id: Option<ProjectId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    address: Option<String>,
+}
+
+impl From<AuditRecord> for Line {
+    fn from(record: AuditRecord) -> Self {
+        let entry = record.entry;
+        Self {
+            at: entry.at.to_string(),
+            operation: entry.operation,
+            outcome: entry.outcome.as_str().to_owned(),
+            token_id: entry.token_id,
+            project_id: entry.project_id,
+            address: entry.address,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct List;
+
+impl Operation for List {
+    const NAME: &'static str = "audit_list";
+    const ABOUT: &'static str = "Show who called what and how it ended, newest first. Every call of every token is there, \
+         refusals included; never a key, a credential or a prompt.";
+    const ACCESS: Access = Access::Admin;
+    const FACE: Face = Face::Standalone;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            project: params.project_id,
+            restricted: None,
+        }
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+        let outcome = params.outcome.as_deref().map(outcome).transpose()?;
+        let since = params.since.as_deref().map(since).transpose()?;
+        let filter = AuditFilter {
+            token_id: params.token_id,
+            project_id: params.project_id,
+            operation: params.operation,
+            outcome,
+            since,
+        };
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let page = engine.store().audit(&filter, after, limit).await?;
+        let (records, next_cursor) = paging::close(page, LIST);
+        Ok(Output {
+            entries: records.into_iter().map(Line::from).collect(),
+            next_cursor,
+        })
+    }
+}
+
+fn outcome(text: &str) -> Result<Outcome> {
+    Outcome::parse(text).ok_or_else(|| {
+        EngineError::invalid(format!(
+            "{} is not an outcome; use ok, error, refused, unauthenticated or fault",
+            quoted(text)
+        ))
+    })
+}
+
+fn since(text: &str) -> Result<Timestamp> {
+    text.parse().map_err(|_| {
+        EngineError::invalid(format!(
+            "{} is not a time; write it like 2026-11-01T09:00:00Z",
+            quoted(text)
+        ))
+    })
+}

@@ -1,0 +1,107 @@
+//! Named secrets of the configuration, read at the moment of use so that they can be rotated.
+
+use std::path::PathBuf;
+
+use oubliette_model::Secret;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// `[credentials.NAME]`: what it is for, and one place to read it from.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Credential {
+    /// `git` for a password or token over https, `ssh_key` for a private key, otherwise the model
+    /// provider it signs in to.
+    pub kind: String,
+    /// The user name that goes with it, where there is one.
+    pub username: Option<String>,
+    /// The environment variable of the server that holds it.
+    pub env: Option<String>,
+    /// The file that holds it.
+    pub file: Option<PathBuf>,
+    /// The secret itself.
+    pub value: Option<Secret>,
+}
+
+/// Why a credential cannot be used. It names the place, never the secret.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    #[error("it has neither `env`, `file` nor `value`, or more than one of them")]
+    Ambiguous,
+    #[error("the environment variable {0} is not set where the server runs")]
+    Unset(String),
+    #[error("the file {} cannot be read", .0.display())]
+    Unreadable(PathBuf, #[source] std::io::Error),
+    #[error("it is empty")]
+    Empty,
+}
+
+impl Credential {
+    pub fn read(&self) -> Result<Secret, CredentialError> {
+        let text = match (&self.env, &self.file, &self.value) {
+            (Some(name), None, None) => {
+                std::env::var(name).map_err(|_| CredentialError::Unset(name.clone()))?
+            }
+            (None, Some(path), None) => std::fs::read_to_string(path)
+                .map_err(|error| CredentialError::Unreadable(path.clone(), error))?,
+            (None, None, Some(value)) => value.reveal().to_owned(),
+            _ => return Err(CredentialError::Ambiguous),
+        };
+        // A key file needs its last newline; everything else must not have one.
+        let text = if self.kind == "ssh_key" {
+            text
+        } else {
+            text.trim().to_owned()
+        };
+        if text.is_empty() {
+            Err(CredentialError::Empty)
+        } else {
+            Ok(Secret::new(text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credential() -> Credential {
+        Credential {
+            kind: "git".to_owned(),
+            username: None,
+            env: None,
+            file: None,
+            value: None,
+        }
+    }
+
+    #[test]
+    fn a_credential_has_one_source_and_is_read_at_use() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("token");
+        let from_file = Credential {
+            file: Some(path.clone()),
+            ..credential()
+        };
+        assert!(matches!(
+            from_file.read(),
+            Err(CredentialError::Unreadable(..))
+        ));
+        std::fs::write(&path, "first\n").unwrap();
+        assert_eq!(from_file.read().unwrap().reveal(), "first");
+        std::fs::write(&path, "second\n").unwrap();
+        assert_eq!(from_file.read().unwrap().reveal(), "second");
+        std::fs::write(&path, " \n").unwrap();
+        assert!(matches!(from_file.read(), Err(CredentialError::Empty)));
+
+        assert!(matches!(
+            credential().read(),
+            Err(CredentialError::Ambiguous)
+        ));
+        let both = Credential {
+            value: Some(Secret::new("x")),
+            ..from_file
+        };
+        assert!(matches!(both.read(), Err(CredentialError::Ambiguous)));
+    }
+}

@@ -1,0 +1,132 @@
+//! The engine: what it is made of, how it starts and how it ends.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp, Unit};
+use oubliette_store::{ProjectState, Store};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::audit::AuditLog;
+use crate::files::Files;
+use crate::git::Git;
+use crate::metrics::Metrics;
+use crate::tokens::Watch;
+use crate::{Result, Settings};
+
+/// What Oubliette does. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    parts: Arc<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    store: Arc<dyn Store>,
+    settings: Settings,
+    files: Files,
+    git: Git,
+    audit: AuditLog,
+    tokens: Watch,
+    metrics: Metrics,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl Engine {
+    /// Starts the engine on a store. What a server that died left unfinished is settled here, by
+    /// the ordinary ways of doing it.
+    pub async fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
+        let tasks = TaskTracker::new();
+        let files = Files::open(&settings.data_dir)?;
+        let git = Git::new(&settings.data_dir, settings.projects.clone())?;
+        let audit = AuditLog::start(store.clone(), &tasks);
+        let engine = Self {
+            parts: Arc::new(Parts {
+                store,
+                settings,
+                files,
+                git,
+                audit,
+                tokens: Watch::default(),
+                metrics: Metrics::default(),
+                tasks,
+                stopping: CancellationToken::new(),
+            }),
+        };
+        engine.settle().await?;
+        engine.parts.tasks.spawn(engine.clone().keep_house());
+        Ok(engine)
+    }
+
+    /// Finishes what was begun: projects whose making or deleting was cut off.
+    async fn settle(&self) -> Result<()> {
+        for (id, state) in self.store().unfinished().await? {
+            tracing::info!(project = %id, ?state, "settling an unfinished project");
+            if state != ProjectState::Ready {
+                self.files().discard_project(id).await?;
+                self.store().erase(id).await?;
+            }
+        }
+        self.files().sweep().await?;
+        Ok(())
+    }
+
+    /// Forgets what is kept by age, now and then once an hour.
+    async fn keep_house(self) {
+        let hour = std::time::Duration::from_secs(3600);
+        loop {
+            let days = i64::from(self.settings().audit.keep_days);
+            let before = self.now() - SignedDuration::from_hours(24 * days);
+            if let Err(error) = self.store().trim_audit(before).await {
+                tracing::warn!(%error, "could not trim the audit log");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(hour) => {}
+                () = self.parts.stopping.cancelled() => return,
+            }
+        }
+    }
+
+    /// Ends the engine's own tasks after they have written what they hold.
+    pub async fn stop(&self) {
+        self.parts.stopping.cancel();
+        self.parts.audit.close();
+        self.parts.tasks.close();
+        self.parts.tasks.wait().await;
+    }
+
+    /// The time, at the grain the store keeps.
+    pub fn now(&self) -> Timestamp {
+        let now = Timestamp::now();
+        now.round(Unit::Millisecond).unwrap_or(now)
+    }
+
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.parts.store
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.parts.settings
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.parts.metrics
+    }
+
+    pub fn audit_log(&self) -> &AuditLog {
+        &self.parts.audit
+    }
+
+    pub(crate) fn files(&self) -> &Files {
+        &self.parts.files
+    }
+
+    pub(crate) fn git(&self) -> &Git {
+        &self.parts.git
+    }
+
+    pub(crate) fn token_watch(&self) -> &Watch {
+        &self.parts.tokens
+    }
+}

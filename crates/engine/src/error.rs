@@ -1,0 +1,87 @@
+//! What a call can come to besides a result.
+
+use std::sync::Arc;
+
+use oubliette_model::{Invalid, quoted};
+use oubliette_store::StoreError;
+
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;
+
+/// Few kinds, each of which a face answers in one way. The text is for people and models: what was
+/// wrong and what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    #[error("unknown tool {}{}", quoted(name), did_you_mean(nearest.as_deref()))]
+    UnknownTool {
+        name: String,
+        nearest: Option<String>,
+    },
+    #[error("tool not allowed for this token scope")]
+    Refused {
+        /// The parameter that needs a wider scope, if it is not the operation itself.
+        parameter: Option<&'static str>,
+    },
+    #[error("{what} {} not found; {hint}", quoted(id))]
+    NotFound {
+        what: &'static str,
+        id: String,
+        hint: &'static str,
+    },
+    #[error("{what} already exists")]
+    AlreadyExists { what: &'static str },
+    #[error("{0}")]
+    Invalid(String),
+    /// Something outside failed that the caller can do something about: a clone, for one.
+    #[error("{0}")]
+    Failed(String),
+    #[error("the call was cancelled; nothing was changed")]
+    Cancelled,
+    #[error("an internal fault; the server's log has the details")]
+    Fault(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl EngineError {
+    pub fn invalid(sentence: impl Into<String>) -> Self {
+        Self::Invalid(sentence.into())
+    }
+
+    pub fn fault(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Fault(Arc::from(source.into()))
+    }
+
+    pub fn project_not_found(id: impl ToString) -> Self {
+        Self::NotFound {
+            what: "project",
+            id: id.to_string(),
+            hint: "`project_list` shows the projects that this token can use",
+        }
+    }
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        Self::fault(error)
+    }
+}
+
+impl From<Invalid> for EngineError {
+    fn from(Invalid(sentence): Invalid) -> Self {
+        Self::Invalid(sentence)
+    }
+}
+
+impl From<std::io::Error> for EngineError {
+    fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            return Self::Failed("the disk is full; free some space and try again".to_owned());
+        }
+        Self::fault(error)
+    }
+}
+
+/// The end of a sentence about an unknown name.
+pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
+    nearest
+        .map(|name| format!("; did you mean `{name}`?"))
+        .unwrap_or_default()
+}

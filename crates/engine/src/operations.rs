@@ -1,0 +1,129 @@
+//! The one registry of operations, and the one path by which they are called.
+//!
+//! An operation is a type in the file of its verb. [`all`] is the list of them; MCP tools, the
+//! command line, the permission of a call and `docs/operations.md` are views of that list.
+
+mod dispatch;
+mod entry;
+mod lookup;
+mod parameters;
+mod schema;
+pub mod tools;
+
+use std::future::Future;
+use std::sync::LazyLock;
+
+use oubliette_model::{Access, ProjectId};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use entry::Entry;
+pub use lookup::{find, find_action};
+
+use crate::{Actor, Call, Engine, Result};
+
+/// One thing the server can be asked to do.
+pub trait Operation: Send + Sync + 'static {
+    /// `noun_verb`.
+    const NAME: &'static str;
+    /// Written for a model that must choose a tool.
+    const ABOUT: &'static str;
+    const ACCESS: Access;
+    const FACE: Face;
+    const EFFECT: Effect;
+    type Params: DeserializeOwned + JsonSchema + Send + 'static;
+    type Output: Serialize + JsonSchema;
+
+    /// What the call is about, before anything is looked up.
+    fn reach(params: &Self::Params) -> Reach;
+
+    fn run(
+        engine: &Engine,
+        actor: &Actor,
+        params: Self::Params,
+        call: Call,
+    ) -> impl Future<Output = Result<Self::Output>> + Send;
+}
+
+/// Where an operation appears in a list of unified tools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Face {
+    /// As an action of its noun's tool.
+    Action,
+    /// As a tool of its own.
+    Standalone,
+}
+
+/// What a host may assume about a write before it asks its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Reads,
+    /// Adds something; doing it twice adds two things or fails.
+    Adds,
+    /// Changes something; doing it twice is the same as once.
+    Changes,
+    /// Takes something away for good; doing it twice fails or is the same as once.
+    Destroys,
+}
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Reach {
+    /// The project it names; none if it covers all that the token may touch.
+    pub project: Option<ProjectId>,
+    /// A parameter that project tokens may not use.
+    pub restricted: Option<&'static str>,
+}
+
+impl Reach {
+    pub fn everywhere() -> Self {
+        Self::default()
+    }
+
+    pub fn project(id: ProjectId) -> Self {
+        Self {
+            project: Some(id),
+            restricted: None,
+        }
+    }
+}
+
+static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+    vec![
+        Entry::of::<crate::projects::create::Create>(),
+        Entry::of::<crate::projects::list::List>(),
+        Entry::of::<crate::projects::get::Get>(),
+        Entry::of::<crate::projects::update::Update>(),
+        Entry::of::<crate::projects::delete::Delete>(),
+        Entry::of::<crate::projects::options::Options>(),
+        Entry::of::<crate::workspaces::list::List>(),
+        Entry::of::<crate::workspaces::delete::Delete>(),
+        Entry::of::<crate::tokens::create::Create>(),
+        Entry::of::<crate::tokens::list::List>(),
+        Entry::of::<crate::tokens::revoke::Revoke>(),
+        Entry::of::<crate::limits::Limits>(),
+        Entry::of::<crate::audit::list::List>(),
+    ]
+});
+
+/// What each noun's tool is for.
+const NOUNS: &[(&str, &str)] = &[
+    (
+        "project",
+        "Projects: named places for work, each with its files, settings and limits.",
+    ),
+    (
+        "workspace",
+        "Workspaces: the directories of a project in which agents work.",
+    ),
+    (
+        "token",
+        "API tokens, their scopes and their end. Admin only.",
+    ),
+];
+
+/// Every operation, in the order of the documentation.
+pub fn all() -> &'static [Entry] {
+    &ALL
+}

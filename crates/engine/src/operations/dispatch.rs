@@ -1,0 +1,143 @@
+//! The one path of every call: find, check the class, parse, check the project, run, audit.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use oubliette_model::{Access, Decision, Mode, ProjectId, allows, allows_class};
+use oubliette_store::{AuditEntry, Outcome};
+use serde_json::{Map, Value};
+
+use super::{Entry, Reach, lookup};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+impl Engine {
+    /// Calls an operation by its own name, or a noun's tool with an `action`.
+    pub async fn call(
+        &self,
+        actor: &Actor,
+        name: &str,
+        mut arguments: Map<String, Value>,
+        call: Call,
+    ) -> Result<Value> {
+        let started = Instant::now();
+        let (operation, reach, result) = match lookup::resolve(actor.scope, name, &mut arguments) {
+            Ok(entry) => {
+                let (reach, result) = self.perform(actor, entry, arguments, &call).await;
+                (entry.name, reach, result)
+            }
+            Err(error) => ("unknown", Reach::everywhere(), Err(error)),
+        };
+        let outcome = outcome(&result);
+        self.metrics().called(operation, outcome, started.elapsed());
+        if let Err(EngineError::Fault(source)) = &result {
+            tracing::error!(operation, token = %actor.token_id, error = %chain(&**source), "fault");
+        }
+        let entry = self.entry(actor, operation, reach.project, outcome);
+        match lookup::find(operation).map(|entry| entry.access.mode()) {
+            // A success whose operation did not commit its own entry, and every failure.
+            Some(Mode::Write) if outcome != Outcome::Ok || call.audit().is_some() => {
+                self.audit_log().write(entry).await;
+            }
+            Some(Mode::Write) => {}
+            _ if outcome == Outcome::Refused => self.audit_log().write(entry).await,
+            _ => self.audit_log().note(entry).await,
+        }
+        result
+    }
+
+    async fn perform(
+        &self,
+        actor: &Actor,
+        entry: &Entry,
+        arguments: Map<String, Value>,
+        call: &Call,
+    ) -> (Reach, Result<Value>) {
+        if !allows_class(actor.scope, entry.access) {
+            return (
+                Reach::everywhere(),
+                Err(EngineError::Refused { parameter: None }),
+            );
+        }
+        let prepared = match (entry.prepare)(entry, arguments) {
+            Ok(prepared) => prepared,
+            Err(error) => return (Reach::everywhere(), Err(error)),
+        };
+        let reach = prepared.reach;
+        if let Err(error) = permit(actor, entry, reach) {
+            return (reach, Err(error));
+        }
+        call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
+        // A panic in one call is that call's fault, not the server's end.
+        let result = AssertUnwindSafe((prepared.run)(self, actor, call.clone()))
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))));
+        (reach, result)
+    }
+
+    fn entry(
+        &self,
+        actor: &Actor,
+        operation: &str,
+        project_id: Option<ProjectId>,
+        outcome: Outcome,
+    ) -> AuditEntry {
+        AuditEntry {
+            at: self.now(),
+            token_id: Some(actor.token_id),
+            operation: operation.to_owned(),
+            project_id,
+            outcome,
+            address: actor.address.clone(),
+        }
+    }
+}
+
+/// Decides before anything is looked up, so that a foreign project and a missing one take the same
+/// way to the same answer.
+fn permit(actor: &Actor, entry: &Entry, reach: Reach) -> Result<()> {
+    if let Some(parameter) = reach.restricted
+        && !allows_class(actor.scope, Access::Global(Mode::Write))
+    {
+        return Err(EngineError::Refused {
+            parameter: Some(parameter),
+        });
+    }
+    let Some(project) = reach.project else {
+        return Ok(());
+    };
+    match allows(actor.scope, entry.access, &[project]) {
+        Decision::Allowed => Ok(()),
+        Decision::Refused => Err(EngineError::Refused { parameter: None }),
+        Decision::Hidden => Err(EngineError::project_not_found(project)),
+    }
+}
+
+fn outcome(result: &Result<Value>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Ok,
+        Err(EngineError::Refused { .. }) => Outcome::Refused,
+        Err(EngineError::Fault(_)) => Outcome::Fault,
+        Err(_) => Outcome::Error,
+    }
+}
+
+/// An error and its causes, once, for the log.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panic: {}", text.unwrap_or_default())
+}

@@ -1,0 +1,84 @@
+//! JSON schemas as MCP hosts can use them: flat objects, nothing referenced, nothing combined at
+//! the top.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value};
+
+fn generate<T: JsonSchema>() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.inline_subschemas = true;
+        settings.meta_schema = None;
+    });
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.remove("title");
+    schema.remove("description");
+    match Value::from(schema) {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    }
+}
+
+/// The schema of an operation's parameters. Optional parameters are simply absent, so their
+/// schemas do not speak of null.
+pub(super) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
+    let mut schema = generate::<T>();
+    schema
+        .entry("properties")
+        .or_insert_with(|| Value::Object(Map::new()));
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().for_each(without_null);
+    }
+    schema.insert("additionalProperties".to_owned(), Value::Bool(false));
+    schema
+}
+
+/// The schema of an operation's result.
+pub(super) fn of_result<T: JsonSchema>() -> Map<String, Value> {
+    generate::<T>()
+}
+
+fn without_null(schema: &mut Value) {
+    let Value::Object(fields) = schema else {
+        return;
+    };
+    if let Some(Value::Array(types)) = fields.get_mut("type") {
+        types.retain(|kind| kind != "null");
+        if types.len() == 1 {
+            fields["type"] = types.remove(0);
+        }
+    }
+    if let Some(Value::Array(values)) = fields.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Array(choices)) = fields.get_mut("anyOf") {
+        choices.retain(|choice| choice.get("type") != Some(&Value::from("null")));
+        if choices.len() == 1
+            && let Value::Object(only) = choices.remove(0)
+        {
+            fields.remove("anyOf");
+            for (key, value) in only {
+                fields.entry(key).or_insert(value);
+            }
+        }
+    }
+    fields.remove("default");
+}
+
+pub(super) fn properties(schema: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
+    schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| (name.as_str(), schema))
+}
+
+pub(super) fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    schema
+        .get("required")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}

@@ -1,0 +1,227 @@
+//! The operations as MCP tools, unified and split, filtered by what a scope may call.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use oubliette_model::{Access, Mode, ProjectId, Scope, ToolStyle, allows_class};
+use serde_json::{Map, Value, json};
+
+use super::{Effect, Entry, Face, NOUNS, all, schema};
+
+/// A tool as a list shows it.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    pub name: String,
+    pub about: String,
+    pub input: Arc<Map<String, Value>>,
+    pub output: Arc<Map<String, Value>>,
+    pub hints: Hints,
+}
+
+/// What a host may assume before it asks its user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hints {
+    pub read_only: bool,
+    pub destructive: bool,
+    pub idempotent: bool,
+}
+
+/// Scopes that may call the same operations share a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Class {
+    Admin,
+    Write,
+    Read,
+    Project,
+    ProjectRead,
+}
+
+impl Class {
+    fn of(scope: Scope) -> Self {
+        match scope {
+            Scope::Admin => Self::Admin,
+            Scope::Write => Self::Write,
+            Scope::Read => Self::Read,
+            Scope::Project(_, Mode::Write) => Self::Project,
+            Scope::Project(_, Mode::Read) => Self::ProjectRead,
+        }
+    }
+
+    fn allows(self, access: Access) -> bool {
+        let any = ProjectId::new(uuid::Uuid::nil());
+        let scope = match self {
+            Self::Admin => Scope::Admin,
+            Self::Write => Scope::Write,
+            Self::Read => Scope::Read,
+            Self::Project => Scope::Project(any, Mode::Write),
+            Self::ProjectRead => Scope::Project(any, Mode::Read),
+        };
+        allows_class(scope, access)
+    }
+}
+
+static LISTS: LazyLock<HashMap<(Class, Names), Vec<Tool>>> = LazyLock::new(|| {
+    let classes = [
+        Class::Admin,
+        Class::Write,
+        Class::Read,
+        Class::Project,
+        Class::ProjectRead,
+    ];
+    let names = [Names::Unified, Names::Split, Names::Both];
+    classes
+        .into_iter()
+        .flat_map(|class| names.map(|names| ((class, names), list_for(class, names))))
+        .collect()
+});
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Names {
+    Unified,
+    Split,
+    Both,
+}
+
+/// The tools that a token of this scope may call, in a stable order.
+pub fn list(scope: Scope, style: ToolStyle) -> &'static [Tool] {
+    let names = match style {
+        ToolStyle::Unified => Names::Unified,
+        ToolStyle::Split => Names::Split,
+        ToolStyle::Both => Names::Both,
+    };
+    LISTS
+        .get(&(Class::of(scope), names))
+        .map_or(&[], Vec::as_slice)
+}
+
+fn list_for(class: Class, names: Names) -> Vec<Tool> {
+    let permitted: Vec<&Entry> = all()
+        .iter()
+        .filter(|entry| class.allows(entry.access))
+        .collect();
+    let unified = NOUNS.iter().filter_map(|(noun, about)| {
+        let of_noun = |entry: &&&Entry| entry.face == Face::Action && entry.noun() == *noun;
+        let actions: Vec<&Entry> = permitted.iter().filter(of_noun).copied().collect();
+        (!actions.is_empty()).then(|| unify(noun, about, &actions))
+    });
+    let standalone = permitted
+        .iter()
+        .filter(|entry| entry.face == Face::Standalone);
+    let split = permitted.iter().filter(|entry| entry.face == Face::Action);
+    match names {
+        Names::Unified => unified
+            .chain(standalone.map(|entry| single(entry)))
+            .collect(),
+        Names::Split => split.chain(standalone).map(|entry| single(entry)).collect(),
+        Names::Both => unified
+            .chain(split.chain(standalone).map(|entry| single(entry)))
+            .collect(),
+    }
+}
+
+fn single(entry: &Entry) -> Tool {
+    Tool {
+        name: entry.name.to_owned(),
+        about: entry.about.to_owned(),
+        input: entry.input.clone(),
+        output: entry.output.clone(),
+        hints: hints(&[entry]),
+    }
+}
+
+/// One tool for the permitted actions of a noun: `action` and the union of their parameters.
+fn unify(noun: &str, about: &str, actions: &[&Entry]) -> Tool {
+    let verbs: Vec<&str> = actions.iter().map(|entry| entry.verb()).collect();
+    let mut properties = Map::new();
+    properties.insert(
+        "action".to_owned(),
+        json!({ "type": "string", "enum": verbs, "description": "What to do." }),
+    );
+    for entry in actions {
+        for (name, schema) in entry.properties() {
+            if !properties.contains_key(name) {
+                let merged = describe(name, schema, actions);
+                properties.insert(name.to_owned(), merged);
+            }
+        }
+    }
+    let input = json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["action"],
+        "additionalProperties": false,
+    });
+    let listed: Vec<String> = actions
+        .iter()
+        .map(|entry| format!("- {}: {}", entry.verb(), entry.about))
+        .collect();
+    Tool {
+        name: noun.to_owned(),
+        about: format!("{about} Actions:\n{}", listed.join("\n")),
+        input: Arc::new(object(input)),
+        output: Arc::new(object(unified_output(actions))),
+        hints: hints(actions),
+    }
+}
+
+/// A parameter's schema with a description that names the actions it belongs to.
+fn describe(name: &str, schema: &Value, actions: &[&Entry]) -> Value {
+    let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
+    for entry in actions {
+        let Some((_, schema)) = entry.properties().find(|(property, _)| *property == name) else {
+            continue;
+        };
+        let text = schema
+            .get("description")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        match texts.iter_mut().find(|(_, known)| *known == text) {
+            Some((verbs, _)) => verbs.push(entry.verb()),
+            None => texts.push((vec![entry.verb()], text)),
+        }
+    }
+    let described: Vec<String> = texts
+        .iter()
+        .map(|(verbs, text)| format!("({}) {text}", verbs.join(", ")))
+        .collect();
+    let mut schema = schema.clone();
+    if let Value::Object(fields) = &mut schema {
+        fields.insert("description".to_owned(), Value::String(described.join(" ")));
+    }
+    schema
+}
+
+/// The union of the results, with nothing required; where two actions disagree about a field,
+/// anything goes.
+fn unified_output(actions: &[&Entry]) -> Value {
+    let mut properties: Map<String, Value> = Map::new();
+    for entry in actions {
+        for (name, schema) in schema::properties(&entry.output) {
+            match properties.get_mut(name) {
+                None => drop(properties.insert(name.to_owned(), schema.clone())),
+                Some(known) if known == schema => {}
+                Some(known) => *known = json!({}),
+            }
+        }
+    }
+    json!({ "type": "object", "properties": properties })
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(object) => object,
+        _ => Map::new(),
+    }
+}
+
+fn hints(entries: &[&Entry]) -> Hints {
+    let effects = || entries.iter().map(|entry| entry.effect);
+    Hints {
+        read_only: effects().all(|effect| effect == Effect::Reads),
+        destructive: effects().any(|effect| effect == Effect::Destroys),
+        idempotent: effects().all(|effect| effect != Effect::Adds),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! `project_list`.
+
+use oubliette_model::{Access, Mode};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::view::Summary;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, Result, paging};
+
+const LIST: &str = "projects";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// By name.
+    projects: Vec<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct List;
+
+impl Operation for List {
+    const NAME: &'static str = "project_list";
+    const ABOUT: &'static str = "List the projects that this token can use, by name.";
+    const ACCESS: Access = Access::Global(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(_: &Params) -> Reach {
+        Reach::everywhere()
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let page = engine.store().page(actor.visible(), after, limit).await?;
+        let (projects, next_cursor) = paging::close(page, LIST);
+        Ok(Output {
+            projects: projects.into_iter().map(Summary::from).collect(),
+            next_cursor,
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! `project_options`.
+
+use oubliette_model::{Access, Mode, Scope};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::settings::Limits;
+use crate::{Actor, Call, Engine, Result, agents};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// Agents that a project can name.
+    agents: Vec<Agent>,
+    /// Names of the credentials that `git_credential` and `credential_refs` can name.
+    accounts: Vec<Account>,
+    container_types: Vec<String>,
+    /// The runtime the server is set to use.
+    runtime: String,
+    token_scopes: Vec<&'static str>,
+    /// What a project gets that does not say otherwise.
+    limits: Limits,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Agent {
+    name: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Account {
+    name: String,
+    kind: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Options;
+
+impl Operation for Options {
+    const NAME: &'static str = "project_options";
+    const ABOUT: &'static str = "Show what a project can be made of: agents, credentials by name, container types, token \
+         scopes, and the default of every limit.";
+    const ACCESS: Access = Access::Global(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(_: &Params) -> Reach {
+        Reach::everywhere()
+    }
+
+    async fn run(engine: &Engine, _: &Actor, _: Params, _: Call) -> Result<Output> {
+        let settings = engine.settings();
+        let account = |(name, credential): (&String, &crate::Credential)| Account {
+            name: name.clone(),
+            kind: credential.kind.clone(),
+        };
+        let names = agents::names(settings).into_iter().map(str::to_owned);
+        Ok(Output {
+            agents: names.map(|name| Agent { name }).collect(),
+            accounts: settings.credentials.iter().map(account).collect(),
+            container_types: settings.container_types.keys().cloned().collect(),
+            runtime: settings.runtime.clone(),
+            token_scopes: Scope::FORMS.to_vec(),
+            limits: settings.limits.clone(),
+        })
+    }
+}

@@ -1,0 +1,134 @@
+//! A project as results show it: everything but its secrets.
+
+use oubliette_model::{Level, Network, ProjectId, Scope, ToolStyle};
+use oubliette_store::Project;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::Settings;
+
+/// All of a project.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct View {
+    id: ProjectId,
+    project_id: ProjectId,
+    name: String,
+    description: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git_credential: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    autonomy: Level,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Level>,
+    container_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<Network>,
+    memory_mb: u32,
+    cpus: f64,
+    max_processes: u32,
+    protected_paths: Vec<String>,
+    /// The names of the environment variables; their values are never shown.
+    env_names: Vec<String>,
+    mcp_servers: Vec<ServerView>,
+    credential_refs: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_scope: Option<Scope>,
+    workspace_isolation: bool,
+    max_recursion_depth: u32,
+    max_agents_per_session: u32,
+    max_cost_usd: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools_style: Option<ToolStyle>,
+    created_at: String,
+    updated_at: String,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ServerView {
+    name: String,
+    command: String,
+    args: Vec<String>,
+    env_names: Vec<String>,
+}
+
+impl View {
+    pub(super) fn of(project: Project, settings: &Settings) -> Self {
+        let defaults = &settings.limits;
+        let own = project.settings;
+        let server = |server: oubliette_model::McpServer| ServerView {
+            name: server.name,
+            command: server.command,
+            args: server.args,
+            env_names: server.env.into_keys().collect(),
+        };
+        Self {
+            id: project.id,
+            project_id: project.id,
+            name: project.name.to_string(),
+            description: own.description,
+            remote_url: own.remote_url.map(String::from),
+            git_credential: own.git_credential,
+            agent: own.agent,
+            model: own.model,
+            autonomy: own.autonomy.unwrap_or(Level::High),
+            reasoning: own.reasoning,
+            container_type: own.container_type.unwrap_or_else(|| "base".to_owned()),
+            network: own.network,
+            memory_mb: own.limits.memory_mb.unwrap_or(defaults.memory_mb),
+            cpus: own.limits.cpus.unwrap_or(defaults.cpus),
+            max_processes: own.limits.max_processes.unwrap_or(defaults.max_processes),
+            protected_paths: own.protected_paths,
+            env_names: own.env.into_keys().collect(),
+            mcp_servers: own.mcp_servers.into_iter().map(server).collect(),
+            credential_refs: own.credential_refs,
+            agent_scope: own.agent_scope,
+            workspace_isolation: own.workspace_isolation,
+            max_recursion_depth: own
+                .limits
+                .max_recursion_depth
+                .unwrap_or(defaults.max_recursion_depth),
+            max_agents_per_session: own
+                .limits
+                .max_agents_per_session
+                .unwrap_or(defaults.max_agents_per_session),
+            max_cost_usd: own.limits.max_cost_usd.unwrap_or(defaults.max_cost_usd),
+            tools_style: own.tools_style,
+            created_at: project.created_at.to_string(),
+            updated_at: project.updated_at.to_string(),
+        }
+    }
+}
+
+/// A project in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Summary {
+    id: ProjectId,
+    project_id: ProjectId,
+    name: String,
+    description: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+impl From<Project> for Summary {
+    fn from(project: Project) -> Self {
+        Self {
+            id: project.id,
+            project_id: project.id,
+            name: project.name.to_string(),
+            description: project.settings.description,
+            agent: project.settings.agent,
+            created_at: project.created_at.to_string(),
+            updated_at: project.updated_at.to_string(),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What the configuration decides for the engine. Every field has a default.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use oubliette_model::ToolStyle;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Credential;
+
+/// All of it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub data_dir: PathBuf,
+    pub runtime: String,
+    pub limits: Limits,
+    pub projects: ProjectRules,
+    pub tools: ToolSettings,
+    pub audit: AuditSettings,
+    pub credentials: BTreeMap<String, Credential>,
+    pub container_types: BTreeMap<String, ContainerType>,
+    pub agents: BTreeMap<String, AgentCommand>,
+}
+
+/// `[limits]`: what a project gets that does not say otherwise.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    pub max_recursion_depth: u32,
+    pub max_agents_per_session: u32,
+    pub max_cost_usd: f64,
+    pub memory_mb: u32,
+    pub cpus: f64,
+    pub max_processes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let host = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            max_recursion_depth: 3,
+            max_agents_per_session: 50,
+            max_cost_usd: 10.0,
+            memory_mb: 4096,
+            cpus: host.min(4) as f64,
+            max_processes: 4096,
+        }
+    }
+}
+
+/// `[projects]`: how repositories come in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProjectRules {
+    /// Whether `remote_url` may name a repository on the server's own disk.
+    pub allow_local_clone: bool,
+    pub clone_timeout_seconds: u64,
+    pub clone_max_mb: u64,
+}
+
+impl Default for ProjectRules {
+    fn default() -> Self {
+        Self {
+            allow_local_clone: false,
+            clone_timeout_seconds: 600,
+            clone_max_mb: 4096,
+        }
+    }
+}
+
+/// `[tools]`: which names of the operations lists show.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ToolSettings {
+    /// Absent: unified names on the endpoint, both inside containers.
+    pub style: Option<ToolStyle>,
+}
+
+/// `[audit]`: how long the log is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditSettings {
+    pub keep_days: u32,
+}
+
+impl Default for AuditSettings {
+    fn default() -> Self {
+        Self { keep_days: 90 }
+    }
+}
+
+/// `[container_types.NAME]`: where its image comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContainerType {
+    pub image: Option<String>,
+    pub dockerfile: Option<PathBuf>,
+}
+
+/// `[agents.NAME]`: an ACP agent that is not in the catalogue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgentCommand {
+    pub command: String,
+    #[serde(default)]
+    pub args: Vec<String>,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}

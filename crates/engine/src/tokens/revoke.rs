@@ -1,0 +1,68 @@
+//! `token_revoke`.
+
+use oubliette_model::{Access, TokenId};
+use oubliette_store::Revoked;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The token, as `token_list` shows it.
+    token_id: TokenId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    token_id: TokenId,
+    revoked: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Revoke;
+
+impl Operation for Revoke {
+    const NAME: &'static str = "token_revoke";
+    const ABOUT: &'static str = "End an API token at once: its next call fails and its open streams are closed. The last \
+         valid admin token cannot be revoked.";
+    const ACCESS: Access = Access::Admin;
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Destroys;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(_: &Params) -> Reach {
+        Reach::everywhere()
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+        let id = params.token_id;
+        match engine
+            .store()
+            .revoke(id, engine.now(), call.audit())
+            .await?
+        {
+            Revoked::Done => {
+                engine.token_watch().wake();
+                Ok(Output {
+                    token_id: id,
+                    revoked: true,
+                })
+            }
+            Revoked::Already => Err(EngineError::invalid(format!(
+                "token `{id}` has already ended; there is nothing to revoke"
+            ))),
+            Revoked::NoSuchToken => Err(EngineError::NotFound {
+                what: "token",
+                id: id.to_string(),
+                hint: "`token_list` shows the tokens",
+            }),
+            Revoked::LastAdmin => Err(EngineError::invalid(
+                "this is the last valid admin token and cannot be revoked; make another one first \
+                 with `token_create`",
+            )),
+        }
+    }
+}

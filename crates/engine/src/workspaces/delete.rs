@@ -1,0 +1,76 @@
+//! `workspace_delete`.
+
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project, as `project_list` shows it.
+    project_id: ProjectId,
+    /// The workspace, as `workspace_list` shows it; not the default one.
+    workspace_id: WorkspaceId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    project_id: ProjectId,
+    workspace_id: WorkspaceId,
+    deleted: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Delete;
+
+impl Operation for Delete {
+    const NAME: &'static str = "workspace_delete";
+    const ABOUT: &'static str = "Delete a workspace and everything in it, for good. Refused for \
+                                 the default workspace and while a session is active in it.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Destroys;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::project(params.project_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+        let Params {
+            project_id,
+            workspace_id,
+        } = params;
+        if engine.store().get(project_id).await?.is_none() {
+            return Err(EngineError::project_not_found(project_id));
+        }
+        if workspace_id.is_default() {
+            return Err(EngineError::invalid(
+                "the default workspace cannot be deleted; `project_delete` deletes the project",
+            ));
+        }
+        if !engine
+            .store()
+            .remove_workspace(project_id, &workspace_id, call.audit())
+            .await?
+        {
+            return Err(EngineError::NotFound {
+                what: "workspace",
+                id: workspace_id.to_string(),
+                hint: "`workspace_list` shows those there are",
+            });
+        }
+        engine
+            .files()
+            .discard_workspace(project_id, &workspace_id)
+            .await?;
+        Ok(Output {
+            project_id,
+            workspace_id,
+            deleted: true,
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! `workspace_list`.
+
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result, paging};
+
+const LIST: &str = "workspaces";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project, as `project_list` shows it.
+    project_id: ProjectId,
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    workspaces: Vec<Line>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Line {
+    workspace_id: WorkspaceId,
+    project_id: ProjectId,
+    default: bool,
+    /// Where agents see it.
+    path: String,
+    created_at: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct List;
+
+impl Operation for List {
+    const NAME: &'static str = "workspace_list";
+    const ABOUT: &'static str = "List the workspaces of a project: the directories in which its \
+                                 agents work.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::project(params.project_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+        let project_id = params.project_id;
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        if engine.store().get(project_id).await?.is_none() {
+            return Err(EngineError::project_not_found(project_id));
+        }
+        let page = engine.store().workspaces(project_id, after, limit).await?;
+        let (workspaces, next_cursor) = paging::close(page, LIST);
+        let line = |workspace: oubliette_store::Workspace| Line {
+            project_id,
+            default: workspace.id.is_default(),
+            path: path_in_container(&workspace.id),
+            created_at: workspace.created_at.to_string(),
+            workspace_id: workspace.id,
+        };
+        Ok(Output {
+            workspaces: workspaces.into_iter().map(line).collect(),
+            next_cursor,
+        })
+    }
+}
+
+fn path_in_container(id: &WorkspaceId) -> String {
+    if id.is_default() {
+        "/workspace".to_owned()
+    } else {
+        format!("/workspaces/{id}")
+    }
+}

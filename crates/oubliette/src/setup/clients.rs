@@ -1,0 +1,327 @@
+//! The clients, one row each: where their configuration lives and what an entry for a server
+//! reached over Streamable HTTP looks like in it. A further client is a further row.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::{Environment, Place};
+
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    /// Where the user's file may be: the first that exists is used, else the last is made.
+    user: &'static [Spot],
+    /// The same for a project's file, below the project's directory.
+    project: &'static [&'static str],
+    pub(super) format: Format,
+    /// The key at the top of the file that holds the map of servers.
+    pub(super) servers: &'static str,
+    /// What we own in our entry.
+    pub(super) entry: &'static [Field],
+    /// Keys of our entry that would make the client refuse or overrule what we own.
+    pub(super) rivals: &'static [Key],
+    next: &'static str,
+    /// What a project's file needs on top of that.
+    next_in_project: &'static str,
+}
+
+/// A file below the home directory, or below another that a variable names instead.
+#[derive(Debug)]
+struct Spot {
+    home: &'static str,
+    moved: Option<(&'static str, &'static str)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Format {
+    Json,
+    Toml,
+}
+
+/// A key of our entry, or of a map within it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Key {
+    pub(super) within: Option<&'static str>,
+    pub(super) name: &'static str,
+}
+
+#[derive(Debug)]
+pub(super) struct Field {
+    pub(super) key: Key,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    Text(&'static str),
+    Flag(bool),
+    Url,
+    Bearer,
+}
+
+pub(super) const CLIENTS: &[Client] = &[
+    Client {
+        name: "claude",
+        title: "Claude Code",
+        // The first is an older name; Claude Code still prefers it where it exists.
+        user: &[
+            moved("CLAUDE_CONFIG_DIR", ".config.json", ".claude/.config.json"),
+            moved("CLAUDE_CONFIG_DIR", ".claude.json", ".claude.json"),
+        ],
+        project: &[".mcp.json"],
+        format: Format::Json,
+        servers: "mcpServers",
+        entry: &[
+            field(top("type"), Content::Text("http")),
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+        ],
+        rivals: &[],
+        next: "Start Claude Code again and type /mcp to see the server.",
+        next_in_project: "Claude Code asks once whether to trust the servers of a project.",
+    },
+    Client {
+        name: "codex",
+        title: "Codex",
+        user: &[moved("CODEX_HOME", "config.toml", ".codex/config.toml")],
+        project: &[".codex/config.toml"],
+        format: Format::Toml,
+        servers: "mcp_servers",
+        entry: &[
+            field(top("url"), Content::Url),
+            field(within("http_headers", "Authorization"), Content::Bearer),
+            field(top("enabled"), Content::Flag(true)),
+        ],
+        // Beside a url Codex refuses the keys of a local server, and with them the whole file;
+        // the last two would replace our header.
+        rivals: &[
+            top("command"),
+            top("args"),
+            top("env"),
+            top("env_vars"),
+            top("cwd"),
+            top("bearer_token"),
+            top("bearer_token_env_var"),
+            within("env_http_headers", "Authorization"),
+        ],
+        next: "Start Codex again and type /mcp to see the server.",
+        next_in_project: "Codex reads the file of a project only once you have trusted the project.",
+    },
+    Client {
+        name: "opencode",
+        title: "opencode",
+        // It reads both and lets the first overrule the second.
+        user: &[
+            moved(
+                "XDG_CONFIG_HOME",
+                "opencode/opencode.jsonc",
+                ".config/opencode/opencode.jsonc",
+            ),
+            moved(
+                "XDG_CONFIG_HOME",
+                "opencode/opencode.json",
+                ".config/opencode/opencode.json",
+            ),
+        ],
+        project: &[
+            ".opencode/opencode.jsonc",
+            ".opencode/opencode.json",
+            "opencode.jsonc",
+            "opencode.json",
+        ],
+        format: Format::Json,
+        servers: "mcp",
+        // Without the last, a refused token sends opencode looking for an OAuth login.
+        entry: &[
+            field(top("type"), Content::Text("remote")),
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+            field(top("enabled"), Content::Flag(true)),
+            field(top("oauth"), Content::Flag(false)),
+        ],
+        rivals: &[],
+        next: "Start opencode again; `opencode mcp list` shows whether it is connected.",
+        next_in_project: "",
+    },
+    Client {
+        name: "droid",
+        title: "Factory Droid",
+        user: &[moved(
+            "FACTORY_HOME_OVERRIDE",
+            ".factory/mcp.json",
+            ".factory/mcp.json",
+        )],
+        project: &[".factory/mcp.json"],
+        format: Format::Json,
+        servers: "mcpServers",
+        // Without the last, Droid also calls without the token to ask for an OAuth login, which
+        // the server counts as a failed authentication.
+        entry: &[
+            field(top("type"), Content::Text("http")),
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+            field(top("disabled"), Content::Flag(false)),
+            field(top("oauth"), Content::Flag(false)),
+        ],
+        rivals: &[],
+        next: "Start droid again; `droid mcp list` shows whether it is connected.",
+        next_in_project: "",
+    },
+    Client {
+        name: "gemini",
+        title: "Gemini CLI",
+        user: &[moved(
+            "GEMINI_CLI_HOME",
+            ".gemini/settings.json",
+            ".gemini/settings.json",
+        )],
+        project: &[".gemini/settings.json"],
+        format: Format::Json,
+        servers: "mcpServers",
+        entry: &[
+            field(top("type"), Content::Text("http")),
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+        ],
+        // The deprecated spelling of url, which wins where both are given.
+        rivals: &[top("httpUrl")],
+        next: "Start Gemini CLI again in a folder you trust and type /mcp to see the server.",
+        next_in_project: "",
+    },
+    Client {
+        name: "cursor",
+        title: "Cursor",
+        user: &[home(".cursor/mcp.json")],
+        project: &[".cursor/mcp.json"],
+        format: Format::Json,
+        servers: "mcpServers",
+        entry: &[
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+        ],
+        // A command makes it a local server; a type can force the older SSE transport.
+        rivals: &[top("command"), top("type")],
+        next: "Restart Cursor; its settings list the server under MCP.",
+        next_in_project: "",
+    },
+    Client {
+        name: "vscode",
+        title: "Visual Studio Code",
+        user: VSCODE_USER,
+        project: &[".vscode/mcp.json"],
+        format: Format::Json,
+        servers: "servers",
+        entry: &[
+            field(top("type"), Content::Text("http")),
+            field(top("url"), Content::Url),
+            field(within("headers", "Authorization"), Content::Bearer),
+        ],
+        rivals: &[],
+        next: "In Visual Studio Code run the command `MCP: List Servers` and start the server.",
+        next_in_project: "",
+    },
+];
+
+const VSCODE_USER: &[Spot] = if cfg!(target_os = "macos") {
+    &[home("Library/Application Support/Code/User/mcp.json")]
+} else {
+    &[moved(
+        "XDG_CONFIG_HOME",
+        "Code/User/mcp.json",
+        ".config/Code/User/mcp.json",
+    )]
+};
+
+const fn home(home: &'static str) -> Spot {
+    Spot { home, moved: None }
+}
+
+const fn moved(variable: &'static str, below: &'static str, home: &'static str) -> Spot {
+    Spot {
+        home,
+        moved: Some((variable, below)),
+    }
+}
+
+const fn top(name: &'static str) -> Key {
+    Key { within: None, name }
+}
+
+const fn within(map: &'static str, name: &'static str) -> Key {
+    Key {
+        within: Some(map),
+        name,
+    }
+}
+
+const fn field(key: Key, content: Content) -> Field {
+    Field { key, content }
+}
+
+impl Client {
+    pub(super) fn path(&self, place: &Place, home: &Path, environment: Environment<'_>) -> PathBuf {
+        let mut spots: Vec<PathBuf> = match place {
+            Place::User => self
+                .user
+                .iter()
+                .map(|spot| spot.path(home, environment))
+                .collect(),
+            Place::Project(directory) => self
+                .project
+                .iter()
+                .map(|file| directory.join(file))
+                .collect(),
+        };
+        // A link to a file that is not there yet is still where the client will look.
+        let used = spots
+            .iter()
+            .position(|path| path.symlink_metadata().is_ok());
+        spots.swap_remove(used.unwrap_or(spots.len() - 1))
+    }
+
+    pub(super) fn note(&self, place: &Place) -> String {
+        match place {
+            Place::User => self.next.to_owned(),
+            Place::Project(_) => {
+                let secret = "The file holds a token: keep it out of version control.";
+                [self.next, self.next_in_project, secret]
+                    .into_iter()
+                    .filter(|sentence| !sentence.is_empty())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            }
+        }
+    }
+}
+
+impl Spot {
+    fn path(&self, home: &Path, environment: Environment<'_>) -> PathBuf {
+        self.moved
+            .and_then(|(variable, below)| {
+                let directory = environment(variable).filter(|value| !value.is_empty())?;
+                Some(Path::new(&directory).join(below))
+            })
+            .unwrap_or_else(|| home.join(self.home))
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Json => "JSON",
+            Self::Toml => "TOML",
+        })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.within {
+            Some(map) => write!(f, "{map}.{}", self.name),
+            None => f.write_str(self.name),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Configuration files on disk: read whole, replaced whole or not at all. Links are written
+//! through, owner and permissions kept.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown},
+    path::{Path, PathBuf},
+};
+
+/// As many links in a row as Linux follows.
+const LINKS: usize = 40;
+
+/// What the file holds; nothing if it does not exist.
+pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces what the file holds in one step, so that a reader sees the old or the new whole.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let path = follow(path)?;
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(directory)?;
+    // Readable by its owner alone, which is what a file that is new keeps: it holds a token.
+    let mut file = tempfile::Builder::new()
+        .prefix(".oubliette-setup-")
+        .tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    if let Some(old) = metadata(&path)? {
+        keep(file.as_file(), &old)?;
+    }
+    file.as_file().sync_all()?;
+    file.persist(&path)?;
+    File::open(directory)?.sync_all()
+}
+
+fn keep(file: &File, old: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    let owner = (old.uid() != new.uid()).then_some(old.uid());
+    let group = (old.gid() != new.gid()).then_some(old.gid());
+    if owner.is_some() || group.is_some() {
+        fchown(file, owner, group)?;
+    }
+    // After the owner: a change of owner clears bits.
+    file.set_permissions(Permissions::from_mode(old.mode() & 0o7777))
+}
+
+fn metadata(path: &Path) -> io::Result<Option<fs::Metadata>> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The file a chain of links ends at, whether or not it exists yet.
+fn follow(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        match fs::read_link(&path) {
+            Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
+            Err(error) if is_no_link(&error) => return Ok(path),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::other("too many links in a row"))
+}
+
+fn is_no_link(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidInput
+    )
+}

@@ -1,0 +1,115 @@
+//! `/metrics` in the text format of Prometheus.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use oubliette_engine::Engine;
+
+use crate::auth::Gate;
+use crate::mcp::Sessions;
+
+/// Where the figures come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Sources {
+    pub(crate) engine: Engine,
+    pub(crate) gate: Gate,
+    pub(crate) sessions: Arc<Sessions>,
+}
+
+pub(crate) async fn render(sources: &Sources) -> String {
+    let calls = sources.engine.metrics().calls();
+    let mut page = Page::default();
+    page.describe(
+        "oubliette_calls_total",
+        "counter",
+        "Calls by operation and outcome.",
+    );
+    for ((operation, outcome), counted) in &calls {
+        let labels = format!("operation=\"{operation}\",outcome=\"{outcome}\"");
+        page.value("oubliette_calls_total", &labels, counted.calls as f64);
+    }
+    page.describe(
+        "oubliette_call_seconds_total",
+        "counter",
+        "Time spent in calls.",
+    );
+    for ((operation, outcome), counted) in &calls {
+        let labels = format!("operation=\"{operation}\",outcome=\"{outcome}\"");
+        page.value(
+            "oubliette_call_seconds_total",
+            &labels,
+            counted.time.as_secs_f64(),
+        );
+    }
+    let (sessions, streams) = sources.sessions.counts();
+    let projects = sources
+        .engine
+        .store()
+        .count_projects()
+        .await
+        .unwrap_or_default();
+    let refused = sources.gate.refused() as f64;
+    for (name, kind, about, value) in [
+        (
+            "oubliette_auth_failures_total",
+            "counter",
+            "Requests without a valid key.",
+            refused,
+        ),
+        (
+            "oubliette_mcp_sessions",
+            "gauge",
+            "MCP sessions in memory.",
+            sessions as f64,
+        ),
+        (
+            "oubliette_mcp_streams",
+            "gauge",
+            "Open MCP event streams.",
+            streams as f64,
+        ),
+        ("oubliette_projects", "gauge", "Projects.", projects as f64),
+        (
+            "process_resident_memory_bytes",
+            "gauge",
+            "Memory in use.",
+            resident_bytes(),
+        ),
+    ] {
+        page.describe(name, kind, about);
+        page.value(name, "", value);
+    }
+    page.describe("oubliette_info", "gauge", "The version that runs.");
+    page.value(
+        "oubliette_info",
+        concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""),
+        1.0,
+    );
+    page.text
+}
+
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    fn describe(&mut self, name: &str, kind: &str, about: &str) {
+        let _ = writeln!(self.text, "# HELP {name} {about}\n# TYPE {name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = match labels {
+            "" => writeln!(self.text, "{name} {value}"),
+            labels => writeln!(self.text, "{name}{{{labels}}} {value}"),
+        };
+    }
+}
+
+/// Zero where the system does not say.
+fn resident_bytes() -> f64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|line| line.split(' ').nth(1)?.parse::<f64>().ok());
+    pages.map_or(0.0, |pages| pages * rustix::param::page_size() as f64)
+}

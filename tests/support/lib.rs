@@ -1,1 +1,36 @@
+//! What tests of the real binaries share: a server to start, stop and kill, and raw MCP clients.
+//!
+//! Everything here fails by panicking: it runs only in tests and benchmarks.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failure here is a failed test"
+)]
+
+mod binary;
+mod legacy;
+mod modern;
+mod reply;
+mod server;
+
+pub use binary::{binary, cli};
+pub use legacy::Legacy;
+pub use modern::Modern;
+pub use reply::Reply;
+pub use server::{Server, ServerOptions};
+
+use std::sync::Once;
+
+/// An HTTP client as tests need it: every request on its own merits, nothing hidden.
+pub fn http() -> reqwest::Client {
+    static TLS: Once = Once::new();
+    TLS.call_once(|| {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    });
+    reqwest::Client::builder()
+        .no_proxy()
+        .tcp_nodelay(true)
+        .build()
+        .unwrap()
+}

@@ -149,11 +149,6 @@ pub(crate) fn plan(
 }
 
 impl Change {
-    /// The file that changes. A link is shown as the link, and written through.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Whether the file already says what it should.
     pub(crate) fn is_noop(&self) -> bool {
         self.edits.is_empty()

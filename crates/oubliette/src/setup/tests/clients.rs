@@ -28,10 +28,10 @@ fn a_project_has_its_own_file() {
         )
         .unwrap();
         change.apply().unwrap();
-        assert_eq!(change.path(), project.path().join(expected[client.name]));
+        assert_eq!(change.path, project.path().join(expected[client.name]));
         assert!(change.note().contains("version control"));
         assert_eq!(files_in(case.home.path()).len(), 0);
-        case.path = change.path().to_owned();
+        case.path = change.path.clone();
         case.assert_complete();
     }
 }

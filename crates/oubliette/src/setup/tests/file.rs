@@ -13,7 +13,7 @@ fn a_missing_file_is_made_for_its_owner_alone() {
         let case = Case::new(client);
         let change = case.set_up();
         assert!(!change.is_noop());
-        assert_eq!(change.path(), case.path);
+        assert_eq!(change.path, case.path);
         assert!(change.summary().starts_with("--- /dev/null\n"));
         assert!(!change.note().is_empty());
         case.assert_complete();

@@ -1,0 +1,111 @@
+//! An operation as a command: its arguments from the registry, its result for people or programs.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use oubliette_engine::operations::{self, Entry};
+use serde_json::{Map, Value};
+
+use super::client::{Access, Client};
+use super::{arguments, names};
+use crate::failure::Failure;
+use crate::terminal;
+
+/// A command per noun, with a command per verb in it.
+pub(super) fn commands() -> Vec<Command> {
+    let mut nouns: Vec<&str> = Vec::new();
+    for entry in operations::all() {
+        if !nouns.contains(&entry.noun()) {
+            nouns.push(entry.noun());
+        }
+    }
+    nouns.into_iter().map(noun_command).collect()
+}
+
+fn noun_command(noun: &'static str) -> Command {
+    let verbs = operations::all()
+        .iter()
+        .filter(|entry| entry.noun() == noun);
+    let about = match noun {
+        "project" => "Make, list, show, change and delete projects",
+        "workspace" => "List and delete workspaces of a project",
+        "token" => "Make, list and end API tokens",
+        "config" => "Show the limits that hold",
+        "audit" => "Show who called what",
+        _ => "More operations",
+    };
+    Command::new(noun)
+        .about(about)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands(verbs.map(verb_command))
+}
+
+fn verb_command(entry: &'static Entry) -> Command {
+    let first = entry.about.split(". ").next().unwrap_or(entry.about);
+    Command::new(entry.verb())
+        .about(first.trim_end_matches('.'))
+        .long_about(entry.about)
+        .args(arguments::of(entry))
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(ArgAction::SetTrue)
+                .help("Print the result as JSON, for programs"),
+        )
+}
+
+pub(super) fn run(
+    noun: &str,
+    verb: &str,
+    matches: &ArgMatches,
+    access: &Access,
+) -> Result<(), Failure> {
+    let name = format!("{noun}_{verb}");
+    let entry = operations::find(&name)
+        .ok_or_else(|| Failure::new(format!("there is no operation {name}")))?;
+    let given = arguments::read(entry, matches)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::of("cannot start", &error))?;
+    let result = runtime.block_on(async {
+        let client = Client::connect(access).await?;
+        let given = names::resolve(entry, given, &client).await?;
+        let result = call(&client, entry, given).await;
+        client.close().await;
+        result
+    })?;
+    print(&result, matches.get_flag("json"));
+    Ok(())
+}
+
+/// Calls once, or, for a list of which no page was asked for, until its end.
+async fn call(
+    client: &Client,
+    entry: &Entry,
+    mut given: Map<String, Value>,
+) -> Result<Map<String, Value>, Failure> {
+    let paged = given.contains_key("limit") || given.contains_key("cursor");
+    let mut result = client.call(entry.name, given.clone()).await?;
+    while !paged && let Some(cursor) = result.remove("next_cursor") {
+        given.insert("cursor".to_owned(), cursor);
+        for (name, value) in client.call(entry.name, given.clone()).await? {
+            match (result.get_mut(&name), value) {
+                (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
+                (_, value) => drop(result.insert(name, value)),
+            }
+        }
+    }
+    Ok(result)
+}
+
+#[allow(clippy::print_stdout, reason = "the result belongs on stdout")]
+fn print(result: &Map<String, Value>, json: bool) {
+    if json {
+        println!(
+            "{}",
+            serde_json::to_string_pretty(result).unwrap_or_default()
+        );
+    } else {
+        println!("{}", terminal::render(result));
+    }
+}

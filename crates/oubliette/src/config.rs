@@ -1,0 +1,172 @@
+//! The configuration: `DIR/oubliette.toml` and `OUBLIETTE_*` variables over defaults.
+//!
+//! Unknown keys are refused with the nearest known one, whichever way they come.
+
+mod keys;
+mod variables;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use oubliette_engine::{
+    AgentCommand, AuditSettings, ContainerType, Credential, Limits, ProjectRules, Settings,
+    ToolSettings,
+};
+use oubliette_server::{McpSettings, ServerSettings};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Table;
+
+use crate::failure::Failure;
+
+/// All of it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Config {
+    /// Where containers are made: `auto`, `sandbox`, `docker` or `apple`.
+    pub(crate) runtime: String,
+    pub(crate) server: ServerSettings,
+    pub(crate) mcp: McpSettings,
+    pub(crate) tools: ToolSettings,
+    pub(crate) limits: Limits,
+    pub(crate) projects: ProjectRules,
+    pub(crate) audit: AuditSettings,
+    pub(crate) credentials: BTreeMap<String, Credential>,
+    pub(crate) container_types: BTreeMap<String, ContainerType>,
+    pub(crate) agents: BTreeMap<String, AgentCommand>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            runtime: "auto".to_owned(),
+            server: ServerSettings::default(),
+            mcp: McpSettings::default(),
+            tools: ToolSettings::default(),
+            limits: Limits::default(),
+            projects: ProjectRules::default(),
+            audit: AuditSettings::default(),
+            credentials: BTreeMap::new(),
+            container_types: BTreeMap::new(),
+            agents: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file, if there is one, and then the variables.
+    pub(crate) fn load(
+        file: &Path,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, Failure> {
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => {
+                return Err(Failure::of(
+                    format!("cannot read {}", file.display()),
+                    &error,
+                ));
+            }
+        };
+        Self::parse(&text, variables)
+            .map_err(|why| Failure::new(format!("{}: {why}", file.display())))
+    }
+
+    fn parse(
+        text: &str,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, String> {
+        let mut table: Table = toml::from_str(text).map_err(|error| one_line(&error))?;
+        let schema = keys::schema::<Self>();
+        keys::check(&table, &schema)?;
+        variables::apply(&mut table, &schema, variables)?;
+        let mut config: Self = table.try_into().map_err(|error| one_line(&error))?;
+        config.container_types.entry("base".to_owned()).or_default();
+        Ok(config)
+    }
+
+    /// The engine's part of it.
+    pub(crate) fn settings(&self, data_dir: &Path) -> Settings {
+        Settings {
+            data_dir: data_dir.to_owned(),
+            runtime: self.runtime.clone(),
+            limits: self.limits.clone(),
+            projects: self.projects.clone(),
+            tools: self.tools.clone(),
+            audit: self.audit.clone(),
+            credentials: self.credentials.clone(),
+            container_types: self.container_types.clone(),
+            agents: self.agents.clone(),
+        }
+    }
+}
+
+/// The parser's message without the excerpt, which could be a secret.
+fn one_line(error: &toml::de::Error) -> String {
+    error.message().replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
+        let variables = variables
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Config::parse(text, variables)
+    }
+
+    #[test]
+    fn nothing_at_all_is_a_configuration() {
+        let config = parse("", &[]).unwrap();
+        assert_eq!(config.runtime, "auto");
+        assert_eq!(config.server.listen.to_string(), "127.0.0.1:7433");
+        assert_eq!(config.limits.max_recursion_depth, 3);
+        assert!(config.container_types.contains_key("base"));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_the_nearest_known_one() {
+        for (text, expected) in [
+            ("runtme = \"x\"", "`runtime`"),
+            ("[server]\nlissen = \"x\"", "`server.listen`"),
+            (
+                "[credentials.github]\nkind = \"git\"\nfiel = \"x\"",
+                "`credentials.github.file`",
+            ),
+        ] {
+            let error = parse(text, &[]).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn variables_override_the_file_and_foreign_ones_are_left_alone() {
+        let variables = [
+            ("OUBLIETTE_RUNTIME", "docker"),
+            ("OUBLIETTE_SERVER__LISTEN", "127.0.0.1:0"),
+            ("OUBLIETTE_LIMITS__MAX_COST_USD", "2.5"),
+            ("OUBLIETTE_SERVER__ALLOWED_HOSTS", "[\"example.org\"]"),
+            ("OUBLIETTE_PROJECTS__ALLOW_LOCAL_CLONE", "true"),
+            ("OUBLIETTE_TOKEN", "oub_x"),
+            ("OUBLIETTE_WHATEVER", "x"),
+        ];
+        let config = parse("runtime = \"sandbox\"", &variables).unwrap();
+        assert_eq!(config.runtime, "docker");
+        assert_eq!(config.server.listen.port(), 0);
+        assert_eq!(config.limits.max_cost_usd, 2.5);
+        assert_eq!(config.server.allowed_hosts, ["example.org"]);
+        assert!(config.projects.allow_local_clone);
+        let error = parse("", &[("OUBLIETTE_SERVER__LISEN", "x")]).unwrap_err();
+        assert!(error.contains("server.listen"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_of_the_wrong_type_is_not_repeated() {
+        let text = "[credentials.x]\nkind = \"git\"\nvalue = { hunter2 = 1 }";
+        let error = parse(text, &[]).unwrap_err();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}

@@ -1,0 +1,32 @@
+//! The binary: settings in, a server or a client out.
+//!
+//! Everything on the command line except `serve`, `backup`, `restore`, `doctor` and `token
+//! reset-admin` is an MCP client of a server, like any other.
+
+mod archive;
+mod cli;
+mod config;
+mod doctor;
+mod failure;
+mod home;
+mod logs;
+mod reset;
+mod serve;
+mod setup;
+mod terminal;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs the command line and returns its exit code: 1 for a failure, 2 for wrong usage.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    // Both sides of TLS need to agree on one implementation before the first connection.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match cli::run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.print();
+            failure.code()
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `oubliette serve`: build, announce, serve, drain.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use oubliette_engine::{Engine, Minted};
+use oubliette_model::Scope;
+use oubliette_store::Store;
+use oubliette_store::sqlite::Sqlite;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::home::{Home, Running};
+use crate::logs;
+
+/// What the command line says about serving.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Options {
+    /// Where to listen, instead of `server.listen` (127.0.0.1:7433)
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where containers are made, instead of `runtime` (auto)
+    #[arg(long, value_name = "NAME")]
+    runtime: Option<String>,
+    /// How the log on stderr looks
+    #[arg(long, value_enum, default_value = "text")]
+    log: logs::Format,
+}
+
+pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
+    logs::start(options.log);
+    let hold = home.hold()?;
+    let mut config = Config::load(&home.config_file(), std::env::vars())?;
+    config.server.listen = options.listen.unwrap_or(config.server.listen);
+    config.runtime = options.runtime.clone().unwrap_or(config.runtime);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::of("cannot start", &error))?;
+    let served = runtime.block_on(serve(home, &config));
+    drop(hold);
+    served
+}
+
+async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
+    let shutdown = stop_signals()?;
+    let address = config.server.listen;
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
+    let first = ensure_admin(home, &*store).await?;
+    let engine = Engine::start(store, config.settings(home.path()))
+        .await
+        .map_err(|error| Failure::of("the engine could not start", &error))?;
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        Failure::of(
+            format!("cannot listen on {address}; choose another with --listen"),
+            &error,
+        )
+    })?;
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::of("cannot listen", &error))?;
+    let url = format!("http://{address}/mcp");
+    home.announce(&Running {
+        url: url.clone(),
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })?;
+    greet(home, &url, first);
+    tracing::info!(%url, data_dir = %home.path().display(), "ready");
+    let app = oubliette_server::app(&engine, &config.server, &config.mcp);
+    oubliette_server::serve(listener, app, &config.server, shutdown).await;
+    home.withdraw();
+    engine.stop().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// SIGTERM and SIGINT stop the server; a second one stops it at once.
+fn stop_signals() -> Result<CancellationToken, Failure> {
+    let wait = |kind| signal(kind).map_err(|error| Failure::of("cannot wait for signals", &error));
+    let (mut terminate, mut interrupt) = (
+        wait(SignalKind::terminate())?,
+        wait(SignalKind::interrupt())?,
+    );
+    let shutdown = CancellationToken::new();
+    let told = shutdown.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if told.is_cancelled() {
+                std::process::exit(1);
+            }
+            tracing::info!("stopping; once more stops at once");
+            told.cancel();
+        }
+    });
+    Ok(shutdown)
+}
+
+/// Sees that somebody can administer the server; whether a key was made for that.
+async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
+    let now = jiff::Timestamp::now();
+    if store.has_admin(now).await? {
+        return Ok(false);
+    }
+    let minted = Minted::draw("admin", Scope::Admin, now, None)
+        .map_err(|error| Failure::of("cannot make the admin token", &error))?;
+    // The file comes first: a start that dies in between finds the key there and uses it.
+    let key = match home.admin_key() {
+        Some(key) if store.token_by_hash(key.hash()).await?.is_none() => key,
+        _ => {
+            home.write_admin_key(&minted.key)?;
+            minted.key
+        }
+    };
+    store.add_token(&minted.token, key.hash(), None).await?;
+    Ok(true)
+}
+
+#[allow(clippy::print_stdout, reason = "the address is the command's result")]
+fn greet(home: &Home, url: &str, first: bool) {
+    println!("Oubliette {} is ready: {url}", env!("CARGO_PKG_VERSION"));
+    if !first {
+        return;
+    }
+    let token = home
+        .admin_key()
+        .map(|key| key.reveal().to_owned())
+        .unwrap_or_default();
+    println!(
+        "\nThis is the first start. The admin token, also in {}:\n\n    {token}\n\n\
+         Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
+         oubliette mcp setup claude\n\n\
+         or any other with the address above and the header\n\n    \
+         Authorization: Bearer {token}\n\n\
+         Make a project from another terminal:\n\n    oubliette project create hello\n",
+        home.admin_token_file().display()
+    );
+}

@@ -1,0 +1,215 @@
+//! What people see: tables, details and progress.
+
+use std::io::{IsTerminal, Write};
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use serde_json::{Map, Value};
+
+/// The widest column of a table.
+const WIDEST: usize = 60;
+
+/// A result for people: a table for a list, lines for a single thing.
+pub(crate) fn render(result: &Map<String, Value>) -> String {
+    let list = result.iter().find_map(|(name, value)| {
+        let rows = value.as_array()?;
+        let objects: Option<Vec<_>> = rows.iter().map(Value::as_object).collect();
+        Some((name, objects?))
+    });
+    let single = result.contains_key("id") || result.len() > 3;
+    match list {
+        Some((name, rows)) if !single => table(name, &rows),
+        _ => details(result),
+    }
+}
+
+/// Rows with the columns that all of them can fill and a person wants to see.
+fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
+    if rows.is_empty() {
+        return format!("No {name}.");
+    }
+    let columns = columns(rows);
+    let mut lines = vec![
+        columns
+            .iter()
+            .map(|c| c.to_uppercase().replace('_', " "))
+            .collect(),
+    ];
+    for row in rows {
+        lines.push(
+            columns
+                .iter()
+                .map(|column| cell(row.get(*column)))
+                .collect::<Vec<_>>(),
+        );
+    }
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|n| {
+            lines
+                .iter()
+                .map(|line| line[n].chars().count())
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let line = |cells: &Vec<String>| {
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}", width = *width))
+            .collect();
+        padded.join("  ").trim_end().to_owned()
+    };
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Names first and ids last; an id that stands there under two names stands there once.
+fn columns<'a>(rows: &[&'a Map<String, Value>]) -> Vec<&'a str> {
+    let mut columns: Vec<&str> = Vec::new();
+    for row in rows {
+        for (name, value) in *row {
+            let shown = !matches!(value, Value::Array(_)) && name != "id" && name != "updated_at";
+            if shown && !columns.contains(&name.as_str()) {
+                columns.push(name);
+            }
+        }
+    }
+    let rank = |name: &str| match name {
+        "name" => 0,
+        name if name.ends_with("_id") => 2,
+        _ => 1,
+    };
+    columns.sort_by_key(|name| rank(name));
+    columns
+}
+
+fn details(result: &Map<String, Value>) -> String {
+    let shown: Vec<(&String, &Value)> = result
+        .iter()
+        .filter(|(name, value)| *name != "id" && *name != "next_cursor" && !is_empty(value))
+        .collect();
+    let width = shown.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&String, &Value)| match value {
+        Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {
+            let rows: Vec<_> = items.iter().filter_map(Value::as_object).collect();
+            let indented: Vec<String> = table(name, &rows)
+                .lines()
+                .map(|line| format!("    {line}"))
+                .collect();
+            format!("{name}\n{}", indented.join("\n"))
+        }
+        value => format!("{name:width$}  {}", long_cell(value)),
+    };
+    shown.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+fn cell(value: Option<&Value>) -> String {
+    let text = value.map(long_cell).unwrap_or_default();
+    let text = text.lines().next().unwrap_or_default();
+    match text.char_indices().nth(WIDEST) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn long_cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => printable(&local_time(text).unwrap_or_else(|| text.clone())),
+        // A limit and where it comes from, for one.
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(name, value)| match name.as_str() {
+                "value" => long_cell(value),
+                "source" => format!("({})", long_cell(value)),
+                name => format!("{name}={}", long_cell(value)),
+            })
+            .collect::<Vec<_>>()
+            .join(" "),
+        Value::Array(items) => items.iter().map(long_cell).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+/// Names and descriptions come from others and must not move the cursor or change colours.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+        .collect()
+}
+
+fn local_time(text: &str) -> Option<String> {
+    let looks_like_time = text.len() >= 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T';
+    let at: Timestamp = if looks_like_time {
+        text.parse().ok()?
+    } else {
+        return None;
+    };
+    Some(
+        at.to_zoned(TimeZone::system())
+            .strftime("%Y-%m-%d %H:%M")
+            .to_string(),
+    )
+}
+
+/// One line on stderr that is rewritten, if somebody is there to see it.
+#[derive(Debug, Default)]
+pub(crate) struct ProgressLine {
+    shown: bool,
+}
+
+impl ProgressLine {
+    pub(crate) fn show(&mut self, text: &str) {
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            let _ = write!(stderr, "\r\x1b[K{}", printable(text));
+            let _ = stderr.flush();
+            self.shown = true;
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn rendered(value: &Value) -> String {
+        render(value.as_object().unwrap())
+    }
+
+    #[test]
+    fn lists_are_tables_with_names_first_and_ids_last() {
+        let text = rendered(&json!({ "projects": [
+            { "id": "1", "project_id": "1", "name": "a", "description": "x\u{1b}[31m" },
+            { "id": "2", "project_id": "2", "name": "longer", "agent": "demo" },
+        ]}));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "NAME    DESCRIPTION  AGENT  PROJECT ID");
+        assert!(lines[2].starts_with("longer"), "{text}");
+        assert!(!text.contains('\u{1b}'));
+        assert_eq!(rendered(&json!({ "tokens": [] })), "No tokens.");
+    }
+
+    #[test]
+    fn single_things_are_lines() {
+        let text = rendered(&json!({ "id": "1", "project_id": "1", "env_names": ["A", "B"] }));
+        assert_eq!(text, "project_id  1\nenv_names   A, B");
+    }
+}

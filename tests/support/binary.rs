@@ -1,0 +1,50 @@
+//! The product's binary, built if it is not.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(path) = std::env::var_os("OUBLIETTE_TEST_BINARY") {
+        return path.into();
+    }
+    // Cargo builds no binaries of other packages for a test, so this does.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.current_dir(env!("CARGO_MANIFEST_DIR")).args([
+        "build",
+        "--quiet",
+        "--package",
+        "oubliette",
+    ]);
+    if !cfg!(debug_assertions) {
+        build.arg("--release");
+    }
+    assert!(
+        build.status().unwrap().success(),
+        "the product does not build"
+    );
+    let this = std::env::current_exe().unwrap();
+    let profile = this
+        .ancestors()
+        .find(|path| path.ends_with("debug") || path.ends_with("release"));
+    profile.unwrap().join("oubliette")
+});
+
+/// The path of the `oubliette` binary of this build.
+pub fn binary() -> &'static Path {
+    &BINARY
+}
+
+/// Runs the command line on a data directory, in an environment of its own.
+pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>) -> Output {
+    Command::new(binary())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home)
+        .env("OUBLIETTE_HOME", home)
+        .args(arguments)
+        .output()
+        .unwrap()
+}

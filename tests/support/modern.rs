@@ -1,0 +1,87 @@
+//! A raw client of protocol 2026-07-28: no session, everything in each request.
+
+use serde_json::{Value, json};
+
+use crate::{Reply, http};
+
+#[derive(Debug, Clone)]
+pub struct Modern {
+    http: reqwest::Client,
+    url: String,
+    key: String,
+}
+
+impl Modern {
+    pub const VERSION: &str = "2026-07-28";
+
+    pub fn new(url: &str, key: &str) -> Self {
+        Self {
+            http: http(),
+            url: url.to_owned(),
+            key: key.to_owned(),
+        }
+    }
+
+    /// A request that can still be changed before it is sent.
+    pub fn request(&self, method: &str, mut params: Value) -> reqwest::RequestBuilder {
+        params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(Self::VERSION);
+        params["_meta"]["io.modelcontextprotocol/clientInfo"] =
+            json!({ "name": "raw", "version": "0" });
+        params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let request = self
+            .http
+            .post(&self.url)
+            .bearer_auth(&self.key)
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", Self::VERSION)
+            .header("mcp-method", method)
+            .json(&body);
+        if name.is_empty() {
+            request
+        } else {
+            request.header("mcp-name", name)
+        }
+    }
+
+    pub async fn send(&self, method: &str, params: Value) -> Reply {
+        Reply::of(self.request(method, params).send().await.unwrap()).await
+    }
+
+    /// A send whose connection may break.
+    pub async fn try_send(&self, method: &str, params: Value) -> Option<Reply> {
+        let response = self.request(method, params).send().await.ok()?;
+        Some(Reply::of(response).await)
+    }
+
+    pub async fn call(&self, tool: &str, arguments: Value) -> Reply {
+        self.send(
+            "tools/call",
+            json!({ "name": tool, "arguments": arguments }),
+        )
+        .await
+    }
+
+    pub async fn tools(&self) -> Vec<Value> {
+        let reply = self.send("tools/list", json!({})).await;
+        reply.body["result"]["tools"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Makes a project and returns its id.
+    pub async fn project(&self, name: &str) -> String {
+        let reply = self.call("project_create", json!({ "name": name })).await;
+        reply.ok()["project_id"].as_str().unwrap().to_owned()
+    }
+
+    /// Makes a token and returns its key.
+    pub async fn token(&self, scope: &str) -> String {
+        let reply = self
+            .call("token_create", json!({ "name": "test", "scope": scope }))
+            .await;
+        reply.ok()["key"].as_str().unwrap().to_owned()
+    }
+}

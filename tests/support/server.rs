@@ -1,0 +1,182 @@
+//! A real server on a directory of its own and a port that nobody else has.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::{Modern, binary};
+
+/// How a server is started.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// The text of `oubliette.toml`.
+    pub config: String,
+    /// Environment variables besides the usual ones.
+    pub env: Vec<(String, String)>,
+}
+
+/// A running server. Dropping it kills the process and removes the directory.
+#[derive(Debug)]
+pub struct Server {
+    home: Arc<TempDir>,
+    options: ServerOptions,
+    child: Child,
+    url: String,
+    log: Arc<Mutex<String>>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(ServerOptions::default())
+    }
+
+    pub fn start_with(options: ServerOptions) -> Self {
+        let home = Arc::new(tempfile::tempdir().unwrap());
+        if !options.config.is_empty() {
+            std::fs::write(home.path().join("oubliette.toml"), &options.config).unwrap();
+        }
+        let (child, url, log) = spawn(home.path(), "127.0.0.1:0", &options);
+        Self {
+            home,
+            options,
+            child,
+            url,
+            log,
+        }
+    }
+
+    /// The MCP endpoint.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The address without a path.
+    pub fn base(&self) -> &str {
+        self.url.trim_end_matches("/mcp")
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything the server logged so far.
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    pub fn admin_key(&self) -> String {
+        std::fs::read_to_string(self.home().join("admin.token"))
+            .unwrap()
+            .trim()
+            .to_owned()
+    }
+
+    /// A client with the admin key.
+    pub fn admin(&self) -> Modern {
+        Modern::new(&self.url, &self.admin_key())
+    }
+
+    pub fn with_key(&self, key: &str) -> Modern {
+        Modern::new(&self.url, key)
+    }
+
+    /// Where a project's default workspace is.
+    pub fn workspace(&self, project_id: &str) -> PathBuf {
+        self.home()
+            .join("projects")
+            .join(project_id)
+            .join("workspace")
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// SIGTERM, and waits for the end; the exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        self.signal(Signal::TERM);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not stop");
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Starts the server again on the same directory and, so that clients find it, the same port.
+    pub fn start_again(&mut self) {
+        let address = self.base().trim_start_matches("http://").to_owned();
+        let (child, url, log) = spawn(self.home.path(), &address, &self.options);
+        (self.child, self.url, self.log) = (child, url, log);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("log of the server:\n{}", self.log());
+        }
+    }
+}
+
+fn spawn(
+    home: &Path,
+    listen: &str,
+    options: &ServerOptions,
+) -> (Child, String, Arc<Mutex<String>>) {
+    let mut child = Command::new(binary())
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home)
+        .envs(options.env.iter().map(|(name, value)| (name, value)))
+        .arg("--data-dir")
+        .arg(home)
+        .args(["serve", "--log", "json", "--listen", listen])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let log = Arc::new(Mutex::new(String::new()));
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let lines = log.clone();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        while stderr.read_line(&mut line).is_ok_and(|read| read > 0) {
+            lines.lock().unwrap().push_str(&std::mem::take(&mut line));
+        }
+    });
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    let Some((_, url)) = line.trim().split_once(" is ready: ") else {
+        let _ = child.wait();
+        panic!(
+            "the server did not start: {line:?}\n{}",
+            log.lock().unwrap()
+        );
+    };
+    // Whatever else it says must not fill the pipe.
+    std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
+    (child, url.to_owned(), log)
+}

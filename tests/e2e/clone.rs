@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use support::{Server, ServerOptions};
+use support::{Legacy, Server, ServerOptions};
 
 fn git(directory: &Path, arguments: &[&str]) {
     let status = Command::new("git")
@@ -331,6 +331,43 @@ async fn a_cancelled_clone_ends_its_processes_and_leaves_nothing() {
     tokio::time::timeout(std::time::Duration::from_secs(10), free)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn a_clone_is_cancelled_by_a_notification_in_the_older_protocol() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/x", silent.local_addr().unwrap());
+    let server = Server::start();
+    let session = Arc::new(Legacy::connect(server.url(), &server.admin_key()).await);
+    let call = tokio::spawn({
+        let session = session.clone();
+        async move {
+            session
+                .call("project_create", json!({ "name": "x", "remote_url": url }))
+                .await
+        }
+    });
+    let accepted = tokio::task::spawn_blocking(move || silent.accept().unwrap().0);
+    let mut connection = accepted.await.unwrap();
+    // The call was the second request of its session; initializing was the first.
+    session
+        .notify(
+            "notifications/cancelled",
+            json!({ "requestId": 2, "reason": "enough" }),
+        )
+        .await;
+    let ended = tokio::task::spawn_blocking(move || {
+        let _ = connection.read_to_end(&mut Vec::new());
+    });
+    tokio::time::timeout(std::time::Duration::from_secs(10), ended)
+        .await
+        .unwrap()
+        .unwrap();
+    let reply = call.await.unwrap();
+    assert!(
+        reply.body.get("result").is_none(),
+        "a cancelled request is not answered: {reply:?}"
+    );
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use serde_json::json;
 use support::Server;
 
 #[tokio::test]
-async fn every_acknowledged_write_survives_being_killed_in_a_loop() {
+async fn every_acknowledged_write_survives_being_killed_or_stopped_in_a_loop() {
     let mut server = Server::start();
     let acknowledged: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     for round in 0..12 {
@@ -38,7 +38,10 @@ async fn every_acknowledged_write_survives_being_killed_in_a_loop() {
         while acknowledged.lock().unwrap().len() < before + 5 + round * 7 {
             tokio::task::yield_now().await;
         }
-        server.kill();
+        match round % 3 {
+            2 => assert_eq!(server.stop(), Some(0)),
+            _ => server.kill(),
+        }
         for writer in writers {
             writer.await.unwrap();
         }

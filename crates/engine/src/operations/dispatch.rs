@@ -30,6 +30,7 @@ impl Engine {
         };
         let outcome = outcome(&result);
         self.metrics().called(operation, outcome, started.elapsed());
+        tracing::debug!(operation, outcome = outcome.as_str(), token = %actor.token_id, "called");
         if let Err(EngineError::Fault(source)) = &result {
             tracing::error!(operation, token = %actor.token_id, error = %chain(&**source), "fault");
         }

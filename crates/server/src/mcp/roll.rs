@@ -16,6 +16,8 @@ use super::streams;
 /// A session without a stream that is silent for so long leaves the memory; the store still knows
 /// it, and the client's next message brings it back.
 const IDLE: Duration = Duration::from_secs(300);
+/// Sessions of one token in memory; past it, its longest unseen one without a stream leaves.
+const PER_TOKEN: usize = 200;
 /// A client that is silent for so long must initialize anew.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(24 * 7);
 
@@ -106,6 +108,21 @@ impl Roll {
             .collect()
     }
 
+    /// The session that must leave so that a token does not hold too many.
+    pub(super) fn surplus(&self, owner: Option<TokenId>) -> Option<SessionId> {
+        let live = self.live();
+        let own = || {
+            live.iter()
+                .filter(|(_, session)| Some(session.owner) == owner)
+        };
+        if own().count() <= PER_TOKEN {
+            return None;
+        }
+        let idle = own().filter(|(_, session)| session.streams == 0);
+        idle.min_by_key(|(_, session)| session.seen)
+            .map(|(id, _)| id.clone())
+    }
+
     /// Tells the store which sessions were seen, and has it forget the others in time.
     pub(super) async fn tell_store(&self) {
         let fresh: Vec<String> = self
@@ -176,5 +193,49 @@ impl Drop for OpenStream {
             live.streams = live.streams.saturating_sub(1);
             live.seen = Instant::now();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn roll() -> (tempfile::TempDir, Arc<Roll>) {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("oubliette.db");
+        let store = Arc::new(oubliette_store::sqlite::Sqlite::open(&path).unwrap());
+        let settings = oubliette_engine::Settings::defaults(home.path());
+        let engine = Engine::start(store, settings).await.unwrap();
+        (home, Arc::new(Roll::new(engine)))
+    }
+
+    fn token(n: u128) -> Option<TokenId> {
+        Some(TokenId::new(uuid::Uuid::from_u128(n)))
+    }
+
+    #[tokio::test]
+    async fn idle_sessions_are_given_up_and_those_with_a_stream_are_not() {
+        let (_home, roll) = roll().await;
+        let (silent, streaming): (SessionId, SessionId) = ("a".into(), "b".into());
+        roll.enter(silent.clone(), token(1));
+        roll.enter(streaming.clone(), token(1));
+        let stream = roll.stream(&streaming, futures_util::stream::pending());
+        assert!(roll.idle(Instant::now()).is_empty());
+        let later = Instant::now() + IDLE + Duration::from_secs(1);
+        assert_eq!(roll.idle(later), [silent]);
+        assert_eq!(roll.counts(), (2, 1));
+        drop(stream);
+        assert_eq!(roll.counts(), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn one_token_cannot_fill_the_memory() {
+        let (_home, roll) = roll().await;
+        for n in 0..=PER_TOKEN {
+            roll.enter(format!("{n}").into(), token(1));
+        }
+        roll.enter("other".into(), token(2));
+        assert_eq!(roll.surplus(token(1)), Some("0".into()));
+        assert_eq!(roll.surplus(token(2)), None);
     }
 }

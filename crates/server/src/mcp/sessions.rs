@@ -130,6 +130,9 @@ impl SessionManager for Sessions {
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.inner.create_session().await?;
         self.roll.enter(id.clone(), caller());
+        if let Some(surplus) = self.roll.surplus(caller()) {
+            self.close_session(&surplus).await?;
+        }
         Ok((id, transport))
     }
 

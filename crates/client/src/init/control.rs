@@ -1,0 +1,205 @@
+//! The connection on which the server asks.
+
+use std::io;
+use std::rc::Rc;
+
+use oubliette_wire::{
+    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, RpcError, Start,
+    Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
+};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::process::{Process, StartFault};
+use super::table::{self, Table};
+use super::{Settings, streams};
+
+#[derive(Debug)]
+pub(super) struct Control<'a> {
+    settings: &'a Settings,
+    table: &'a Rc<Table>,
+}
+
+impl Control<'_> {
+    /// Serves one connection to its end. An error means that it never came to be.
+    pub(super) async fn serve(settings: &Settings, table: &Rc<Table>) -> io::Result<()> {
+        let mut connection = UnixStream::connect(&settings.socket).await?;
+        let supervise = Supervise {
+            container_id: settings.container_id.clone(),
+            container_key: settings.container_key.clone(),
+            boot_id: table.boot_id.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            processes: table.reports(),
+        };
+        connection
+            .write_all(&Message::request(0, methods::SUPERVISE, &supervise).line())
+            .await?;
+        // Exits that were in the report are known; only those after it are told.
+        let told = supervise
+            .processes
+            .into_iter()
+            .filter_map(|report| report.exited);
+        let told = told.map(|exited| exited.process_id).collect();
+        Control { settings, table }.answer(connection, told).await;
+        Ok(())
+    }
+
+    async fn answer(&self, mut connection: UnixStream, mut told: Vec<String>) {
+        let (mut reader, mut writer) = connection.split();
+        let mut lines = Lines::default();
+        let mut chunk = vec![0; 8 << 10];
+        loop {
+            // Exits that became complete since the last look.
+            let mut out = Vec::new();
+            for exited in self.news(&mut told) {
+                out.extend(Message::notification(methods::EXITED, &exited).line());
+            }
+            while let Some(line) = lines.next_line() {
+                let Ok(line) = line else { continue };
+                if let Some(reply) = self.handle(&line) {
+                    out.extend(reply.line());
+                }
+            }
+            if !out.is_empty() && writer.write_all(&out).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                read = reader.read(&mut chunk) => match read {
+                    Ok(0) | Err(_) => return,
+                    Ok(read) => lines.push(&chunk[..read]),
+                },
+                () = self.something_ended() => {}
+            }
+        }
+    }
+
+    fn news(&self, told: &mut Vec<String>) -> Vec<Exited> {
+        let all = self.table.all();
+        told.retain(|id| all.iter().any(|process| process.id == *id));
+        let new: Vec<Exited> = all
+            .iter()
+            .filter_map(|process| process.exited())
+            .filter(|exited| !told.contains(&exited.process_id))
+            .collect();
+        told.extend(new.iter().map(|exited| exited.process_id.clone()));
+        new
+    }
+
+    /// Returns when a process has ended, or the output of one that has ended is complete.
+    async fn something_ended(&self) {
+        let ended = self.table.ended.notified();
+        let unfinished: Vec<Rc<Process>> = self
+            .table
+            .all()
+            .into_iter()
+            .filter(|process| process.is_draining())
+            .collect();
+        let drained = async {
+            match unfinished.first() {
+                Some(process) => process.drained().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = ended => {}
+            () = drained => {}
+        }
+    }
+
+    /// Does what a line asks; the reply, if it wants one.
+    fn handle(&self, line: &[u8]) -> Option<Message> {
+        let Ok(message) = serde_json::from_slice::<Message>(line) else {
+            let error = RpcError::new(codes::PARSE, "that is not a JSON-RPC message");
+            return Some(Message::reply(Value::Null, Err(error)));
+        };
+        let method = message.method.as_deref()?;
+        let outcome = self.perform(method, &message);
+        message.id.clone().map(|id| Message::reply(id, outcome))
+    }
+
+    fn perform(&self, method: &str, message: &Message) -> Result<Value, RpcError> {
+        match method {
+            methods::START => {
+                let start: Start = message.params()?;
+                let process = self.table.start(&start).map_err(fault)?;
+                start
+                    .streams
+                    .into_iter()
+                    .for_each(|asked| self.open(process.clone(), asked));
+                serde_json::to_value(Started { pid: process.pid }).map_err(internal)
+            }
+            methods::OPEN_STREAM => {
+                let asked: OpenStream = message.params()?;
+                self.open(self.find(&asked.process_id)?, asked);
+                Ok(json!({}))
+            }
+            methods::SIGNAL => {
+                let to: ToSignal = message.params()?;
+                let signal = Signal::from_named_raw(to.signal)
+                    .ok_or_else(|| RpcError::new(codes::PARAMS, "there is no such signal"))?;
+                table::send(&*self.find(&to.process_id)?, signal, to.tree);
+                Ok(json!({}))
+            }
+            methods::ACK => {
+                let ack: Ack = message.params()?;
+                let process = self.find(&ack.process_id)?;
+                match ack.kind {
+                    StreamKind::Stdout => process.stdout.acknowledge(ack.offset),
+                    StreamKind::Stderr => process.stderr.acknowledge(ack.offset),
+                    StreamKind::Stdin => {}
+                }
+                Ok(json!({}))
+            }
+            methods::CLOSE_STDIN => {
+                let close: CloseStdin = message.params()?;
+                self.find(&close.process_id)?.stdin.close_at(close.at);
+                Ok(json!({}))
+            }
+            methods::RESIZE => {
+                let resize: TerminalResize = message.params()?;
+                let process = self.find(&resize.process_id)?;
+                process.resize(resize.size).map_err(internal)?;
+                Ok(json!({}))
+            }
+            methods::FORGET => {
+                let forget: Forget = message.params()?;
+                self.table.forget(&forget.process_id);
+                Ok(json!({}))
+            }
+            other => Err(RpcError::new(
+                codes::METHOD,
+                format!("there is no method `{other}`"),
+            )),
+        }
+    }
+
+    fn find(&self, id: &str) -> Result<Rc<Process>, RpcError> {
+        self.table.get(id).ok_or_else(|| {
+            let why = format!("no process `{id}` is looked after");
+            fault(StartFault {
+                kind: FaultKind::NoSuchProcess,
+                why,
+            })
+        })
+    }
+
+    fn open(&self, process: Rc<Process>, asked: OpenStream) {
+        let socket = self.settings.socket.clone();
+        tokio::task::spawn_local(async move { streams::carry(&socket, process, asked).await });
+    }
+}
+
+fn fault(fault: StartFault) -> RpcError {
+    let data = serde_json::to_value(Fault { kind: fault.kind }).ok();
+    RpcError {
+        code: codes::FAILED,
+        message: fault.why,
+        data,
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> RpcError {
+    RpcError::new(codes::FAILED, error.to_string())
+}

@@ -1,0 +1,118 @@
+//! The processes the supervisor looks after.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use oubliette_wire::{FaultKind, ProcessReport, Start};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::sync::Notify;
+
+use super::process::{MARK, Process, StartFault};
+
+/// More than any project needs at once; a bound on what a server can ask of one container.
+const MOST: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    spools: PathBuf,
+    pub(super) boot_id: String,
+    processes: RefCell<BTreeMap<String, Rc<Process>>>,
+    /// Told whenever a process has ended.
+    pub(super) ended: Notify,
+}
+
+impl Table {
+    /// `boot_id` makes the marks of this supervisor's processes its own.
+    pub(super) fn new(spools: &Path, boot_id: &str) -> Self {
+        Self {
+            spools: spools.to_owned(),
+            boot_id: boot_id.to_owned(),
+            processes: RefCell::default(),
+            ended: Notify::new(),
+        }
+    }
+
+    /// Starts a process, or finds the one that was started under this name.
+    pub(super) fn start(&self, start: &Start) -> Result<Rc<Process>, StartFault> {
+        if let Some(process) = self.get(&start.process_id) {
+            return Ok(process);
+        }
+        if self.processes.borrow().len() >= MOST {
+            let why = format!("{MOST} processes are looked after already");
+            return Err(StartFault {
+                kind: FaultKind::Other,
+                why,
+            });
+        }
+        let process = Process::start(start, &self.spools, &self.boot_id)?;
+        self.processes
+            .borrow_mut()
+            .insert(start.process_id.clone(), process.clone());
+        Ok(process)
+    }
+
+    pub(super) fn get(&self, id: &str) -> Option<Rc<Process>> {
+        self.processes.borrow().get(id).cloned()
+    }
+
+    pub(super) fn by_pid(&self, pid: u32) -> Option<Rc<Process>> {
+        self.processes
+            .borrow()
+            .values()
+            .find(|process| process.pid == pid)
+            .cloned()
+    }
+
+    pub(super) fn all(&self) -> Vec<Rc<Process>> {
+        self.processes.borrow().values().cloned().collect()
+    }
+
+    pub(super) fn reports(&self) -> Vec<ProcessReport> {
+        self.all().iter().map(|process| process.report()).collect()
+    }
+
+    /// Lets go of a process that has ended.
+    pub(super) fn forget(&self, id: &str) {
+        let mut processes = self.processes.borrow_mut();
+        if processes
+            .get(id)
+            .is_some_and(|process| process.exited().is_some())
+        {
+            processes.remove(id);
+        }
+    }
+}
+
+/// Sends a signal to a process, and with `tree` to all it started, whatever became of them.
+pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid else { return };
+    if !tree {
+        if process.exited().is_none() {
+            let _ = kill_process(pid, signal);
+        }
+        return;
+    }
+    let _ = kill_process_group(pid, signal);
+    for member in marked(&process.mark) {
+        let _ = kill_process(member, signal);
+    }
+}
+
+/// Every process whose environment bears the mark of one that we started.
+fn marked(mark: &str) -> Vec<Pid> {
+    let mark = format!("{MARK}={mark}");
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
+            let environment = std::fs::read(entry.path().join("environ")).ok()?;
+            let bears = environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == mark.as_bytes());
+            bears.then_some(pid)
+        })
+        .collect()
+}

@@ -1,0 +1,27 @@
+//! What runs inside a container, on behalf of the server.
+//!
+//! `init` is the supervisor, PID 1: it starts processes when the server asks, keeps their output
+//! until the server has it, and outlives any server. Everything around it is hostile; it keeps
+//! nothing but the processes and their bytes.
+
+mod init;
+mod stage;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs one of the client's roles, by its first argument.
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    let mut arguments = arguments.into_iter().skip(1);
+    match arguments.next().as_deref().and_then(|role| role.to_str()) {
+        Some("init") => init::run(),
+        Some(stage::ROLE) => stage::run(arguments),
+        _ => {
+            eprintln!(
+                "usage: oubliette-client init\n\nRuns inside Oubliette's containers; there is \
+                 nothing to start by hand."
+            );
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Every serialised promise between the server and what runs in containers.
+//!
+//! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
+//! newer than the server still works, so new fields are optional and unknown ones are ignored.
+
+mod lines;
+mod message;
+mod supervise;
+
+pub use lines::{LONGEST_LINE, LineTooLong, Lines};
+pub use message::{Message, RpcError, codes};
+pub use supervise::{
+    Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened,
+    ProcessReport, Size, Spooled, Start, Started, StreamKind, Supervise, Supervised,
+    TerminalResize, ToSignal, User, methods,
+};

@@ -2,4 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+mod audit;
+mod bad_input;
+mod clone;
+mod command_line;
+mod crashes;
+mod data_directory;
+mod keys;
+mod mcp_sessions;
+mod permission;
 mod projects;
+mod shutdown;
+mod surface;

@@ -18,8 +18,8 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         "--package",
         "oubliette",
     ]);
-    // What Cargo tells this test of its own package would make build scripts run, and everything
-    // above them build, once more each time.
+    // What cargo says about this package must not reach the build of another: some build scripts
+    // look at it and would run again each time.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {

@@ -25,7 +25,7 @@ pub use server::{Server, ServerOptions};
 
 use std::sync::Once;
 
-/// An HTTP client as tests need it: every request on its own merits, nothing hidden.
+/// An HTTP client as tests need it: a connection per request, so that none outlives its server.
 pub fn http() -> reqwest::Client {
     static TLS: Once = Once::new();
     TLS.call_once(|| {
@@ -34,6 +34,7 @@ pub fn http() -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()
         .tcp_nodelay(true)
+        .pool_max_idle_per_host(0)
         .build()
         .unwrap()
 }

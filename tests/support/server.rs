@@ -106,6 +106,11 @@ impl Server {
     /// SIGTERM, and waits for the end; the exit code.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
+        self.wait()
+    }
+
+    /// Waits for a server that was told to stop; the exit code.
+    pub fn wait(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -1,9 +1,135 @@
-//! The generated documentation. Must never invent: every page is a view of the code.
+//! Pages that are made from the code, and the check that they still say what it says.
 
-/// Writes the generated pages, or with `check` only compares them with what is there.
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use oubliette_engine::operations::{self, Effect, Entry, Face};
+use serde_json::Value;
+
+/// Where the example in the contributors' guide comes from.
+const EXAMPLE: &str = "crates/engine/tests/adding_an_operation.rs";
+const GUIDE: &str = "CONTRIBUTING.md";
+
+/// Writes the pages, or with `check` fails if one of them would change.
 pub(crate) fn run(check: bool) -> Result<(), String> {
-    let chore = if check { "docs --check" } else { "docs" };
-    Err(format!(
-        "`cargo xtask {chore}` is not written yet, so no page was written or compared."
-    ))
+    let root = root();
+    let read = |name: &str| {
+        std::fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
+    };
+    let guide = with_example(&read(GUIDE)?, &read(EXAMPLE)?)?;
+    for (name, text) in [("docs/operations.md", operations_page()), (GUIDE, guide)] {
+        let current = read(name).unwrap_or_default();
+        if current == text {
+            continue;
+        }
+        if check {
+            return Err(format!(
+                "{name} is out of date; run `cargo xtask docs` and commit it"
+            ));
+        }
+        std::fs::write(root.join(name), text).map_err(|error| format!("{name}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
+        .to_owned()
+}
+
+/// The guide with the example's code in its first Rust block.
+fn with_example(guide: &str, example: &str) -> Result<String, String> {
+    let code: Vec<&str> = example
+        .lines()
+        .skip_while(|line| line.starts_with("//!"))
+        .collect();
+    let code = code.join("\n");
+    let missing = || format!("{GUIDE} has no Rust block for the example");
+    let (before, rest) = guide.split_once("```rust\n").ok_or_else(missing)?;
+    let (_, after) = rest.split_once("```\n").ok_or_else(missing)?;
+    Ok(format!("{before}```rust\n{}\n```\n{after}", code.trim()))
+}
+
+fn operations_page() -> String {
+    let mut page = String::from(
+        "# Operations\n\nEverything Oubliette can be asked to do. This page is made from the \
+         registry by `cargo xtask docs`.\n\nEach operation can be called by its own name, or as \
+         an `action` of its noun's tool: `project_create {\"name\": \"x\"}` is `project \
+         {\"action\": \"create\", \"name\": \"x\"}`. On the command line it is `oubliette project \
+         create x`.\n\n| operation | access | effect |\n| --- | --- | --- |\n",
+    );
+    for entry in operations::all() {
+        let _ = writeln!(
+            page,
+            "| [`{}`](#{}) | {} | {} |",
+            entry.name,
+            entry.name,
+            access(entry),
+            effect(entry.effect)
+        );
+    }
+    for entry in operations::all() {
+        let _ = write!(page, "\n## {}\n\n{}\n", entry.name, entry.about);
+        let face = match entry.face {
+            Face::Action => format!("`{}` with `action: \"{}\"`", entry.noun(), entry.verb()),
+            Face::Standalone => "a tool of its own".to_owned(),
+        };
+        let _ = writeln!(
+            page,
+            "\nIn lists of unified tools: {face}. Access: {}.",
+            access(entry)
+        );
+        let parameters: Vec<(&str, &Value)> = entry.properties().collect();
+        if !parameters.is_empty() {
+            page.push_str("\n| parameter | type | meaning |\n| --- | --- | --- |\n");
+        }
+        for (name, schema) in parameters {
+            let required = if entry.requires(name) {
+                ", required"
+            } else {
+                ""
+            };
+            let about = schema["description"].as_str().unwrap_or_default();
+            let about = about
+                .replace('\n', " ")
+                .replace('|', "\\|")
+                .replace('<', "&lt;");
+            let _ = writeln!(page, "| `{name}` | {}{required} | {about} |", kind(schema));
+        }
+        let fields: Vec<&str> = entry
+            .output
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flat_map(|properties| properties.keys().map(String::as_str))
+            .collect();
+        let _ = writeln!(page, "\nResult: `{}`.", fields.join("`, `"));
+    }
+    page
+}
+
+fn access(entry: &Entry) -> String {
+    format!("{:?}", entry.access)
+        .to_lowercase()
+        .replace('(', ", ")
+        .replace(')', "")
+}
+
+fn effect(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Reads => "reads",
+        Effect::Adds => "adds",
+        Effect::Changes => "changes",
+        Effect::Destroys => "destroys",
+    }
+}
+
+fn kind(schema: &Value) -> String {
+    if let Some(values) = schema["enum"].as_array() {
+        let values: Vec<&str> = values.iter().filter_map(Value::as_str).collect();
+        return format!("`{}`", values.join("`, `"));
+    }
+    schema["type"].as_str().unwrap_or("any").to_owned()
 }

@@ -1,7 +1,7 @@
 //! What the configuration decides for the engine. Every field has a default.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oubliette_model::ToolStyle;
 use schemars::JsonSchema;
@@ -21,6 +21,23 @@ pub struct Settings {
     pub credentials: BTreeMap<String, Credential>,
     pub container_types: BTreeMap<String, ContainerType>,
     pub agents: BTreeMap<String, AgentCommand>,
+}
+
+impl Settings {
+    /// Every setting at its default, on a directory.
+    pub fn defaults(data_dir: &Path) -> Self {
+        Self {
+            data_dir: data_dir.to_owned(),
+            runtime: "auto".to_owned(),
+            limits: Limits::default(),
+            projects: ProjectRules::default(),
+            tools: ToolSettings::default(),
+            audit: AuditSettings::default(),
+            credentials: BTreeMap::new(),
+            container_types: BTreeMap::from([("base".to_owned(), ContainerType::default())]),
+            agents: BTreeMap::new(),
+        }
+    }
 }
 
 /// `[limits]`: what a project gets that does not say otherwise.

@@ -109,3 +109,6 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,7 +71,7 @@ impl JsonSchema for ProjectName {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "minLength": 1, "maxLength": 100 })
+        json_schema!({ "type": "string" })
     }
 }
 

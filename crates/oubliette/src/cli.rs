@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, Connection, Place};
-use crate::{archive, doctor, reset, serve};
+use crate::{archive, doctor, reset, serve, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,12 +42,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(("doctor", _)) => doctor::run(&home),
         Some(("completions", matches)) => {
             if let Some(shell) = matches.get_one::<Shell>("SHELL") {
-                clap_complete::generate(
-                    *shell,
-                    &mut command(),
-                    "oubliette",
-                    &mut std::io::stdout(),
-                );
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut command(), "oubliette", &mut script);
+                terminal::say(String::from_utf8_lossy(&script).trim_end());
             }
             Ok(())
         }

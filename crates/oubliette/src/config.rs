@@ -163,6 +163,40 @@ mod tests {
         assert!(error.contains("server.listen"), "{error}");
     }
 
+    /// Every key of a table, with those of the tables in it.
+    fn keys(schema: &serde_json::Value, found: &mut Vec<String>) {
+        let properties = schema
+            .get("properties")
+            .and_then(serde_json::Value::as_object);
+        for (name, inner) in properties.into_iter().flatten() {
+            found.push(name.clone());
+            keys(inner, found);
+            keys(&inner["additionalProperties"], found);
+        }
+    }
+
+    #[test]
+    fn the_document_shows_every_key_and_is_itself_a_configuration() {
+        let page = include_str!("../../../docs/configuration.md");
+        let example = page
+            .split("```toml")
+            .nth(1)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        parse(example, &[]).unwrap();
+        let mut names = Vec::new();
+        keys(&keys::schema::<Config>(), &mut names);
+        assert!(names.len() > 30);
+        for name in names {
+            assert!(
+                example.contains(&name),
+                "docs/configuration.md does not show `{name}`"
+            );
+        }
+    }
+
     #[test]
     fn a_secret_of_the_wrong_type_is_not_repeated() {
         let text = "[credentials.x]\nkind = \"git\"\nvalue = { hunter2 = 1 }";

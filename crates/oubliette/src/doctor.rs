@@ -56,7 +56,7 @@ fn data_directory(home: &Home) -> Vec<Finding> {
     let mode = meta.permissions().mode() & 0o777;
     let mut findings = vec![Finding::Good(format!("data directory {}", path.display()))];
     if mode & 0o077 != 0 {
-        findings.push(Finding::Bad(format!(
+        findings.push(Finding::Hint(format!(
             "{} can be read by others (mode {mode:o}); run `chmod 700 {}`",
             path.display(),
             path.display()

@@ -8,8 +8,8 @@ use oubliette_store::sqlite::Sqlite;
 
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal;
 
-#[allow(clippy::print_stdout, reason = "the key is the command's result")]
 pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     if !home.database().exists() {
         return Err(Failure::new(format!(
@@ -43,6 +43,6 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         "The new admin token is in {}; the old one has ended.",
         home.admin_token_file().display()
     );
-    println!("{}", minted.key.reveal());
+    terminal::say(minted.key.reveal());
     Ok(())
 }

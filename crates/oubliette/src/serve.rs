@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::{Home, Running};
 use crate::logs;
+use crate::terminal::say;
 
 /// What the command line says about serving.
 #[derive(Debug, Clone, clap::Args)]
@@ -123,9 +124,11 @@ async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
     Ok(true)
 }
 
-#[allow(clippy::print_stdout, reason = "the address is the command's result")]
 fn greet(home: &Home, url: &str, first: bool) {
-    println!("Oubliette {} is ready: {url}", env!("CARGO_PKG_VERSION"));
+    say(&format!(
+        "Oubliette {} is ready: {url}",
+        env!("CARGO_PKG_VERSION")
+    ));
     if !first {
         return;
     }
@@ -133,7 +136,7 @@ fn greet(home: &Home, url: &str, first: bool) {
         .admin_key()
         .map(|key| key.reveal().to_owned())
         .unwrap_or_default();
-    println!(
+    say(&format!(
         "\nThis is the first start. The admin token, also in {}:\n\n    {token}\n\n\
          Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
          oubliette mcp setup claude\n\n\
@@ -141,5 +144,5 @@ fn greet(home: &Home, url: &str, first: bool) {
          Authorization: Bearer {token}\n\n\
          Make a project from another terminal:\n\n    oubliette project create hello\n",
         home.admin_token_file().display()
-    );
+    ));
 }

@@ -6,6 +6,13 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
+/// Prints a result. A reader that has seen enough, `head` for one, is no reason to fail.
+pub(crate) fn say(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{text}");
+    let _ = stdout.flush();
+}
+
 /// The widest column of a table.
 const WIDEST: usize = 60;
 

@@ -40,14 +40,31 @@ pub(super) fn parse<T: DeserializeOwned>(
             "missing parameter `{missing}`{about}"
         )));
     }
-    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+    serde_path_to_error::deserialize(Value::Object(arguments.clone())).map_err(|error| {
         let path = error.path().to_string();
         let why = shortened(&error.into_inner().to_string());
-        EngineError::invalid(match path.as_str() {
-            "." | "" => why,
-            path => format!("parameter `{path}`: {why}"),
+        let culprit = match path.as_str() {
+            "." | "" => culprit::<T>(&arguments),
+            path => Some(path.to_owned()),
+        };
+        EngineError::invalid(match culprit {
+            Some(path) => format!("parameter `{path}`: {why}"),
+            None => why,
         })
     })
+}
+
+/// The parameter without which the others are fine: serde loses the path of flattened fields.
+fn culprit<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Option<String> {
+    let without = |name: &String| {
+        let mut rest = arguments.clone();
+        rest.remove(name);
+        Value::Object(rest)
+    };
+    arguments
+        .keys()
+        .find(|name| T::deserialize(without(name)).is_ok())
+        .cloned()
 }
 
 fn takes(known: &[&str]) -> String {

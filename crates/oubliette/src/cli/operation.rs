@@ -98,14 +98,9 @@ async fn call(
     Ok(result)
 }
 
-#[allow(clippy::print_stdout, reason = "the result belongs on stdout")]
 fn print(result: &Map<String, Value>, json: bool) {
-    if json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(result).unwrap_or_default()
-        );
-    } else {
-        println!("{}", terminal::render(result));
-    }
+    terminal::say(&match json {
+        true => serde_json::to_string_pretty(result).unwrap_or_default(),
+        false => terminal::render(result),
+    });
 }

@@ -1,5 +1,6 @@
 //! Opening the file: whose it is, which format it has, and the way up to the current one.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,13 +21,24 @@ const BUSY: Duration = Duration::from_secs(5);
 
 pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
     let fresh = std::fs::metadata(path).map_or(true, |meta| meta.len() == 0);
-    if !fresh {
+    if fresh {
+        make_private(path).map_err(StoreError::failed)?;
+    } else {
         check_ours(path)?;
     }
     let mut connection = Connection::open(path).map_err(|e| explain(e, path))?;
     prepare(&connection).map_err(|e| explain(e, path))?;
     migrate(&mut connection, path)?;
     Ok(connection)
+}
+
+/// Makes the file readable by its owner alone; SQLite gives its logs the same permissions.
+fn make_private(path: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(drop)
 }
 
 pub(super) fn open_for_reading(path: &Path) -> Result<Connection> {

@@ -1,0 +1,197 @@
+//! The choice of a workspace, on a real engine with real files and git.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use oubliette_model::Scope;
+use oubliette_store::sqlite::Sqlite;
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::{Actor, Settings};
+
+async fn engine() -> (TempDir, Engine, Actor) {
+    let home = tempfile::tempdir().unwrap();
+    let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());
+    let engine = Engine::start(store, Settings::defaults(home.path()))
+        .await
+        .unwrap();
+    let token_id = oubliette_model::TokenId::new(Uuid::new_v4());
+    (
+        home,
+        engine,
+        Actor {
+            token_id,
+            scope: Scope::Admin,
+            address: None,
+        },
+    )
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap()
+}
+
+async fn project(engine: &Engine, actor: &Actor, parameters: Value) -> ProjectId {
+    let made = engine
+        .call(actor, "project_create", object(parameters), Call::new())
+        .await
+        .unwrap();
+    made["project_id"].as_str().unwrap().parse().unwrap()
+}
+
+fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_choice_follows_the_contract() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
+    let call = Call::new();
+    let choose = async |id_given: Option<&str>, create_workspace: bool| {
+        let workspace_id = id_given.map(|id| id.parse().unwrap());
+        engine
+            .choose_workspace(
+                id,
+                &Choice {
+                    workspace_id,
+                    create_workspace,
+                },
+                &call,
+            )
+            .await
+    };
+
+    let default = choose(None, false).await.unwrap();
+    assert!(default.id.is_default() && !default.created);
+    let fresh = choose(None, true).await.unwrap();
+    assert!(fresh.created && Uuid::try_parse(fresh.id.as_str()).is_ok());
+    let missing = choose(Some("feature"), false).await.unwrap_err();
+    assert!(
+        missing.to_string().contains("create_workspace"),
+        "{missing}"
+    );
+    assert!(choose(Some("feature"), true).await.unwrap().created);
+    assert!(!choose(Some("feature"), true).await.unwrap().created);
+    assert!(!choose(Some("feature"), false).await.unwrap().created);
+
+    // A directory that a crash kept from being made is made by the next who asks.
+    let feature: WorkspaceId = "feature".parse().unwrap();
+    engine
+        .files()
+        .discard_workspace(id, &feature)
+        .await
+        .unwrap();
+    assert!(!choose(Some("feature"), false).await.unwrap().created);
+    assert!(engine.files().has_workspace(id, &feature));
+
+    let listed = engine
+        .call(
+            &actor,
+            "workspace_list",
+            object(json!({ "project_id": id })),
+            Call::new(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(listed["workspaces"].as_array().unwrap().len(), 3);
+
+    let delete = |workspace: &str| {
+        let parameters = object(json!({ "project_id": id, "workspace_id": workspace }));
+        engine.call(&actor, "workspace_delete", parameters, Call::new())
+    };
+    delete("feature").await.unwrap();
+    assert!(!engine.files().has_workspace(id, &feature));
+    assert!(delete("feature").await.is_err());
+    assert!(
+        delete("default")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("cannot be deleted")
+    );
+}
+
+#[tokio::test]
+async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one" })).await;
+    let default = engine
+        .files()
+        .workspace_dir(id, &WorkspaceId::default_one());
+    let create = Choice {
+        workspace_id: Some("early".parse().unwrap()),
+        create_workspace: true,
+    };
+    engine
+        .choose_workspace(id, &create, &Call::new())
+        .await
+        .unwrap();
+
+    std::fs::write(default.join("file"), "content").unwrap();
+    git(&default, &["add", "file"]);
+    git(&default, &["commit", "-qm", "first"]);
+    let create = Choice {
+        workspace_id: Some("later".parse().unwrap()),
+        create_workspace: true,
+    };
+    engine
+        .choose_workspace(id, &create, &Call::new())
+        .await
+        .unwrap();
+    let later = engine.files().workspace_dir(id, &"later".parse().unwrap());
+    assert_eq!(
+        std::fs::read_to_string(later.join("file")).unwrap(),
+        "content"
+    );
+    assert_eq!(
+        git(&later, &["branch", "--show-current"]),
+        "oubliette/later"
+    );
+    let early = engine.files().workspace_dir(id, &"early".parse().unwrap());
+    assert_eq!(
+        git(&early, &["branch", "--show-current"]),
+        "oubliette/early"
+    );
+}
+
+#[tokio::test]
+async fn of_many_who_make_the_same_workspace_one_does() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
+    let attempts = (0..20).map(|_| {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let choice = Choice {
+                workspace_id: Some("same".parse().unwrap()),
+                create_workspace: true,
+            };
+            engine
+                .choose_workspace(id, &choice, &Call::new())
+                .await
+                .unwrap()
+                .created
+        })
+    });
+    let mut made = 0;
+    for attempt in attempts.collect::<Vec<_>>() {
+        made += usize::from(attempt.await.unwrap());
+    }
+    assert_eq!(made, 1);
+    let entries = std::fs::read_dir(engine.files().project_dir(id).join("workspaces")).unwrap();
+    assert_eq!(entries.count(), 1, "no draft is left");
+}

@@ -85,6 +85,10 @@ async fn check(mut command: Command, protocol: &str) {
         .env("OUBLIETTE_TOKEN", server.admin_key());
     let ended = process::run(&mut command, LIMIT).await;
     assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(
+        ended.stderr, "",
+        "the client has something to complain about"
+    );
     let seen: Value = serde_json::from_str(&ended.stdout).unwrap();
 
     assert_eq!(seen["protocol"], protocol);

@@ -23,36 +23,45 @@ impl Suite {
 
     /// Runs all that a revision requires of a server. The suite itself compares the outcome with
     /// what is expected to fail, and fails for a line that does not.
-    pub(crate) async fn run(&self, server: SocketAddr, revision: &str, subject: &str) {
+    pub(crate) async fn requirements(&self, server: SocketAddr, revision: &str, subject: &str) {
         let expected = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("conformance")
             .join(subject)
             .join(format!("{revision}.yaml"));
-        let home = tempfile::tempdir().unwrap();
         // Kept after the run: every check with what was sent and received.
         let results = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join("conformance")
             .join(format!("{subject}-{revision}"));
         let _ = std::fs::remove_dir_all(&results);
+        let mut command = self.command(server);
+        command.args(["--requirements", revision]);
+        command.arg("--expected-failures").arg(expected);
+        command.arg("--output-dir").arg(results);
+        check(&mut command).await;
+    }
+
+    /// Runs a scenario that a revision has but does not require.
+    pub(crate) async fn scenario(&self, server: SocketAddr, revision: &str, name: &str) {
+        let mut command = self.command(server);
+        command.args(["--spec-version", revision, "--scenario", name]);
+        check(&mut command).await;
+    }
+
+    fn command(&self, server: SocketAddr) -> Command {
         let modules = self.place.join("node_modules");
         let mut command = Command::new(modules.join(".bin/node"));
         command
             .env_clear()
-            .env("HOME", home.path())
-            .current_dir(home.path())
+            .current_dir(env!("CARGO_TARGET_TMPDIR"))
             .arg(modules.join("@modelcontextprotocol/conformance/dist/index.js"))
-            .args(["server", "--url", &format!("http://{server}/mcp")])
-            .args(["--requirements", revision, "--expected-failures"])
-            .arg(expected)
-            .arg("--output-dir")
-            .arg(&results);
-        let ended = process::run(&mut command, LIMIT).await;
-        let report = format!("{}{}", ended.stdout, ended.stderr);
-        assert!(
-            ended.status.success(),
-            "{report}\nmore is in {}",
-            results.display()
-        );
-        eprintln!("{report}");
+            .args(["server", "--url", &format!("http://{server}/mcp")]);
+        command
     }
+}
+
+async fn check(command: &mut Command) {
+    let ended = process::run(command, LIMIT).await;
+    let report = format!("{}{}", ended.stdout, ended.stderr);
+    assert!(ended.status.success(), "{command:?}\n{report}");
+    eprintln!("{report}");
 }

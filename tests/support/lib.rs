@@ -1,4 +1,5 @@
-//! What tests of the real binaries share: a server to start, stop and kill, and raw MCP clients.
+//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, and
+//! the way to real ones.
 //!
 //! Everything here fails by panicking: it runs only in tests and benchmarks.
 
@@ -9,8 +10,10 @@
 )]
 
 mod binary;
+pub mod clients;
 mod legacy;
 mod modern;
+pub mod process;
 mod reply;
 mod server;
 

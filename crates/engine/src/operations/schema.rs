@@ -2,13 +2,18 @@
 //! the top.
 
 use schemars::JsonSchema;
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
+use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value};
 
 fn generate<T: JsonSchema>() -> Map<String, Value> {
     let settings = SchemaSettings::draft2020_12().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
+        settings
+            .transforms
+            .push(Box::new(RecursiveTransform(without_number_format)));
     });
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
     schema.remove("title");
@@ -16,6 +21,19 @@ fn generate<T: JsonSchema>() -> Map<String, Value> {
     match Value::from(schema) {
         Value::Object(schema) => schema,
         _ => Map::new(),
+    }
+}
+
+/// The formats of numbers are names of Rust's types, about which clients that do not know them
+/// complain.
+fn without_number_format(schema: &mut Schema) {
+    let is_number = |kind: &Value| kind == "integer" || kind == "number";
+    let number = match schema.get("type") {
+        Some(Value::Array(kinds)) => kinds.iter().any(is_number),
+        kind => kind.is_some_and(is_number),
+    };
+    if number {
+        schema.remove("format");
     }
 }
 

@@ -1,0 +1,115 @@
+//! The real server, driven by the clients that people use.
+//!
+//! Each client is a small program that does the same things with its SDK and prints what it saw;
+//! what they must have seen is said here, once.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Server, clients, process};
+use tokio::process::Command;
+
+/// Far longer than any of them takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn python_sdk_speaks_the_newest_protocol_by_default() {
+    python("auto", "2026-07-28").await;
+}
+
+#[tokio::test]
+async fn python_sdk_speaks_the_older_protocol_when_asked() {
+    python("legacy", "2025-11-25").await;
+}
+
+#[tokio::test]
+async fn typescript_sdk_speaks_the_older_protocol() {
+    node("typescript", "sdk.mjs", "2025-11-25").await;
+}
+
+#[tokio::test]
+async fn typescript_client_negotiates_the_newest_protocol() {
+    node("typescript", "client.mjs", "2026-07-28").await;
+}
+
+#[tokio::test]
+async fn inspector_speaks_the_older_protocol() {
+    node("inspector", "inspector.mjs", "2025-11-25").await;
+}
+
+async fn python(mode: &str, protocol: &str) {
+    let Some(place) = clients::client("python") else {
+        return;
+    };
+    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    command.arg(clients::source("python/sdk.py")).arg(mode);
+    check(command, protocol).await;
+}
+
+async fn node(client: &str, program: &str, protocol: &str) {
+    let Some(place) = clients::client(client) else {
+        return;
+    };
+    let source = clients::source(&format!("typescript/{program}"));
+    let code = std::fs::read_to_string(source).unwrap();
+    let binaries = place.join("node_modules/.bin");
+    let mut command = clean(&binaries.join("node"), &binaries);
+    // Code that is given, not named, finds its packages from the current directory.
+    command
+        .current_dir(&place)
+        .args(["--input-type=module", "--eval", &code]);
+    check(command, protocol).await;
+}
+
+/// A command that finds its own binaries first and nothing else in its environment.
+fn clean(program: &Path, binaries: &Path) -> Command {
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(binaries.to_owned()).chain(std::env::split_paths(&rest));
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("PATH", std::env::join_paths(all).unwrap());
+    command
+}
+
+/// Runs a client against a server of its own. Its structured results fit their schemas: it fails
+/// by itself if they do not.
+async fn check(mut command: Command, protocol: &str) {
+    let server = Server::start();
+    command
+        .env("HOME", server.home())
+        .env("OUBLIETTE_URL", server.url())
+        .env("OUBLIETTE_TOKEN", server.admin_key());
+    let ended = process::run(&mut command, LIMIT).await;
+    assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
+    assert_eq!(
+        ended.stderr, "",
+        "the client has something to complain about"
+    );
+    let seen: Value = serde_json::from_str(&ended.stdout).unwrap();
+
+    assert_eq!(seen["protocol"], protocol);
+    let tools = seen["tools"].as_array().unwrap();
+    let project = tools.iter().find(|tool| tool["name"] == "project");
+    let actions = &project.unwrap()["inputSchema"]["properties"]["action"]["enum"];
+    assert!(actions.as_array().unwrap().contains(&"create".into()));
+    for tool in tools {
+        assert_eq!(tool["outputSchema"]["type"], "object", "{}", tool["name"]);
+    }
+
+    let made = &seen["made"]["structuredContent"];
+    assert_eq!(made["name"], "client");
+    assert_eq!(&seen["read"]["structuredContent"], made);
+    let id = made["project_id"].as_str().unwrap();
+    assert!(server.workspace(id).join(".git/HEAD").exists());
+
+    let refused = &seen["refused"];
+    assert_eq!(refused["isError"], true);
+    assert_eq!(
+        refused["content"][0]["text"],
+        "unknown parameter `projct_id`; did you mean `project_id`?"
+    );
+}

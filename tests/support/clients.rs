@@ -1,0 +1,59 @@
+//! Real clients: which of them the environment wants tested, and where `tests/install` put them.
+
+use std::path::{Path, PathBuf};
+
+const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
+const KNOWN: [&str; 4] = ["python", "typescript", "inspector", "conformance"];
+
+/// Where a client's interpreter lives. None, with a word about it, if the environment does not
+/// name the client; one that it names must be there, at the versions that are pinned now.
+pub fn client(name: &str) -> Option<PathBuf> {
+    let wanted = std::env::var(VARIABLE).unwrap_or_default();
+    let wanted: Vec<&str> = wanted.split(',').filter(|name| !name.is_empty()).collect();
+    for one in &wanted {
+        assert!(
+            KNOWN.contains(one),
+            "{VARIABLE} names {one}; known are {}",
+            KNOWN.join(", ")
+        );
+    }
+    if !wanted.contains(&name) {
+        eprintln!("skipped: {VARIABLE} does not name {name}");
+        return None;
+    }
+    let (place, manifests) = match name {
+        "python" => ("python", &["python/requirements.txt"][..]),
+        _ => (
+            "node",
+            &["typescript/package.json", "typescript/package-lock.json"][..],
+        ),
+    };
+    let pinned: Vec<u8> = manifests
+        .iter()
+        .flat_map(|file| std::fs::read(source(file)).unwrap())
+        .collect();
+    let there = installed();
+    let record = std::fs::read(there.join(format!("{place}.installed")));
+    assert!(
+        record.is_ok_and(|record| record == pinned),
+        "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
+    );
+    Some(there.join(place))
+}
+
+/// A file of the clients in the source tree.
+pub fn source(file: &str) -> PathBuf {
+    tests().join("clients").join(file)
+}
+
+fn tests() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The same rule as in `tests/install`.
+fn installed() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target
+        .unwrap_or_else(|| tests().join("../target"))
+        .join("test-clients")
+}

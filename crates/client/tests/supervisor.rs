@@ -370,10 +370,14 @@ fn a_command_ends_though_its_children_hold_the_output_open() {
 fn killing_a_tree_reaches_what_moved_to_a_session_of_its_own() {
     let container = Container::start();
     let mut control = container.control();
-    let script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & wait";
+    let script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 1; \
+                  done' & wait";
     control.ask(methods::START, &shell("a", script));
     control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
     let (_, mut output) = container.stream();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
     control.ask(
         methods::SIGNAL,
         &ToSignal {

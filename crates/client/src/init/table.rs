@@ -14,6 +14,8 @@ use super::process::{MARK, Process, StartFault};
 /// More than any project needs at once; a bound on what a server can ask of one container.
 const MOST: usize = 4096;
 
+const MOST_ROUNDS: usize = 100;
+
 #[derive(Debug)]
 pub(super) struct Table {
     spools: PathBuf,
@@ -96,8 +98,21 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
         return;
     }
     let _ = kill_process_group(pid, signal);
-    for member in marked(&process.mark) {
-        let _ = kill_process(member, signal);
+    // A process may start another while the others are found, so what must die is looked for until
+    // there is nothing left.
+    let rounds = if signal == Signal::KILL {
+        MOST_ROUNDS
+    } else {
+        1
+    };
+    for _ in 0..rounds {
+        let members = marked(&process.mark);
+        if members.is_empty() {
+            break;
+        }
+        for member in members {
+            let _ = kill_process(member, signal);
+        }
     }
 }
 

@@ -1,0 +1,56 @@
+//! Where containers are made: one small trait, specs and capabilities as data.
+//!
+//! A driver makes, starts, stops and removes containers and says which there are. It does not run
+//! commands in them: the supervisor, PID 1 of every container, does. It decides nothing about
+//! permission, projects or sessions.
+
+mod capabilities;
+mod error;
+mod spec;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use capabilities::{Capabilities, Enforcement, Networks};
+pub use error::{Result, RuntimeError};
+pub use spec::{
+    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State, Status,
+};
+
+/// Hears of the progress of long work, line by line.
+pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// Something that makes containers.
+#[async_trait]
+pub trait Runtime: Debug + Send + Sync {
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Makes a container, not yet running. One that is there under this id already, with whatever
+    /// spec, is replaced unless it runs.
+    async fn create(&self, spec: &ContainerSpec) -> Result<()>;
+
+    /// Starts a container; one that runs is left as it is.
+    async fn start(&self, id: &ContainerId) -> Result<()>;
+
+    /// Tells the container to end and, past `grace`, ends it with everything in it. One that does
+    /// not run, or is not there, is left as it is.
+    async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()>;
+
+    /// Removes a container, running or not, and everything the driver made for it. One that is not
+    /// there is no error.
+    async fn remove(&self, id: &ContainerId) -> Result<()>;
+
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>>;
+
+    /// Every container that belongs to this data directory.
+    async fn list(&self) -> Result<Vec<Status>>;
+
+    /// The last lines that PID 1 and the runtime itself wrote.
+    async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String>;
+
+    /// Makes the image that containers of this source start from, or its equivalent; what it is
+    /// called.
+    async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String>;
+}

@@ -1,0 +1,123 @@
+//! What a container is made of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The name of a container: short, and safe in paths, labels and host names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// None unless it is 1 to 40 lowercase letters, digits or dashes, beginning with a letter or
+    /// digit.
+    pub fn new(text: impl Into<String>) -> Option<Self> {
+        let text = text.into();
+        let safe = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
+        let valid =
+            (1..=40).contains(&text.len()) && !text.starts_with('-') && text.bytes().all(safe);
+        valid.then_some(Self(text))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Everything a driver needs to know to make a container.
+#[derive(Debug, Clone)]
+pub struct ContainerSpec {
+    pub id: ContainerId,
+    /// The project it belongs to, for labels and lists.
+    pub project: String,
+    pub image: ImageSource,
+    pub mounts: Vec<Mount>,
+    pub hostname: String,
+    pub network: Network,
+    pub limits: Limits,
+    pub init: Init,
+}
+
+/// What the container may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    None,
+    Host,
+    Bridge,
+}
+
+/// Where an image comes from. Runtimes without images ignore it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageSource {
+    /// The container type it is for.
+    pub name: String,
+    /// An image that exists, or that building gives this name.
+    pub image: Option<String>,
+    pub dockerfile: Option<PathBuf>,
+}
+
+/// A directory or file of the host in the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    pub host: PathBuf,
+    pub inside: PathBuf,
+    pub read_only: bool,
+}
+
+/// Absent means without a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limits {
+    pub memory_bytes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub processes: Option<u32>,
+}
+
+/// PID 1: the supervisor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Init {
+    /// The static binary on the host.
+    pub binary: PathBuf,
+    /// Where the container sees it.
+    pub inside: PathBuf,
+    pub args: Vec<String>,
+    /// All of its environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// How far a container has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Created,
+    Running,
+    Stopped,
+}
+
+/// A container as the runtime sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    pub id: ContainerId,
+    pub project: String,
+    pub state: State,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_safe_everywhere() {
+        for bad in ["", "-a", "A", "a/b", "a.b", "a b", "ä", &"a".repeat(41)] {
+            assert_eq!(ContainerId::new(bad), None, "{bad:?}");
+        }
+        assert!(ContainerId::new("p-1b4e28ba2fa1").is_some());
+    }
+}

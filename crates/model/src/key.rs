@@ -65,6 +65,10 @@ impl FromStr for ApiKey {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

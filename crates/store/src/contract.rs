@@ -3,6 +3,7 @@
 //! [`CASES`] is the list; a store's tests run each case on a store of its own.
 
 mod audit;
+mod containers;
 mod mcp_sessions;
 mod projects;
 mod tokens;
@@ -54,6 +55,8 @@ cases![
     tokens::the_last_admin_token_stays,
     tokens::tokens_are_paged_in_order,
     workspaces::workspaces_belong_to_their_project,
+    containers::containers_go_with_their_project,
+    containers::a_named_command_begins_once_and_remembers_its_result,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

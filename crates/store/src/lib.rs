@@ -4,6 +4,7 @@
 //! and commit it with their effect. Nothing here decides about permission.
 
 mod audit;
+mod containers;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod error;
@@ -15,6 +16,7 @@ mod tokens;
 mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
+pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
 pub use mcp_sessions::{McpSession, McpSessions};
 pub use page::Page;
@@ -24,11 +26,19 @@ pub use workspaces::{Workspace, Workspaces};
 
 /// A whole store.
 pub trait Store:
-    Projects + Workspaces + Tokens + Audit + McpSessions + std::fmt::Debug + Send + Sync
+    Projects + Workspaces + Tokens + Audit + Containers + McpSessions + std::fmt::Debug + Send + Sync
 {
 }
 
 impl<T> Store for T where
-    T: Projects + Workspaces + Tokens + Audit + McpSessions + std::fmt::Debug + Send + Sync
+    T: Projects
+        + Workspaces
+        + Tokens
+        + Audit
+        + Containers
+        + McpSessions
+        + std::fmt::Debug
+        + Send
+        + Sync
 {
 }

@@ -5,6 +5,7 @@
 
 mod audit;
 mod backup;
+mod containers;
 mod convert;
 mod mcp_sessions;
 mod open;

@@ -12,7 +12,10 @@ use crate::{Result, StoreError};
 /// `OUBL`, so that no other program's database is taken for ours.
 const APPLICATION_ID: i64 = 0x4F55_424C;
 
-const MIGRATIONS: [&str; 1] = [include_str!("../../migrations/0001_ground.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../../migrations/0001_ground.sql"),
+    include_str!("../../migrations/0002_containers.sql"),
+];
 
 /// The format this program writes.
 pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;

@@ -189,3 +189,33 @@ async fn a_backup_made_under_load_is_whole() {
         "a backup never holds half a write"
     );
 }
+
+#[tokio::test]
+async fn an_older_database_is_brought_up_to_date() {
+    let (_directory, path) = directory();
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(include_str!("../../migrations/0001_ground.sql"))
+        .unwrap();
+    old.execute_batch("insert into audit (at, operation, outcome) values (1, 'kept', 'ok')")
+        .unwrap();
+    old.pragma_update(None, "application_id", 0x4F55_424C)
+        .unwrap();
+    old.pragma_update(None, "user_version", 1).unwrap();
+    drop(old);
+    let store = Sqlite::open(&path).unwrap();
+    assert_eq!(
+        store
+            .audit(&AuditFilter::default(), None, 9)
+            .await
+            .unwrap()
+            .rows
+            .len(),
+        1
+    );
+    assert!(
+        crate::Containers::containers(&store)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+}

@@ -1,0 +1,131 @@
+//! Containers in SQLite.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use oubliette_model::{KeyHash, ProjectId};
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::Sqlite;
+use super::convert::{Columns, time};
+use super::projects::is_ready;
+use crate::{Container, Containers, Exec, Result};
+
+fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
+    Ok(Container {
+        id: row.get(0)?,
+        project_id: row.parsed(1)?,
+        key: KeyHash::from_bytes(row.get(2)?),
+        created_at: row.time(3)?,
+    })
+}
+
+fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
+    Ok(Exec {
+        project_id: row.parsed(0)?,
+        exec_id: row.get(1)?,
+        boot_id: row.get(2)?,
+        started_at: row.time(3)?,
+        result: row.get(4)?,
+    })
+}
+
+#[async_trait]
+impl Containers for Sqlite {
+    async fn put_container(&self, container: &Container) -> Result<bool> {
+        let container = container.clone();
+        self.write(move |connection| {
+            if !is_ready(connection, container.project_id)? {
+                return Ok(false);
+            }
+            connection.execute(
+                "insert or replace into containers (id, project_id, key_hash, created_at)
+                 values (?1, ?2, ?3, ?4)",
+                params![
+                    container.id,
+                    container.project_id.to_string(),
+                    container.key.as_bytes(),
+                    time(container.created_at),
+                ],
+            )?;
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn container(&self, id: &str) -> Result<Option<Container>> {
+        self.look(|connection| {
+            Ok(connection
+                .prepare_cached(
+                    "select id, project_id, key_hash, created_at from containers where id = ?1",
+                )?
+                .query_row([id], container)
+                .optional()?)
+        })
+    }
+
+    async fn containers(&self) -> Result<Vec<Container>> {
+        self.scan(|connection| {
+            let mut statement = connection
+                .prepare("select id, project_id, key_hash, created_at from containers")?;
+            let rows = statement.query_map([], container)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
+        .await
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        let id = id.to_owned();
+        self.write(move |connection| {
+            connection.execute("delete from containers where id = ?1", [id])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn begin_exec(&self, new: &Exec) -> Result<Option<Exec>> {
+        let new = new.clone();
+        self.write(move |connection| {
+            let known = connection
+                .query_row(
+                    "select project_id, exec_id, boot_id, started_at, result from execs
+                     where project_id = ?1 and exec_id = ?2",
+                    params![new.project_id.to_string(), new.exec_id],
+                    exec,
+                )
+                .optional()?;
+            if known.is_none() {
+                connection.execute(
+                    "insert into execs (project_id, exec_id, boot_id, started_at)
+                     values (?1, ?2, ?3, ?4)",
+                    params![
+                        new.project_id.to_string(),
+                        new.exec_id,
+                        new.boot_id,
+                        time(new.started_at),
+                    ],
+                )?;
+            }
+            Ok(known)
+        })
+        .await
+    }
+
+    async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {
+        let (exec_id, result) = (exec_id.to_owned(), result.to_owned());
+        self.write(move |connection| {
+            connection.execute(
+                "update execs set result = ?3 where project_id = ?1 and exec_id = ?2",
+                params![project.to_string(), exec_id, result],
+            )?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn trim_execs(&self, before: Timestamp) -> Result<usize> {
+        self.write(move |connection| {
+            Ok(connection.execute("delete from execs where started_at < ?1", [time(before)])?)
+        })
+        .await
+    }
+}

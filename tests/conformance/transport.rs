@@ -33,7 +33,13 @@ impl Transport {
         let minted = Minted::draw("suite", Scope::Admin, Timestamp::now(), None).unwrap();
         let hash = minted.key.hash();
         store.add_token(&minted.token, hash, None).await.unwrap();
-        let engine = Engine::start(store, settings(&home)).await.unwrap();
+        let engine = Engine::start(
+            store,
+            Settings::defaults(home.path()),
+            Err("none".to_owned()),
+        )
+        .await
+        .unwrap();
 
         let shared = Shared::default();
         let server = ServerSettings::default();
@@ -49,19 +55,5 @@ impl Transport {
             _end: end.drop_guard(),
             _home: home,
         }
-    }
-}
-
-fn settings(home: &TempDir) -> Settings {
-    Settings {
-        data_dir: home.path().to_owned(),
-        runtime: "auto".to_owned(),
-        limits: Limits::default(),
-        projects: ProjectRules::default(),
-        tools: ToolSettings::default(),
-        audit: AuditSettings::default(),
-        credentials: Default::default(),
-        container_types: Default::default(),
-        agents: Default::default(),
     }
 }

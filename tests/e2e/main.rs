@@ -6,6 +6,7 @@ mod audit;
 mod bad_input;
 mod clone;
 mod command_line;
+mod containers;
 mod crashes;
 mod data_directory;
 mod keys;

@@ -1,7 +1,7 @@
 //! For every scope, every operation and every project: the decision is the contract's.
 
 use serde_json::{Value, json};
-use support::{Modern, Reply, Server};
+use support::{Modern, Reply, Server, ServerOptions};
 
 /// What the contract says an operation needs. Written down here a second time, from the contract,
 /// so that a slip in the registry shows.
@@ -22,6 +22,10 @@ const CONTRACT: &[(&str, Class)] = &[
     ("project_get", ProjectRead),
     ("project_update", ProjectWrite),
     ("project_delete", ProjectWrite),
+    ("container_start", ProjectWrite),
+    ("container_stop", ProjectWrite),
+    ("container_exec", ProjectWrite),
+    ("container_logs", ProjectWrite),
     ("workspace_list", ProjectRead),
     ("workspace_delete", ProjectWrite),
     ("token_create", Admin),
@@ -71,6 +75,7 @@ fn arguments(operation: &str, project: &str) -> Value {
         "token_create" => json!({ "name": "t", "scope": "read" }),
         "token_revoke" => json!({ "token_id": uuid(0) }),
         "workspace_delete" => json!({ "project_id": project, "workspace_id": "default" }),
+        "container_exec" => json!({ "project_id": project, "command": "true" }),
         "project_list" | "project_options" | "token_list" | "audit_list" => json!({}),
         _ => json!({ "project_id": project }),
     }
@@ -104,7 +109,11 @@ fn decision(reply: &Reply, project: &str) -> Decision {
 
 #[tokio::test]
 async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
-    let server = Server::start();
+    // Permission is decided before anything is started; there need be nothing to start.
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"none\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
     let admin = server.admin();
     let foreign = admin.project("foreign").await;
     for scope in [

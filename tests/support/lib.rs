@@ -15,12 +15,14 @@ mod legacy;
 mod modern;
 pub mod process;
 mod reply;
+mod runtimes;
 mod server;
 
 pub use binary::{binary, cli};
 pub use legacy::Legacy;
 pub use modern::Modern;
 pub use reply::Reply;
+pub use runtimes::{runtimes, server_with};
 pub use server::{Server, ServerOptions};
 
 use std::sync::Once;

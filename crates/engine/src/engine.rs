@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, Unit};
+use oubliette_runtime::Runtime;
 use oubliette_store::{ProjectState, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
+use crate::containers::Containers;
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -29,6 +31,7 @@ struct Parts {
     audit: AuditLog,
     tokens: Watch,
     metrics: Metrics,
+    containers: Arc<Containers>,
     tasks: TaskTracker,
     stopping: CancellationToken,
 }
@@ -36,7 +39,13 @@ struct Parts {
 impl Engine {
     /// Starts the engine on a store. What a server that died left unfinished is settled here, by
     /// the ordinary ways of doing it.
-    pub async fn start(store: Arc<dyn Store>, settings: Settings) -> Result<Self> {
+    ///
+    /// `runtime` is what makes containers, or the sentence why nothing does.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        settings: Settings,
+        runtime: Result<Arc<dyn Runtime>, String>,
+    ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
@@ -50,6 +59,7 @@ impl Engine {
                 audit,
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
+                containers: Arc::new(Containers::new(runtime)),
                 tasks,
                 stopping: CancellationToken::new(),
             }),
@@ -64,6 +74,7 @@ impl Engine {
         for (id, state) in self.store().unfinished().await? {
             tracing::info!(project = %id, ?state, "settling an unfinished project");
             if state != ProjectState::Ready {
+                self.discard_containers(id).await?;
                 self.files().discard_project(id).await?;
                 self.store().erase(id).await?;
             }
@@ -120,6 +131,19 @@ impl Engine {
 
     pub(crate) fn files(&self) -> &Files {
         &self.parts.files
+    }
+
+    pub(crate) fn containers(&self) -> &Arc<Containers> {
+        &self.parts.containers
+    }
+
+    /// Ends with the engine.
+    pub(crate) async fn stopping(&self) {
+        self.parts.stopping.cancelled().await;
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.parts.tasks.spawn(task);
     }
 
     pub(crate) fn git(&self) -> &Git {

@@ -53,6 +53,12 @@ impl Files {
         .await
     }
 
+    /// The home directory that a project's container gives its processes; kept between its lives.
+    pub(crate) async fn home_dir(&self, project: ProjectId) -> Result<PathBuf> {
+        let home = self.project_dir(project).join("home");
+        blocking(move || make_private_dir(&home).map(|()| home)).await
+    }
+
     /// Removes all files of a project.
     pub(crate) async fn discard_project(&self, project: ProjectId) -> Result<()> {
         self.discard(self.project_dir(project)).await

@@ -7,6 +7,7 @@ mod actor;
 mod agents;
 mod audit;
 mod call;
+mod containers;
 mod credentials;
 mod engine;
 mod error;
@@ -24,11 +25,13 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
+pub use containers::{Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
 pub use metrics::{Counted, Metrics};
 pub use settings::{
-    AgentCommand, AuditSettings, ContainerType, Limits, ProjectRules, Settings, ToolSettings,
+    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, ProjectRules, Settings,
+    ToolSettings,
 };
 pub use tokens::{Authenticated, Minted};

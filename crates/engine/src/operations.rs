@@ -97,6 +97,10 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::projects::update::Update>(),
         Entry::of::<crate::projects::delete::Delete>(),
         Entry::of::<crate::projects::options::Options>(),
+        Entry::of::<crate::containers::start::Start>(),
+        Entry::of::<crate::containers::stop::Stop>(),
+        Entry::of::<crate::containers::exec::Exec>(),
+        Entry::of::<crate::containers::logs::Logs>(),
         Entry::of::<crate::workspaces::list::List>(),
         Entry::of::<crate::workspaces::delete::Delete>(),
         Entry::of::<crate::tokens::create::Create>(),
@@ -112,6 +116,10 @@ const NOUNS: &[(&str, &str)] = &[
     (
         "project",
         "Projects: named places for work, each with its files, settings and limits.",
+    ),
+    (
+        "container",
+        "The container of a project, in which commands and agents run.",
     ),
     (
         "workspace",

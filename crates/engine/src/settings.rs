@@ -21,6 +21,9 @@ pub struct Settings {
     pub credentials: BTreeMap<String, Credential>,
     pub container_types: BTreeMap<String, ContainerType>,
     pub agents: BTreeMap<String, AgentCommand>,
+    pub containers: ContainerSettings,
+    /// The static binary that containers get as `oubliette-client`.
+    pub client: PathBuf,
 }
 
 impl Settings {
@@ -36,6 +39,31 @@ impl Settings {
             credentials: BTreeMap::new(),
             container_types: BTreeMap::from([("base".to_owned(), ContainerType::default())]),
             agents: BTreeMap::new(),
+            containers: ContainerSettings::default(),
+            client: PathBuf::from("oubliette-client"),
+        }
+    }
+}
+
+/// `[containers]`: how they live.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ContainerSettings {
+    /// A container that nothing uses for so long is stopped; the next use starts it.
+    pub idle_seconds: u64,
+    /// How long processes may take to end when their container is stopped.
+    pub stop_grace_seconds: u64,
+    /// Directories and files of the host that every container can read, at the same path:
+    /// toolchains and agent programs, for instance.
+    pub read_only_paths: Vec<PathBuf>,
+}
+
+impl Default for ContainerSettings {
+    fn default() -> Self {
+        Self {
+            idle_seconds: 1800,
+            stop_grace_seconds: 10,
+            read_only_paths: Vec::new(),
         }
     }
 }

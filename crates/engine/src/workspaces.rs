@@ -9,6 +9,15 @@ use uuid::Uuid;
 
 use crate::{Call, Engine, EngineError, Result};
 
+/// Where agents and commands see a workspace.
+pub(crate) fn path_in_container(id: &WorkspaceId) -> String {
+    if id.is_default() {
+        "/workspace".to_owned()
+    } else {
+        format!("/workspaces/{id}")
+    }
+}
+
 /// Which workspace a call asks for.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {

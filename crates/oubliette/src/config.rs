@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerType, Credential, Limits, ProjectRules, Settings,
-    ToolSettings,
+    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits,
+    ProjectRules, Settings, ToolSettings,
 };
 use oubliette_server::{McpSettings, ServerSettings};
 use schemars::JsonSchema;
@@ -34,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) credentials: BTreeMap<String, Credential>,
     pub(crate) container_types: BTreeMap<String, ContainerType>,
     pub(crate) agents: BTreeMap<String, AgentCommand>,
+    pub(crate) containers: ContainerSettings,
 }
 
 impl Default for Config {
@@ -49,6 +50,7 @@ impl Default for Config {
             credentials: BTreeMap::new(),
             container_types: BTreeMap::new(),
             agents: BTreeMap::new(),
+            containers: ContainerSettings::default(),
         }
     }
 }
@@ -98,6 +100,8 @@ impl Config {
             credentials: self.credentials.clone(),
             container_types: self.container_types.clone(),
             agents: self.agents.clone(),
+            containers: self.containers.clone(),
+            client: std::env::current_exe().unwrap_or_else(|_| "oubliette-client".into()),
         }
     }
 }

@@ -86,7 +86,7 @@ fn configuration(home: &Home) -> Vec<Finding> {
     let config = match Config::load(&home.config_file(), std::env::vars()) {
         Ok(config) => config,
         Err(Failure::Failed(sentence)) => return vec![Finding::Bad(sentence)],
-        Err(Failure::Usage(_)) => return Vec::new(),
+        Err(Failure::Usage(_) | Failure::Exit(_)) => return Vec::new(),
     };
     let mut findings = vec![match home.config_file() {
         file if file.exists() => Finding::Good(format!("configuration {}", file.display())),

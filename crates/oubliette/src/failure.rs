@@ -8,6 +8,8 @@ use std::process::ExitCode;
 pub(crate) enum Failure {
     /// The command was understood and could not be done.
     Failed(String),
+    /// What was to be said is said; only the exit code is left.
+    Exit(u8),
     /// The command line itself was wrong; clap has its own words for it.
     Usage(Box<clap::Error>),
 }
@@ -31,6 +33,7 @@ impl Failure {
     pub(crate) fn print(&self) {
         match self {
             Self::Failed(sentence) => eprintln!("error: {sentence}"),
+            Self::Exit(_) => {}
             Self::Usage(error) => {
                 let _ = error.print();
             }
@@ -40,6 +43,7 @@ impl Failure {
     pub(crate) fn code(&self) -> ExitCode {
         match self {
             Self::Failed(_) => ExitCode::from(1),
+            Self::Exit(code) => ExitCode::from(*code),
             Self::Usage(error) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
         }
     }

@@ -6,6 +6,7 @@
 mod archive;
 mod cli;
 mod config;
+mod containers;
 mod doctor;
 mod failure;
 mod home;
@@ -16,10 +17,16 @@ mod setup;
 mod terminal;
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Runs the command line and returns its exit code: 1 for a failure, 2 for wrong usage.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    // Containers get this same file under another name.
+    let name = arguments.first().map(Path::new).and_then(Path::file_name);
+    if name == Some("oubliette-client".as_ref()) {
+        return oubliette_client::run(arguments);
+    }
     // Both sides of TLS need to agree on one implementation before the first connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli::run(arguments) {

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::containers;
 use crate::failure::Failure;
 use crate::home::{Home, Running};
 use crate::logs;
@@ -51,7 +52,8 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let address = config.server.listen;
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
     let first = ensure_admin(home, &*store).await?;
-    let engine = Engine::start(store, config.settings(home.path()))
+    let runtime = containers::choose(&config.runtime, home.path()).await;
+    let engine = Engine::start(store, config.settings(home.path()), runtime)
         .await
         .map_err(|error| Failure::of("the engine could not start", &error))?;
     let listener = TcpListener::bind(address).await.map_err(|error| {
@@ -71,9 +73,16 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     })?;
     greet(home, &url, first);
     tracing::info!(%url, data_dir = %home.path().display(), "ready");
+    let closing = CancellationToken::new();
+    let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
+    engine
+        .open_doors(Arc::new(oubliette_server::Doorkeeper(relay)))
+        .await
+        .map_err(|error| Failure::of("the containers could not be settled", &error))?;
     let app = oubliette_server::app(&engine, &config.server, &config.mcp);
     oubliette_server::serve(listener, app, &config.server, shutdown).await;
     home.withdraw();
+    closing.cancel();
     engine.stop().await;
     tracing::info!("stopped");
     Ok(())

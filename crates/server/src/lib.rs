@@ -7,10 +7,12 @@ mod errors;
 mod listen;
 mod mcp;
 mod metrics;
+mod relay;
 mod router;
 mod settings;
 
 pub use listen::serve;
 pub use mcp::Handler;
+pub use relay::{Doorkeeper, Relay};
 pub use router::{App, app, app_with};
 pub use settings::{McpSettings, ServerSettings};

@@ -26,8 +26,8 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "project_delete";
-    const ABOUT: &'static str =
-        "Delete a project with all its files, workspaces and the tokens bound to it, for good.";
+    const ABOUT: &'static str = "Delete a project with its container, all its files and workspaces and the tokens bound to \
+         it, for good.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -47,6 +47,7 @@ impl Operation for Delete {
             .ok_or_else(|| EngineError::project_not_found(id))?;
         engine.token_watch().wake();
         // From here the project is gone for everybody; if the server dies, the next start goes on.
+        engine.discard_containers(id).await?;
         engine.files().discard_project(id).await?;
         engine.store().erase(id).await?;
         Ok(Output {

@@ -66,7 +66,7 @@ impl Operation for List {
         let line = |workspace: oubliette_store::Workspace| Line {
             project_id,
             default: workspace.id.is_default(),
-            path: path_in_container(&workspace.id),
+            path: super::path_in_container(&workspace.id),
             created_at: workspace.created_at.to_string(),
             workspace_id: workspace.id,
         };
@@ -74,13 +74,5 @@ impl Operation for List {
             workspaces: workspaces.into_iter().map(line).collect(),
             next_cursor,
         })
-    }
-}
-
-fn path_in_container(id: &WorkspaceId) -> String {
-    if id.is_default() {
-        "/workspace".to_owned()
-    } else {
-        format!("/workspaces/{id}")
     }
 }

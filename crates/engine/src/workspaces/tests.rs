@@ -14,9 +14,13 @@ use crate::{Actor, Settings};
 async fn engine() -> (TempDir, Engine, Actor) {
     let home = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());
-    let engine = Engine::start(store, Settings::defaults(home.path()))
-        .await
-        .unwrap();
+    let engine = Engine::start(
+        store,
+        Settings::defaults(home.path()),
+        Err("no runtime".to_owned()),
+    )
+    .await
+    .unwrap();
     let token_id = oubliette_model::TokenId::new(Uuid::new_v4());
     (
         home,

@@ -19,6 +19,8 @@ enum Kind {
     Switch,
     /// One value per use.
     Texts,
+    /// The rest of the line: one word is for the shell, several are a program and its arguments.
+    Words,
     /// `NAME=VALUE`, or `NAME` alone for the value of that variable here.
     Variables,
     Json,
@@ -34,6 +36,9 @@ fn kind(schema: &Value) -> Kind {
                 .map(str::to_owned)
                 .collect(),
         );
+    }
+    if schema.get("type").is_some_and(Value::is_array) {
+        return Kind::Words;
     }
     let item_kind = |key: &str| {
         schema
@@ -99,6 +104,10 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
             .default_missing_value("true")
             .value_name("true|false"),
         Kind::Texts => argument.action(ArgAction::Append),
+        Kind::Words => argument
+            .num_args(1..)
+            .trailing_var_arg(true)
+            .allow_hyphen_values(true),
         Kind::Variables => argument
             .action(ArgAction::Append)
             .value_name("NAME[=VALUE]"),
@@ -141,6 +150,10 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             .get_one::<bool>(name)
             .map(|value| Value::from(*value)),
         Kind::Texts => Some(Value::from(texts().collect::<Vec<_>>())),
+        Kind::Words => match texts().collect::<Vec<_>>() {
+            words if words.len() == 1 => words.into_iter().next().map(Value::from),
+            words => Some(Value::from(words)),
+        },
         Kind::Variables => {
             let pairs: Result<Map<_, _>, _> = texts().map(|text| variable(&text)).collect();
             Some(Value::Object(pairs?))

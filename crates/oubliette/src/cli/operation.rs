@@ -1,5 +1,7 @@
 //! An operation as a command: its arguments from the registry, its result for people or programs.
 
+use std::io::Write;
+
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
@@ -26,6 +28,7 @@ fn noun_command(noun: &'static str) -> Command {
         .filter(|entry| entry.noun() == noun);
     let about = match noun {
         "project" => "Make, list, show, change and delete projects",
+        "container" => "Start, stop and look at a project's container, and run commands in it",
         "workspace" => "List and delete workspaces of a project",
         "token" => "Make, list and end API tokens",
         "config" => "Show the limits that hold",
@@ -74,8 +77,13 @@ pub(super) fn run(
         client.close().await;
         result
     })?;
-    print(&result, matches.get_flag("json"));
-    Ok(())
+    match entry.name {
+        "container_exec" if !matches.get_flag("json") => replay(&result),
+        _ => {
+            print(&result, matches.get_flag("json"));
+            Ok(())
+        }
+    }
 }
 
 /// Calls once, or, for a list of which no page was asked for, until its end.
@@ -96,6 +104,27 @@ async fn call(
         }
     }
     Ok(result)
+}
+
+/// Says what a command in a container said, and ends as it ended.
+fn replay(result: &Map<String, Value>) -> Result<(), Failure> {
+    let text = |name: &str| result.get(name).and_then(Value::as_str).unwrap_or_default();
+    let _ = std::io::stdout().write_all(text("stdout").as_bytes());
+    let _ = std::io::stderr().write_all(text("stderr").as_bytes());
+    if result.get("truncated") == Some(&Value::Bool(true)) {
+        eprintln!("(the output was longer than 1 MiB; the rest is not shown)");
+    }
+    if result.get("timed_out") == Some(&Value::Bool(true)) {
+        return Err(Failure::new(
+            "the command took too long and was ended; see --timeout-seconds",
+        ));
+    }
+    match result.get("exit_code").and_then(Value::as_i64) {
+        Some(0) => Ok(()),
+        code => Err(Failure::Exit(
+            code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
+        )),
+    }
 }
 
 fn print(result: &Map<String, Value>, json: bool) {

@@ -1,0 +1,220 @@
+//! Containers: one per project, started when needed, and the commands that run in them.
+//!
+//! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
+//! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
+
+pub(crate) mod exec;
+mod lifecycle;
+mod link;
+pub(crate) mod logs;
+mod process;
+pub(crate) mod start;
+pub(crate) mod stop;
+mod streams;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
+use oubliette_wire::Supervise;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, watch};
+
+pub use link::Link;
+pub use streams::Incoming;
+
+use crate::{EngineError, Result};
+use streams::Streams;
+
+/// A connection from a container, of whatever kind.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
+#[async_trait]
+pub trait Doors: std::fmt::Debug + Send + Sync {
+    /// Opens the door of a container in its own directory. Opening an open door changes nothing.
+    async fn open(&self, container: &ContainerId, directory: &Path) -> std::io::Result<()>;
+
+    fn close(&self, container: &ContainerId);
+}
+
+/// What makes containers here, and how to reach them.
+#[derive(Debug)]
+pub(crate) struct Containers {
+    /// None where the machine can make none; the sentence says why.
+    runtime: Result<Arc<dyn Runtime>, String>,
+    doors: Mutex<Option<Arc<dyn Doors>>>,
+    links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<Link>>>>>,
+    streams: Streams,
+    used: Mutex<HashMap<ContainerId, Use>>,
+    /// One start or stop of a container at a time.
+    turns: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// When a container was last needed, and by how many it is now.
+#[derive(Debug)]
+struct Use {
+    users: usize,
+    since: Instant,
+}
+
+impl Containers {
+    pub(crate) fn new(runtime: Result<Arc<dyn Runtime>, String>) -> Self {
+        Self {
+            runtime,
+            doors: Mutex::default(),
+            links: Mutex::default(),
+            streams: Streams::default(),
+            used: Mutex::default(),
+            turns: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> Result<&Arc<dyn Runtime>> {
+        self.runtime
+            .as_ref()
+            .map_err(|why| EngineError::Failed(why.clone()))
+    }
+
+    pub(crate) fn set_doors(&self, doors: Arc<dyn Doors>) {
+        *lock(&self.doors) = Some(doors);
+    }
+
+    fn doors(&self) -> Result<Arc<dyn Doors>> {
+        lock(&self.doors)
+            .clone()
+            .ok_or_else(|| EngineError::fault("no face lets containers in"))
+    }
+
+    fn link_of(&self, id: &ContainerId) -> watch::Sender<Option<Arc<Link>>> {
+        lock(&self.links).entry(id.clone()).or_default().clone()
+    }
+
+    /// The link to a container's supervisor, waiting for one that is on its way.
+    pub(crate) async fn link(&self, id: &ContainerId, patience: Duration) -> Result<Arc<Link>> {
+        let mut changes = self.link_of(id).subscribe();
+        let link = changes.wait_for(|link| link.as_ref().is_some_and(|link| link.is_open()));
+        match tokio::time::timeout(patience, link).await {
+            Ok(Ok(link)) => match link.as_ref() {
+                Some(link) => Ok(link.clone()),
+                None => Err(unreachable_container()),
+            },
+            _ => Err(unreachable_container()),
+        }
+    }
+
+    /// Takes the connection of a supervisor that has shown its key, and serves it to its end.
+    pub(crate) async fn supervised(
+        &self,
+        id: &ContainerId,
+        hello: Supervise,
+        stream: Box<dyn Stream>,
+        rest: Vec<u8>,
+    ) {
+        let (link, serving) = Link::open(hello, stream, rest);
+        let link = Arc::new(link);
+        tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
+        self.link_of(id).send_replace(Some(link));
+        serving.await;
+        tracing::debug!(container = %id, "supervisor left");
+    }
+
+    pub(crate) fn deliver(&self, stream_id: &str, incoming: Incoming) {
+        self.streams.deliver(stream_id, incoming);
+    }
+
+    /// Notes that a container is in use until the guard is dropped.
+    fn using(self: &Arc<Self>, id: &ContainerId) -> InUse {
+        let mut used = lock(&self.used);
+        let entry = used.entry(id.clone()).or_insert(Use {
+            users: 0,
+            since: Instant::now(),
+        });
+        entry.users += 1;
+        InUse {
+            containers: self.clone(),
+            id: id.clone(),
+        }
+    }
+
+    fn turn(&self, id: &ContainerId) -> Arc<tokio::sync::Mutex<()>> {
+        lock(&self.turns).entry(id.clone()).or_default().clone()
+    }
+
+    fn forget(&self, id: &ContainerId) {
+        lock(&self.links).remove(id);
+        lock(&self.used).remove(id);
+        lock(&self.turns).remove(id);
+    }
+}
+
+/// Keeps a container from being stopped as idle.
+#[derive(Debug)]
+struct InUse {
+    containers: Arc<Containers>,
+    id: ContainerId,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if let Some(entry) = lock(&self.containers.used).get_mut(&self.id) {
+            entry.users = entry.users.saturating_sub(1);
+            entry.since = Instant::now();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unreachable_container() -> EngineError {
+    EngineError::Failed(
+        "the container does not answer; `container_logs` may say why, `container_stop` and \
+         `container_start` make a new start"
+            .to_owned(),
+    )
+}
+
+impl From<RuntimeError> for EngineError {
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            RuntimeError::Fault(source) => Self::Fault(source),
+            told => Self::Failed(told.to_string()),
+        }
+    }
+}
+
+/// Something that can be waited for and has or has not happened.
+#[derive(Debug, Default)]
+pub(crate) struct Flag {
+    raised: std::sync::atomic::AtomicBool,
+    notify: Notify,
+}
+
+impl Flag {
+    pub(crate) fn raise(&self) {
+        self.raised
+            .store(true, std::sync::atomic::Ordering::Release);
+        self.notify.notify_waiters();
+    }
+
+    pub(crate) fn is_raised(&self) -> bool {
+        self.raised.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    pub(crate) async fn raised(&self) {
+        loop {
+            let notified = self.notify.notified();
+            if self.is_raised() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! `container_exec`.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
+use oubliette_store::{self as store, Project};
+use oubliette_wire::Ended;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::process::{self, Command, Finished};
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::workspaces::Choice;
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+const LONGEST: f64 = 86_400.0;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project, as `project_list` shows it.
+    project_id: ProjectId,
+    /// A string that the shell runs, or a list of the program and its arguments.
+    command: Line,
+    /// The workspace to run it in; the default one if absent.
+    workspace_id: Option<WorkspaceId>,
+    /// Whether a workspace that does not exist is made.
+    create_workspace: Option<bool>,
+    /// Environment variables besides the project's own, `{"NAME": "value"}`. Never shown again.
+    env: Option<BTreeMap<String, Secret>>,
+    /// What the command reads on its standard input.
+    stdin: Option<String>,
+    /// Seconds until the command is ended with everything it started (50 if absent).
+    timeout_seconds: Option<f64>,
+    /// A name of the caller's choosing: a repeated call with the same name joins the first instead
+    /// of running the command again.
+    exec_id: Option<String>,
+}
+
+/// A command as a caller writes it.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a string or a list of strings")]
+enum Line {
+    Shell(String),
+    Program(Vec<String>),
+}
+
+impl JsonSchema for Line {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Line".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": ["string", "array"], "items": { "type": "string" } })
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Output {
+    project_id: ProjectId,
+    /// Null if the command was ended because its time was over.
+    exit_code: Option<i32>,
+    stdout: String,
+    stderr: String,
+    /// Whether a stream was longer than 1 MiB and the rest is not here.
+    truncated: bool,
+    timed_out: bool,
+    duration_ms: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Exec;
+
+impl Operation for Exec {
+    const NAME: &'static str = "container_exec";
+    const ABOUT: &'static str = "Run a command in a project's container and return its output and exit code. A string is \
+         run by the shell, a list as it is. The container is started if it does not run. A command \
+         that takes longer than `timeout_seconds` is ended with everything it started, and the \
+         result holds what it had said.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Destroys;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::project(params.project_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+        let project = engine.store().get(params.project_id).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let timeout = timeout(params.timeout_seconds)?;
+        let exec_id = params.exec_id.as_deref().map(exec_name).transpose()?;
+        let choice = Choice {
+            workspace_id: params.workspace_id.clone(),
+            create_workspace: params.create_workspace.unwrap_or(false),
+        };
+        let workspace = engine
+            .choose_workspace(project.id, &choice, &call)
+            .await?
+            .id;
+        let (container, link, _) = engine.ensure_container(&project).await?;
+        let _use = engine.containers().using(&container);
+        let process_id = match exec_id {
+            Some(name) => format!("named {name}"),
+            None => format!("exec {}", Uuid::new_v4()),
+        };
+        if let Some(name) = exec_id
+            && let Some(output) = join(engine, project.id, name, link.boot_id()).await?
+        {
+            return Ok(output);
+        }
+        let command = command(&project, params, &workspace, process_id)?;
+        let started = Instant::now();
+        let finished = process::run(engine.containers(), &container, &command, timeout).await?;
+        let output = output(project.id, finished, started.elapsed());
+        if let Some(name) = command.process_id.strip_prefix("named ") {
+            let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
+            engine.store().end_exec(project.id, name, &result).await?;
+        }
+        Ok(output)
+    }
+}
+
+/// What a command of this name came to, if it has; an error if nobody can know.
+async fn join(
+    engine: &Engine,
+    project_id: ProjectId,
+    name: &str,
+    boot_id: &str,
+) -> Result<Option<Output>> {
+    let begun = store::Exec {
+        project_id,
+        exec_id: name.to_owned(),
+        boot_id: boot_id.to_owned(),
+        started_at: engine.now(),
+        result: None,
+    };
+    let Some(known) = engine.store().begin_exec(&begun).await? else {
+        return Ok(None);
+    };
+    match known.result {
+        Some(result) => serde_json::from_str(&result)
+            .map(Some)
+            .map_err(EngineError::fault),
+        None if known.boot_id == boot_id => Ok(None),
+        None => Err(EngineError::Failed(format!(
+            "the container ended while {} ran, so its outcome is unknown: look before you repeat \
+             it under another name",
+            quoted(name)
+        ))),
+    }
+}
+
+fn command(
+    project: &Project,
+    params: Params,
+    workspace: &WorkspaceId,
+    process_id: String,
+) -> Result<Command> {
+    let argv = match params.command {
+        Line::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
+        Line::Program(argv) if argv.is_empty() => {
+            return Err(EngineError::invalid("`command` is an empty list"));
+        }
+        Line::Program(argv) => argv,
+    };
+    if argv.iter().any(|argument| argument.contains('\0')) {
+        return Err(EngineError::invalid("`command` contains a NUL character"));
+    }
+    let usual = [
+        (
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        ),
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+    ];
+    let mut env: BTreeMap<String, String> = usual
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    let given = params.env.unwrap_or_default();
+    for (name, value) in project.settings.env.iter().chain(&given) {
+        if name.is_empty() || name.contains(['=', '\0']) || value.reveal().contains('\0') {
+            return Err(EngineError::invalid(format!(
+                "`env`: {} is not a usable variable",
+                quoted(name)
+            )));
+        }
+        env.insert(name.clone(), value.reveal().to_owned());
+    }
+    Ok(Command {
+        process_id,
+        argv,
+        env,
+        cwd: crate::workspaces::path_in_container(workspace),
+        stdin: params.stdin.unwrap_or_default().into_bytes(),
+    })
+}
+
+fn timeout(seconds: Option<f64>) -> Result<Duration> {
+    let seconds = seconds.unwrap_or(50.0);
+    if !(seconds > 0.0 && seconds <= LONGEST) {
+        return Err(EngineError::invalid(format!(
+            "`timeout_seconds` is {seconds}; it must be more than 0 and at most {LONGEST}"
+        )));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn exec_name(name: &str) -> Result<&str> {
+    let plain = |c: u8| c.is_ascii_graphic();
+    if (1..=100).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(name);
+    }
+    Err(EngineError::invalid(format!(
+        "{} is not an `exec_id`; use 1 to 100 printable characters without spaces",
+        quoted(name)
+    )))
+}
+
+fn output(project_id: ProjectId, finished: Finished, duration: Duration) -> Output {
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Output {
+        project_id,
+        exit_code: finished.ended.map(|ended| match ended {
+            Ended::Code(code) => code,
+            // As a shell would say it.
+            Ended::Signal(signal) => 128 + signal,
+        }),
+        stdout: text(finished.stdout),
+        stderr: text(finished.stderr),
+        truncated: finished.truncated,
+        timed_out: finished.timed_out,
+        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,217 @@
+//! The connection to one supervisor: requests out, replies and exits in.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oubliette_wire::{
+    Exited, Fault, FaultKind, Lines, Message, RpcError, Supervise, Supervised, codes, methods,
+};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::{Flag, Stream, lock};
+
+/// A supervisor that does not answer a request within this time is taken for lost.
+const ANSWER: Duration = Duration::from_secs(15);
+/// Most bytes of one message from a supervisor: reports of thousands of processes fit.
+const LONGEST: usize = 4 << 20;
+const WAITING: usize = 256;
+
+/// Why a request to a supervisor failed.
+#[derive(Debug)]
+pub(crate) enum LinkError {
+    /// The connection is gone; the supervisor will be back, or the container has ended.
+    Lost,
+    /// The supervisor said no.
+    Told { kind: FaultKind, why: String },
+}
+
+type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>>>;
+
+/// A live connection to a supervisor.
+#[derive(Debug)]
+pub struct Link {
+    boot_id: String,
+    requests: mpsc::Sender<Vec<u8>>,
+    waiting: Waiting,
+    next: AtomicU64,
+    exits: watch::Sender<HashMap<String, Exited>>,
+    lost: Arc<Flag>,
+}
+
+impl Link {
+    /// Makes a link of a connection on which the supervisor has introduced itself; the future
+    /// serves it to its end.
+    pub(super) fn open(
+        hello: Supervise,
+        mut stream: Box<dyn Stream>,
+        rest: Vec<u8>,
+    ) -> (Self, impl Future<Output = ()> + Send) {
+        let (requests, mut outgoing) = mpsc::channel::<Vec<u8>>(WAITING);
+        let waiting = Waiting::default();
+        let lost = Arc::new(Flag::default());
+        let known = hello
+            .processes
+            .into_iter()
+            .filter_map(|report| report.exited);
+        let known = known
+            .map(|exited| (exited.process_id.clone(), exited))
+            .collect();
+        let exits = watch::Sender::new(known);
+        let link = Self {
+            boot_id: hello.boot_id,
+            requests,
+            waiting: waiting.clone(),
+            next: AtomicU64::new(1),
+            exits: exits.clone(),
+            lost: lost.clone(),
+        };
+        let serving = async move {
+            let greeting = Supervised {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            };
+            let greeting = serde_json::to_value(greeting).unwrap_or_default();
+            let mut out = Message::reply(Value::from(0), Ok(greeting)).line();
+            let mut lines = Lines::new(LONGEST);
+            lines.push(&rest);
+            let mut chunk = vec![0; 16 << 10];
+            loop {
+                while let Some(line) = lines.next_line() {
+                    if let Ok(line) = line {
+                        hear(&line, &waiting, &exits);
+                    }
+                }
+                if !out.is_empty() {
+                    if stream.write_all(&out).await.is_err() {
+                        break;
+                    }
+                    out.clear();
+                }
+                tokio::select! {
+                    read = stream.read(&mut chunk) => match read {
+                        Ok(0) | Err(_) => break,
+                        Ok(read) => lines.push(&chunk[..read]),
+                    },
+                    request = outgoing.recv() => match request {
+                        Some(request) => {
+                            out.extend(request);
+                            while let Ok(more) = outgoing.try_recv() {
+                                out.extend(more);
+                            }
+                        }
+                        None => break,
+                    },
+                }
+            }
+            lost.raise();
+            // Whoever waits for an answer hears that none will come.
+            lock(&waiting).clear();
+        };
+        (link, serving)
+    }
+
+    /// One life of the container: another one means that every process of before is gone.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    pub fn is_open(&self) -> bool {
+        !self.lost.is_raised()
+    }
+
+    pub(crate) async fn lost(&self) {
+        self.lost.raised().await;
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        params: &impl Serialize,
+    ) -> Result<Value, LinkError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (answer, reply) = oneshot::channel();
+        lock(&self.waiting).insert(id, answer);
+        let line = Message::request(id, method, params).line();
+        let asked = async {
+            self.requests.send(line).await.ok()?;
+            reply.await.ok()
+        };
+        let reply = tokio::select! {
+            reply = tokio::time::timeout(ANSWER, asked) => reply.ok().flatten(),
+            () = self.lost() => None,
+        };
+        lock(&self.waiting).remove(&id);
+        match reply {
+            Some(Ok(result)) => Ok(result),
+            Some(Err(error)) => {
+                let kind = error
+                    .data
+                    .and_then(|data| serde_json::from_value::<Fault>(data).ok());
+                let kind = kind.map_or(FaultKind::Other, |fault| fault.kind);
+                Err(LinkError::Told {
+                    kind,
+                    why: error.message,
+                })
+            }
+            None => Err(LinkError::Lost),
+        }
+    }
+
+    /// Says something that needs no answer.
+    pub(crate) async fn tell(&self, method: &str, params: &impl Serialize) {
+        let _ = self
+            .requests
+            .send(Message::notification(method, params).line())
+            .await;
+    }
+
+    /// How a process ended, when it has.
+    pub(crate) async fn exited(&self, process_id: &str) -> Result<Exited, LinkError> {
+        let mut exits = self.exits.subscribe();
+        tokio::select! {
+            exited = exits.wait_for(|exits| exits.contains_key(process_id)) => {
+                let exited = exited.map_err(|_| LinkError::Lost)?;
+                exited.get(process_id).cloned().ok_or(LinkError::Lost)
+            }
+            () = self.lost() => Err(LinkError::Lost),
+        }
+    }
+
+    /// Lets go of a process that has ended.
+    pub(crate) async fn forget(&self, process_id: &str) {
+        self.exits.send_if_modified(|exits| {
+            exits.remove(process_id);
+            false
+        });
+        let forget = oubliette_wire::Forget {
+            process_id: process_id.to_owned(),
+        };
+        self.tell(methods::FORGET, &forget).await;
+    }
+}
+
+/// Takes in a line from the supervisor. What makes no sense is dropped.
+fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Exited>>) {
+    let Ok(message) = serde_json::from_slice::<Message>(line) else {
+        return;
+    };
+    if message.method.as_deref() == Some(methods::EXITED) {
+        if let Ok(exited) = message.params::<Exited>() {
+            exits.send_modify(|exits| drop(exits.insert(exited.process_id.clone(), exited)));
+        }
+        return;
+    }
+    let id = message.id.as_ref().and_then(Value::as_u64);
+    let Some(answer) = id.and_then(|id| lock(waiting).remove(&id)) else {
+        return;
+    };
+    let _ = answer.send(match (message.result, message.error) {
+        (_, Some(error)) => Err(error),
+        (Some(result), None) => Ok(result),
+        (None, None) => Err(RpcError::new(codes::SHAPE, "a reply without a result")),
+    });
+}

@@ -1,0 +1,67 @@
+//! `container_logs`.
+
+use oubliette_model::{Access, Mode, ProjectId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::lifecycle::{Found, id_of};
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project, as `project_list` shows it.
+    project_id: ProjectId,
+    /// How many of the last lines (1 to 10000; 200 if absent).
+    lines: Option<u32>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    project_id: ProjectId,
+    /// `running` or `stopped`.
+    status: &'static str,
+    logs: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Logs;
+
+impl Operation for Logs {
+    const NAME: &'static str = "container_logs";
+    const ABOUT: &'static str = "Show the last lines that the container itself wrote: its start, its end, and what its \
+         supervisor complained of. Output of commands is in their results.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Changes;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::project(params.project_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+        let project_id = params.project_id;
+        let lines = params.lines.unwrap_or(200);
+        if !(1..=10_000).contains(&lines) {
+            return Err(EngineError::invalid(format!(
+                "`lines` is {lines}; it must be 1 to 10000"
+            )));
+        }
+        if engine.store().get(project_id).await?.is_none() {
+            return Err(EngineError::project_not_found(project_id));
+        }
+        let status = match engine.find_container(project_id).await? {
+            Found::Running => "running",
+            Found::Stopped => "stopped",
+        };
+        let runtime = engine.containers().runtime()?;
+        let logs = runtime.logs(&id_of(project_id), lines as usize).await?;
+        Ok(Output {
+            project_id,
+            status,
+            logs,
+        })
+    }
+}

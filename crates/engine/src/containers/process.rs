@@ -1,0 +1,302 @@
+//! A command in a container, followed to its end through any loss of the connection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oubliette_runtime::ContainerId;
+use oubliette_wire::{
+    Ack, CloseStdin, Ended, Exited, FaultKind, OpenStream, Start, StreamKind, ToSignal, methods,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::link::{Link, LinkError};
+use super::{Containers, Incoming, unreachable_container};
+use crate::{EngineError, Result};
+
+/// What is kept of each stream; the rest is counted and thrown away.
+pub(super) const KEPT: usize = 1 << 20;
+/// What the supervisor keeps for us: all that we keep, and some more while we read.
+const SPOOL: u64 = (KEPT + (256 << 10)) as u64;
+/// A supervisor whose connection broke comes back within this time, or its container has ended.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Command {
+    pub(crate) process_id: String,
+    pub(crate) argv: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) cwd: String,
+    pub(crate) stdin: Vec<u8>,
+}
+
+/// What came of it.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Finished {
+    pub(crate) ended: Option<Ended>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) truncated: bool,
+    pub(crate) timed_out: bool,
+}
+
+/// The output of one stream, so far.
+#[derive(Debug, Default)]
+struct Captured {
+    bytes: Vec<u8>,
+    offset: u64,
+    truncated: bool,
+}
+
+/// Why following a command stopped short.
+enum Trouble {
+    /// Try again on the next connection.
+    Lost,
+    Failed(EngineError),
+}
+
+impl From<LinkError> for Trouble {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Lost => Self::Lost,
+            LinkError::Told { why, .. } => Self::Failed(EngineError::Failed(why)),
+        }
+    }
+}
+
+/// Runs a command to its end, or ends it with everything it started when `timeout` is over. A
+/// command that was started under this name before is joined.
+pub(crate) async fn run(
+    containers: &Arc<Containers>,
+    container: &ContainerId,
+    command: &Command,
+    timeout: Duration,
+) -> Result<Finished> {
+    let first = containers.link(container, PATIENCE).await?;
+    let boot = first.boot_id().to_owned();
+    let deadline = tokio::time::Instant::now() + timeout;
+    if let Some(refused) = begin(&first, command).await? {
+        return Ok(refused);
+    }
+    let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
+    let mut timed_out = false;
+    let mut link = first;
+    let exited = loop {
+        let followed = follow(containers, &link, command, &mut stdout, &mut stderr);
+        let outcome = tokio::select! {
+            outcome = followed => outcome,
+            () = tokio::time::sleep_until(deadline), if !timed_out => {
+                timed_out = true;
+                kill(&link, &command.process_id).await;
+                continue;
+            }
+        };
+        match outcome {
+            Ok(exited) => break exited,
+            Err(Trouble::Failed(error)) => return Err(error),
+            Err(Trouble::Lost) => {}
+        }
+        link = containers.link(container, PATIENCE).await?;
+        if link.boot_id() != boot {
+            return Err(EngineError::Failed(
+                "the container ended while the command ran; what it did until then is done"
+                    .to_owned(),
+            ));
+        }
+    };
+    link.forget(&command.process_id).await;
+    Ok(Finished {
+        ended: (!timed_out).then_some(exited.ended),
+        truncated: stdout.truncated || stderr.truncated,
+        stdout: stdout.bytes,
+        stderr: stderr.bytes,
+        timed_out,
+    })
+}
+
+/// Starts the command; what it came to if it could not be.
+async fn begin(link: &Link, command: &Command) -> Result<Option<Finished>> {
+    let start = Start {
+        process_id: command.process_id.clone(),
+        argv: command.argv.clone(),
+        env: command.env.clone(),
+        cwd: command.cwd.clone(),
+        user: None,
+        pty: None,
+        spool_limit: SPOOL,
+        streams: Vec::new(),
+    };
+    let code = match link.ask(methods::START, &start).await {
+        Ok(_) => return Ok(None),
+        Err(LinkError::Lost) => return Err(unreachable_container()),
+        Err(LinkError::Told {
+            kind: FaultKind::NotFound,
+            why,
+        }) => (127, why),
+        Err(LinkError::Told {
+            kind: FaultKind::Denied,
+            why,
+        }) => (126, why),
+        Err(LinkError::Told { why, .. }) => return Err(EngineError::Failed(why)),
+    };
+    Ok(Some(Finished {
+        ended: Some(Ended::Code(code.0)),
+        stderr: format!("{}\n", code.1).into_bytes(),
+        ..Finished::default()
+    }))
+}
+
+/// Feeds and reads a command until it has ended and all it wrote by then is here.
+async fn follow(
+    containers: &Containers,
+    link: &Link,
+    command: &Command,
+    stdout: &mut Captured,
+    stderr: &mut Captured,
+) -> std::result::Result<Exited, Trouble> {
+    let id = &command.process_id;
+    let feeding = feed(containers, link, id, &command.stdin);
+    let reading = async {
+        let output = capture(containers, link, id, StreamKind::Stdout, stdout);
+        let errors = capture(containers, link, id, StreamKind::Stderr, stderr);
+        tokio::try_join!(output, errors)
+    };
+    let (exited, _) =
+        tokio::try_join!(async { Ok::<_, Trouble>(link.exited(id).await?) }, async {
+            let fed = async {
+                feeding.await?;
+                std::future::pending::<std::result::Result<(), Trouble>>().await
+            };
+            tokio::select! {
+                read = reading => read.map(drop),
+                fed = fed => fed,
+            }
+        },)?;
+    Ok(exited)
+}
+
+async fn open(
+    containers: &Containers,
+    link: &Link,
+    process_id: &str,
+    kind: StreamKind,
+    from: u64,
+) -> std::result::Result<Incoming, Trouble> {
+    let expected = containers.streams.expect();
+    let asked = OpenStream {
+        stream_id: expected.id.clone(),
+        process_id: process_id.to_owned(),
+        kind,
+        from,
+    };
+    link.ask(methods::OPEN_STREAM, &asked).await?;
+    expected.arrive().await.ok_or(Trouble::Lost)
+}
+
+/// Reads a stream until it ends, or until all that the command wrote before its own end is here.
+async fn capture(
+    containers: &Containers,
+    link: &Link,
+    process_id: &str,
+    kind: StreamKind,
+    captured: &mut Captured,
+) -> std::result::Result<(), Trouble> {
+    let mut incoming = open(containers, link, process_id, kind, captured.offset).await?;
+    if incoming.from > captured.offset {
+        // Joined late: what came before was given to a caller that is gone.
+        captured.truncated = true;
+        captured.offset = incoming.from;
+    }
+    captured.take(&incoming.rest);
+    let mut chunk = vec![0; 64 << 10];
+    let mut end = None;
+    while end.is_none_or(|end| captured.offset < end) {
+        tokio::select! {
+            read = incoming.stream.read(&mut chunk) => {
+                let read = read.map_err(|_| Trouble::Lost)?;
+                if read == 0 {
+                    // The end of the stream, or of the connection; only the supervisor knows.
+                    let exited = link.exited(process_id).await?;
+                    return match captured.offset >= end_of(&exited, kind) {
+                        true => Ok(()),
+                        false => Err(Trouble::Lost),
+                    };
+                }
+                captured.take(&chunk[..read]);
+                if captured.truncated {
+                    // What is kept is kept here; the rest need not wait for us.
+                    let process_id = process_id.to_owned();
+                    let ack = Ack { process_id, kind, offset: captured.offset };
+                    link.tell(methods::ACK, &ack).await;
+                }
+            }
+            exited = link.exited(process_id), if end.is_none() => {
+                end = Some(end_of(&exited?, kind));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn end_of(exited: &Exited, kind: StreamKind) -> u64 {
+    match kind {
+        StreamKind::Stderr => exited.stderr_end,
+        StreamKind::Stdout | StreamKind::Stdin => exited.stdout_end,
+    }
+}
+
+async fn feed(
+    containers: &Containers,
+    link: &Link,
+    process_id: &str,
+    input: &[u8],
+) -> std::result::Result<(), Trouble> {
+    if !input.is_empty() {
+        let mut incoming = open(containers, link, process_id, StreamKind::Stdin, 0).await?;
+        // Bytes that the supervisor has already are skipped by it.
+        incoming
+            .stream
+            .write_all(input)
+            .await
+            .map_err(|_| Trouble::Lost)?;
+        incoming
+            .stream
+            .shutdown()
+            .await
+            .map_err(|_| Trouble::Lost)?;
+        let close = CloseStdin {
+            process_id: process_id.to_owned(),
+            at: input.len() as u64,
+        };
+        link.tell(methods::CLOSE_STDIN, &close).await;
+        // Held open until the supervisor has read it all and leaves.
+        let _ = incoming.stream.read(&mut [0; 1]).await;
+        return Ok(());
+    }
+    let close = CloseStdin {
+        process_id: process_id.to_owned(),
+        at: 0,
+    };
+    link.tell(methods::CLOSE_STDIN, &close).await;
+    Ok(())
+}
+
+async fn kill(link: &Link, process_id: &str) {
+    let signal = ToSignal {
+        process_id: process_id.to_owned(),
+        signal: 9,
+        tree: true,
+    };
+    let _ = link.ask(methods::SIGNAL, &signal).await;
+}
+
+impl Captured {
+    fn take(&mut self, bytes: &[u8]) {
+        self.offset += bytes.len() as u64;
+        let room = KEPT - self.bytes.len();
+        self.truncated |= bytes.len() > room;
+        self.bytes
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}

@@ -1,0 +1,54 @@
+//! `container_stop`.
+
+use oubliette_model::{Access, Mode, ProjectId};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project, as `project_list` shows it.
+    project_id: ProjectId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    project_id: ProjectId,
+    /// `stopped`.
+    status: &'static str,
+    /// False if it did not run.
+    stopped: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Stop;
+
+impl Operation for Stop {
+    const NAME: &'static str = "container_stop";
+    const ABOUT: &'static str = "Stop the container of a project and everything that runs in it. Its files stay; the next \
+         use starts it again.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Destroys;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::project(params.project_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+        let project_id = params.project_id;
+        if engine.store().get(project_id).await?.is_none() {
+            return Err(EngineError::project_not_found(project_id));
+        }
+        let stopped = engine.stop_container(project_id).await?;
+        Ok(Output {
+            project_id,
+            status: "stopped",
+            stopped,
+        })
+    }
+}

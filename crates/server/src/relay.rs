@@ -1,0 +1,216 @@
+//! The relay: the door of each container, a unix socket in a directory that only it sees.
+//!
+//! Which container is at a door is known from the door, not from what it says. Everything that
+//! comes through is bounded in size and time before anybody looks at it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oubliette_engine::{Doors, Engine, EngineError, Incoming};
+use oubliette_runtime::ContainerId;
+use oubliette_wire::{Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use rustix::fs::{Mode, OFlags};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+const SOCKET: &str = "relay.sock";
+/// Whoever connects says who it is within this time.
+const INTRODUCTION: Duration = Duration::from_secs(10);
+/// Most bytes of an introduction: a supervisor's report of thousands of processes fits.
+const LONGEST: usize = 4 << 20;
+/// Connections of one container at once.
+const CONNECTIONS: usize = 512;
+
+/// All open doors.
+#[derive(Debug)]
+pub struct Relay {
+    engine: Engine,
+    open: Mutex<HashMap<ContainerId, CancellationToken>>,
+    closing: CancellationToken,
+}
+
+impl Relay {
+    pub fn new(engine: Engine, closing: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            open: Mutex::default(),
+            closing,
+        })
+    }
+}
+
+/// The engine opens doors through this.
+#[derive(Debug)]
+pub struct Doorkeeper(pub Arc<Relay>);
+
+#[async_trait]
+impl Doors for Doorkeeper {
+    async fn open(&self, container: &ContainerId, directory: &Path) -> io::Result<()> {
+        let relay = &self.0;
+        let mut open = relay.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.contains_key(container) {
+            return Ok(());
+        }
+        let listener = bind(directory)?;
+        let closed = relay.closing.child_token();
+        open.insert(container.clone(), closed.clone());
+        tokio::spawn(admit(relay.clone(), container.clone(), listener, closed));
+        Ok(())
+    }
+
+    fn close(&self, container: &ContainerId) {
+        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(closed) = open.remove(container) {
+            closed.cancel();
+        }
+    }
+}
+
+/// Binds the socket of a directory. The path of a socket ends at 107 bytes and that of a data
+/// directory does not, so the directory is named by its descriptor.
+fn bind(directory: &Path) -> io::Result<UnixListener> {
+    let socket = directory.join(SOCKET);
+    match std::fs::remove_file(&socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(short(directory)?.path())?;
+    // Ids inside a container are not ours; the directory's parent keeps everybody else out.
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// A short way to a directory, for as long as it is held.
+struct Short {
+    _directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl Short {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn short(directory: &Path) -> io::Result<Short> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(directory, flags, Mode::empty())?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", fd.as_raw_fd()));
+    Ok(Short {
+        _directory: fd,
+        path,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn short(directory: &Path) -> io::Result<Short> {
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(directory, flags, Mode::empty())?;
+    Ok(Short {
+        _directory: fd,
+        path: directory.join(SOCKET),
+    })
+}
+
+async fn admit(
+    relay: Arc<Relay>,
+    container: ContainerId,
+    listener: UnixListener,
+    closed: CancellationToken,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = tokio::select! {
+            place = places.clone().acquire_owned() => place,
+            () = closed.cancelled() => return,
+        };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = closed.cancelled() => return,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            tokio::select! {
+                () = receive(&relay.engine, &container, stream) => {}
+                () = closed.cancelled() => {}
+            }
+        });
+    }
+}
+
+/// Hears who is there and leads it on.
+async fn receive(engine: &Engine, container: &ContainerId, mut stream: UnixStream) {
+    let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut stream)).await;
+    let Ok(Some((message, rest))) = introduced else {
+        return;
+    };
+    let refusal = match message.method.as_deref() {
+        Some(methods::SUPERVISE) => match message.params::<Supervise>() {
+            Ok(hello) => {
+                let stream = Box::new(stream);
+                match engine.supervise(container, hello, stream, rest).await {
+                    Ok(()) | Err(EngineError::Fault(_)) => {}
+                    Err(_) => tracing::warn!(%container, "a supervisor showed a wrong key"),
+                }
+                return;
+            }
+            Err(error) => error,
+        },
+        Some(methods::STREAM) => match message.params::<Opened>() {
+            Ok(opened) => {
+                let incoming = Incoming {
+                    from: opened.from,
+                    stream: Box::new(stream),
+                    rest,
+                };
+                engine.deliver_stream(&opened.stream_id, incoming);
+                return;
+            }
+            Err(error) => error,
+        },
+        Some(other) => RpcError::new(codes::METHOD, format!("there is no method `{other}`")),
+        None => RpcError::new(codes::SHAPE, "that is not a JSON-RPC request"),
+    };
+    let reply = Message::reply(message.id.unwrap_or(Value::Null), Err(refusal));
+    let _ = stream.write_all(&reply.line()).await;
+}
+
+/// The first line, and what came after it. Anything that is not one is answered and ends it.
+async fn introduction(stream: &mut UnixStream) -> Option<(Message, Vec<u8>)> {
+    let mut lines = Lines::new(LONGEST);
+    let mut chunk = [0; 4096];
+    loop {
+        if let Some(line) = lines.next_line() {
+            let parsed = line
+                .ok()
+                .and_then(|line| serde_json::from_slice(&line).ok());
+            let Some(message) = parsed else {
+                let error = RpcError::new(codes::PARSE, "that is not a JSON-RPC message");
+                let _ = stream
+                    .write_all(&Message::reply(Value::Null, Err(error)).line())
+                    .await;
+                return None;
+            };
+            return Some((message, lines.into_rest()));
+        }
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => lines.push(&chunk[..read]),
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Commands in real containers, with every runtime that must be there.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Modern, Server, runtimes, server_with};
+
+async fn exec(admin: &Modern, project: &str, command: Value) -> Value {
+    exec_with(admin, project, json!({ "command": command })).await
+}
+
+async fn exec_with(admin: &Modern, project: &str, mut parameters: Value) -> Value {
+    parameters["project_id"] = json!(project);
+    admin.call("container_exec", parameters).await.ok().clone()
+}
+
+#[tokio::test]
+async fn a_command_runs_with_its_input_environment_and_workspace() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let result = exec(&admin, &id, json!("echo out; echo err >&2; exit 3")).await;
+        assert_eq!(
+            (&result["stdout"], &result["stderr"], &result["exit_code"]),
+            (&json!("out\n"), &json!("err\n"), &json!(3)),
+            "{runtime}"
+        );
+        let listed = exec(&admin, &id, json!(["echo", "a b", "$HOME"])).await;
+        assert_eq!(listed["stdout"], "a b $HOME\n");
+        let parameters = json!({ "command": "cat; echo $A", "stdin": "in\n", "env": { "A": "1" } });
+        assert_eq!(
+            exec_with(&admin, &id, parameters).await["stdout"],
+            "in\n1\n"
+        );
+        let place = exec(&admin, &id, json!("pwd; echo hello > file")).await;
+        assert_eq!(place["stdout"], "/workspace\n", "{place}");
+        let file = server.workspace(&id).join("file");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "hello\n");
+        let other = json!({ "command": "pwd", "workspace_id": "two", "create_workspace": true });
+        assert_eq!(
+            exec_with(&admin, &id, other).await["stdout"],
+            "/workspaces/two\n"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_start_what_ends_by_a_signal_and_what_never_ends() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let missing = exec(&admin, &id, json!(["/no/such/program"])).await;
+        assert_eq!(missing["exit_code"], 127, "{missing}");
+        assert!(
+            missing["stderr"]
+                .as_str()
+                .unwrap()
+                .contains("/no/such/program")
+        );
+        let denied = exec(&admin, &id, json!(["/etc"])).await;
+        assert_eq!(denied["exit_code"], 126, "{denied}");
+        let killed = exec(&admin, &id, json!("kill -9 $$")).await;
+        assert_eq!(killed["exit_code"], 137, "{killed}");
+
+        let slow =
+            json!({ "command": "echo begun; trap '' TERM; sleep 1000", "timeout_seconds": 0.5 });
+        let started = Instant::now();
+        let ended = exec_with(&admin, &id, slow).await;
+        assert_eq!(
+            (&ended["timed_out"], &ended["exit_code"]),
+            (&json!(true), &Value::Null)
+        );
+        assert_eq!(ended["stdout"], "begun\n");
+        assert!(started.elapsed() < Duration::from_secs(20));
+        let left = exec(
+            &admin,
+            &id,
+            json!("ps 2>/dev/null | grep -c 'sleep 100[0]'; true"),
+        )
+        .await;
+        assert!(
+            left["stdout"].as_str().unwrap().trim().starts_with('0'),
+            "{runtime} {left}"
+        );
+
+        let started = Instant::now();
+        let behind = exec(&admin, &id, json!("sleep 300 & echo done")).await;
+        assert_eq!(
+            (&behind["stdout"], &behind["exit_code"]),
+            (&json!("done\n"), &json!(0))
+        );
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "a child held the command open"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_output_is_cut_at_a_mebibyte_and_says_so() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let flood = exec(
+            &admin,
+            &id,
+            json!("head -c 50000000 /dev/zero | tr '\\0' x; exit 4"),
+        )
+        .await;
+        assert_eq!(flood["exit_code"], 4);
+        assert_eq!(flood["truncated"], true);
+        assert_eq!(flood["stdout"].as_str().unwrap().len(), 1 << 20);
+    }
+}
+
+#[tokio::test]
+async fn a_command_goes_on_while_the_server_is_killed_and_every_line_arrives_once() {
+    for runtime in runtimes() {
+        let mut server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        exec(&admin, &id, json!("true")).await;
+        let script = "i=0; while [ $i -lt 10000 ]; do echo $i; i=$((i+1)); \
+                      [ $((i % 100)) = 0 ] && sleep 0.02; done; echo end > finished; true";
+        let call = json!({
+            "project_id": id, "command": script, "exec_id": "count", "timeout_seconds": 120,
+        });
+        let running = tokio::spawn({
+            let (admin, call) = (admin.clone(), call.clone());
+            async move {
+                let request = json!({ "name": "container_exec", "arguments": call });
+                admin.try_send("tools/call", request).await
+            }
+        });
+        // Killed twice in the middle, and each time the caller simply asks again.
+        for _ in 0..2 {
+            exec(&server.admin(), &id, json!("sleep 0.4")).await;
+            server.kill();
+            server.start_again();
+        }
+        let _ = running.await;
+        let joined = server.admin().call("container_exec", call.clone()).await;
+        let expected: String = (0..10_000).map(|n| format!("{n}\n")).collect();
+        assert!(
+            joined.ok()["stdout"] == json!(expected),
+            "{runtime}: lines were lost or doubled"
+        );
+        assert_eq!(joined.ok()["exit_code"], 0);
+        let again = server.admin().call("container_exec", call).await;
+        assert_eq!(again.ok(), joined.ok(), "a repeated call joins the first");
+    }
+}
+
+#[tokio::test]
+async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goes() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let project = json!({ "project_id": id });
+        let started = admin.call("container_start", project.clone()).await;
+        assert_eq!(started.ok()["started"], true);
+        assert_eq!(started.ok()["runtime"], json!(runtime));
+        assert_eq!(
+            admin.call("container_start", project.clone()).await.ok()["started"],
+            false
+        );
+        exec(&admin, &id, json!("echo kept > /root/note; echo x > here")).await;
+        assert_eq!(
+            admin.call("container_stop", project.clone()).await.ok()["stopped"],
+            true
+        );
+        assert_eq!(
+            admin.call("container_stop", project.clone()).await.ok()["stopped"],
+            false
+        );
+        assert_eq!(
+            exec(&admin, &id, json!("cat /root/note here")).await["stdout"],
+            "kept\nx\n"
+        );
+        admin.call("container_logs", project.clone()).await.ok();
+        admin.call("project_delete", project).await.ok();
+        let entries = std::fs::read_dir(server.home().join("run/c"))
+            .unwrap()
+            .count();
+        assert_eq!(entries, 0, "{runtime}");
+        assert!(!server.home().join("projects").join(&id).exists());
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        exec(&admin, &id, json!("true")).await;
+        let socket = server
+            .home()
+            .join("run/c")
+            .join(id.replace('-', ""))
+            .join("relay.sock");
+        let ask = |line: &str| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(line.as_bytes()).unwrap();
+            let mut reply = String::new();
+            BufReader::new(stream).read_line(&mut reply).unwrap();
+            reply
+        };
+        assert!(ask("garbage\n").contains("-32700"));
+        assert!(ask("{\"id\":1,\"method\":\"fly\"}\n").contains("-32601"));
+        let wrong = format!(
+            "{{\"id\":0,\"method\":\"supervise\",\"params\":{{\"container_id\":\"{}\",\
+             \"container_key\":\"oub_wrong\",\"boot_id\":\"x\"}}}}\n",
+            id.replace('-', "")
+        );
+        assert_eq!(ask(&wrong), "", "a wrong key is shown the door");
+        let half = UnixStream::connect(&socket).unwrap();
+        assert_eq!(
+            exec(&admin, &id, json!("echo fine")).await["stdout"],
+            "fine\n"
+        );
+        drop(half);
+    }
+}
+
+#[tokio::test]
+async fn without_a_runtime_the_error_says_so_and_projects_work() {
+    let server = server_with("none", "");
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    let refused = admin
+        .call("container_start", json!({ "project_id": id }))
+        .await;
+    assert!(
+        refused.sentence().contains("none"),
+        "{}",
+        refused.sentence()
+    );
+    admin
+        .call("project_delete", json!({ "project_id": id }))
+        .await
+        .ok();
+}
+
+#[tokio::test]
+async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
+    for runtime in runtimes() {
+        let server: Server = server_with(&runtime, "[containers]\nidle_seconds = 1\n");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        exec(&admin, &id, json!("true")).await;
+        let stopped = async {
+            loop {
+                let logs = admin
+                    .call("container_logs", json!({ "project_id": id }))
+                    .await;
+                if logs.ok()["status"] == "stopped" {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), stopped)
+            .await
+            .expect("it never stops");
+        assert_eq!(
+            exec(&admin, &id, json!("echo back")).await["stdout"],
+            "back\n"
+        );
+    }
+}

@@ -4,9 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use oubliette_engine::{
-    AuditSettings, Engine, Limits, Minted, ProjectRules, Settings, ToolSettings,
-};
+use oubliette_engine::{Engine, Minted, Settings};
 use oubliette_model::Scope;
 use oubliette_server::ServerSettings;
 use oubliette_store::Store;

@@ -22,6 +22,10 @@ use std::process::ExitCode;
 
 /// Runs the command line and returns its exit code: 1 for a failure, 2 for wrong usage.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
+    // Before anything else starts a thread: the launcher of sandboxes must have only one.
+    if let Some(code) = oubliette_sandbox::launcher_main() {
+        return code;
+    }
     // Containers get this same file under another name.
     let name = arguments.first().map(Path::new).and_then(Path::file_name);
     if name == Some("oubliette-client".as_ref()) {

@@ -6,6 +6,7 @@
 
 mod capabilities;
 mod error;
+mod sandbox;
 mod spec;
 
 use std::fmt::Debug;
@@ -15,6 +16,7 @@ use async_trait::async_trait;
 
 pub use capabilities::{Capabilities, Enforcement, Networks};
 pub use error::{Result, RuntimeError};
+pub use sandbox::Sandbox;
 pub use spec::{
     ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State, Status,
 };

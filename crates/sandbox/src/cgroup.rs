@@ -1,0 +1,260 @@
+//! Limits on memory, processor time and processes by control groups, version 1 and 2 alike: each
+//! controller is used where it is mounted. Where a limit cannot be set the reason is reported.
+
+mod find;
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::mounts;
+use crate::report::{Applied, LimitsApplied};
+use crate::spec::Limits;
+
+const PERIOD_US: u64 = 100_000;
+const MIN_QUOTA_US: u64 = 1_000;
+
+/// Controllers in the order they are set up.
+const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+
+/// The groups a sandbox is going to have. Making one writes nothing.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    groups: Vec<Group>,
+    pub(crate) applied: LimitsApplied,
+}
+
+#[derive(Debug)]
+struct Group {
+    version: Version,
+    path: PathBuf,
+    controllers: Vec<&'static str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Plan {
+    /// Finds where the groups for these limits would be.
+    pub(crate) fn new(name: &str, limits: &Limits) -> Self {
+        let mut plan = Self {
+            groups: Vec::new(),
+            applied: LimitsApplied::default(),
+        };
+        let hierarchies = find::hierarchies();
+        for controller in CONTROLLERS {
+            if !is_asked(controller, limits) {
+                continue;
+            }
+            match hierarchies.parent_of(controller) {
+                Ok((version, parent)) => plan.add(version, parent.join(name), controller),
+                Err(reason) => plan.set(controller, Applied::NotEnforced { reason }),
+            }
+        }
+        plan
+    }
+
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.groups.iter().map(|group| group.path.clone()).collect()
+    }
+
+    /// Makes the groups and sets the limits. What fails is reported in `applied`.
+    pub(crate) fn create(&mut self, limits: &Limits) {
+        for index in 0..self.groups.len() {
+            let group = &self.groups[index];
+            let (version, path) = (group.version, group.path.clone());
+            let controllers = group.controllers.clone();
+            let made = prepare(version, &path, &controllers);
+            for controller in controllers {
+                let result = match &made {
+                    Ok(()) => set_limit(version, &path, controller, limits),
+                    Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                };
+                let applied = match (result, version) {
+                    (Ok(()), Version::One) => Applied::CgroupV1,
+                    (Ok(()), Version::Two) => Applied::CgroupV2,
+                    (Err(error), _) => Applied::NotEnforced {
+                        reason: format!("cgroup {}: {error}", path.display()),
+                    },
+                };
+                self.set(controller, applied);
+            }
+        }
+    }
+
+    /// Moves the calling process into the groups of version 1; its children are born there.
+    pub(crate) fn join(&mut self) {
+        for index in 0..self.groups.len() {
+            let group = &self.groups[index];
+            if group.version == Version::Two {
+                continue;
+            }
+            if let Err(error) = fs::write(group.path.join("cgroup.procs"), "0") {
+                let reason = format!("cannot enter cgroup {}: {error}", group.path.display());
+                self.fail(index, &reason);
+            }
+        }
+    }
+
+    /// The group of version 2, into which a child can be cloned.
+    pub(crate) fn unified(&self) -> Option<OwnedFd> {
+        let group = self
+            .groups
+            .iter()
+            .find(|group| group.version == Version::Two)?;
+        mounts::open_directory(&group.path).ok()
+    }
+
+    /// Notes that the kernel refused to clone into the group of version 2.
+    pub(crate) fn unified_refused(&mut self, error: &io::Error) {
+        let reason = format!("cannot start in the cgroup: {error}");
+        for index in 0..self.groups.len() {
+            if self.groups[index].version == Version::Two {
+                self.fail(index, &reason);
+            }
+        }
+    }
+
+    fn add(&mut self, version: Version, path: PathBuf, controller: &'static str) {
+        match self.groups.iter_mut().find(|group| group.path == path) {
+            Some(group) => group.controllers.push(controller),
+            None => self.groups.push(Group {
+                version,
+                path,
+                controllers: vec![controller],
+            }),
+        }
+    }
+
+    fn fail(&mut self, index: usize, reason: &str) {
+        for controller in self.groups[index].controllers.clone() {
+            let reason = reason.to_owned();
+            self.set(controller, Applied::NotEnforced { reason });
+        }
+    }
+
+    fn set(&mut self, controller: &str, applied: Applied) {
+        match controller {
+            "memory" => self.applied.memory = applied,
+            "pids" => self.applied.processes = applied,
+            _ => self.applied.cpus = applied,
+        }
+    }
+}
+
+fn is_asked(controller: &str, limits: &Limits) -> bool {
+    match controller {
+        "memory" => limits.memory_bytes.is_some(),
+        "pids" => limits.processes.is_some(),
+        _ => limits.cpus.is_some(),
+    }
+}
+
+fn prepare(version: Version, path: &Path, controllers: &[&str]) -> io::Result<()> {
+    if version == Version::Two
+        && let Some(parent) = path.parent()
+    {
+        find::enable_controllers(parent, controllers)?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn set_limit(version: Version, path: &Path, controller: &str, limits: &Limits) -> io::Result<()> {
+    let write = |file: &str, value: String| fs::write(path.join(file), value);
+    let quota = |cpus: f64| ((cpus * PERIOD_US as f64) as u64).max(MIN_QUOTA_US);
+    match (controller, version) {
+        ("memory", Version::One) => {
+            let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
+            write("memory.limit_in_bytes", bytes.clone())?;
+            // Absent where the kernel does not account for swap.
+            ignore_missing(write("memory.memsw.limit_in_bytes", bytes))
+        }
+        ("memory", Version::Two) => {
+            let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
+            write("memory.max", bytes)?;
+            ignore_missing(write("memory.swap.max", "0".to_owned()))?;
+            // One process too big must not take the whole sandbox with it.
+            ignore_missing(write("memory.oom.group", "0".to_owned()))
+        }
+        ("pids", _) => write("pids.max", limits.processes.unwrap_or(u64::MAX).to_string()),
+        (_, Version::One) => {
+            write("cpu.cfs_period_us", PERIOD_US.to_string())?;
+            let cpus = limits.cpus.unwrap_or(1.0);
+            write("cpu.cfs_quota_us", quota(cpus).to_string())
+        }
+        (_, Version::Two) => {
+            let cpus = limits.cpus.unwrap_or(1.0);
+            write("cpu.max", format!("{} {PERIOD_US}", quota(cpus)))
+        }
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes groups whose processes are dead. The kernel needs some milliseconds to notice that, so
+/// this tries until `patience` is over.
+pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
+    let until = Instant::now() + patience;
+    for path in paths {
+        let mut pause = Duration::from_micros(200);
+        loop {
+            match fs::remove_dir(path) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+                Err(error) if Instant::now() >= until => return Err(error),
+                Err(_) => {
+                    remove_children(path);
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Groups that something inside made below its own; there are none without a delegated tree.
+fn remove_children(path: &Path) {
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_children(&entry.path());
+            // A group in use stays, and the attempt on its parent says so.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// What limits this process could set, for people.
+pub(crate) fn describe() -> Vec<(&'static str, Result<String, String>)> {
+    let hierarchies = find::hierarchies();
+    CONTROLLERS
+        .iter()
+        .map(|controller| {
+            let found = hierarchies
+                .parent_of(controller)
+                .and_then(|(version, parent)| {
+                    let number = if version == Version::One { 1 } else { 2 };
+                    match rustix::fs::access(&parent, rustix::fs::Access::WRITE_OK) {
+                        Ok(()) => Ok(format!("cgroup v{number} at {}", parent.display())),
+                        Err(error) => {
+                            Err(format!("cgroup v{number} at {}: {error}", parent.display()))
+                        }
+                    }
+                });
+            (*controller, found)
+        })
+        .collect()
+}

@@ -1,0 +1,46 @@
+//! What can go wrong, as far as a caller can act on it.
+
+use std::io;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The specification cannot mean anything.
+    #[error("sandbox specification is invalid: {0}")]
+    Invalid(String),
+    #[error("sandbox is already running as process {pid}")]
+    AlreadyRunning { pid: i32 },
+    #[error("sandbox is still running as process {pid}")]
+    StillRunning { pid: i32 },
+    /// One step of building the sandbox was refused; nothing of it is left.
+    #[error("sandbox could not be launched: {step}")]
+    Step {
+        step: String,
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher ended without an answer; nothing of the sandbox is left.
+    #[error("sandbox launcher ended without an answer: {0}")]
+    Launcher(String),
+    #[error("sandbox did not come up within {0} seconds")]
+    Deadline(u64),
+    #[error("{what}")]
+    Io {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the embedded sandbox needs Linux")]
+    Unsupported,
+}
+
+impl Error {
+    #[cfg(target_os = "linux")]
+    pub(crate) fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        Self::Io {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}

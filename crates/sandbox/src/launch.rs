@@ -1,0 +1,160 @@
+//! The outside half of starting a sandbox: runs the launcher with the specification, waits for its
+//! answer no longer than the deadline, and clears up after every failure.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::remove::clear_leftovers;
+use crate::running::{Running, running};
+use crate::{Error, Result, Spec};
+
+/// How long a launch may take. A loaded machine needs a fraction of a second.
+const DEADLINE: Duration = Duration::from_secs(30);
+const MAX_ANSWER: u64 = 64 * 1024;
+
+/// The name of the file below the state directory that PID 1 writes its output to.
+pub(crate) const LOG: &str = "init.log";
+/// The directory below the state directory on which a launch builds; always empty for the host.
+pub(crate) const MOUNT_POINT: &str = "root";
+/// The first argument that makes a binary the launcher.
+pub(crate) const LAUNCH_ARGUMENT: &str = "sandbox-launch";
+
+/// What the launcher says on its standard output.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Up,
+    Failed(Failure),
+}
+
+/// A step that was refused.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Failure {
+    pub(crate) step: String,
+    pub(crate) errno: i32,
+}
+
+/// Starts a sandbox and returns when its PID 1 has been executed. `launcher` is a binary whose
+/// `main` begins with [`crate::launcher_main`]. On failure nothing is left but the directories.
+pub fn launch(spec: &Spec, launcher: &Path) -> Result<Running> {
+    spec.validate()?;
+    if let Some(running) = running(&spec.state_dir) {
+        return Err(Error::AlreadyRunning { pid: running.pid() });
+    }
+    clear_leftovers(&spec.state_dir)?;
+    let mut child = start(spec, launcher)?;
+    let result = await_answer(&mut child).and_then(|()| {
+        running(&spec.state_dir).ok_or_else(|| {
+            Error::Launcher(format!(
+                "PID 1 ended at once{}",
+                log_excerpt(&spec.state_dir)
+            ))
+        })
+    });
+    if result.is_err() {
+        // It may have ended already; what it has started dies with it.
+        let _ = child.kill();
+    }
+    child
+        .wait()
+        .map_err(|source| Error::io("failed to wait for the sandbox launcher", source))?;
+    if result.is_err() {
+        clear_leftovers(&spec.state_dir)?;
+    }
+    result
+}
+
+fn start(spec: &Spec, launcher: &Path) -> Result<Child> {
+    for dir in [
+        &spec.state_dir,
+        &spec.layers_dir,
+        &spec.state_dir.join(MOUNT_POINT),
+    ] {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(|source| Error::io(format!("failed to make {}", dir.display()), source))?;
+    }
+    let log_path = spec.state_dir.join(LOG);
+    let log = File::create(&log_path)
+        .map_err(|source| Error::io(format!("failed to make {}", log_path.display()), source))?;
+    let spec = in_memory(spec)
+        .map_err(|source| Error::io("failed to hand over the specification", source))?;
+    // A file in memory rather than a pipe: nothing blocks when the launcher does not read it.
+    Command::new(launcher)
+        .arg(LAUNCH_ARGUMENT)
+        .env_clear()
+        .current_dir("/")
+        .stdin(spec)
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|source| Error::io(format!("failed to start {}", launcher.display()), source))
+}
+
+fn in_memory(spec: &Spec) -> std::io::Result<File> {
+    let fd: OwnedFd = rustix::fs::memfd_create("spec", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(&serde_json::to_vec(spec)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn await_answer(child: &mut Child) -> Result<()> {
+    let Some(mut stdout) = child.stdout.take() else {
+        return Err(Error::Launcher("no output".to_owned()));
+    };
+    let until = Instant::now() + DEADLINE;
+    let mut answer = Vec::new();
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Deadline(DEADLINE.as_secs()));
+        }
+        let timeout = Timespec::try_from(left).ok();
+        let ready = poll(&mut [PollFd::new(&stdout, PollFlags::IN)], timeout.as_ref());
+        if !matches!(ready, Ok(count) if count > 0) {
+            continue;
+        }
+        let mut chunk = [0; 4096];
+        let len = stdout
+            .read(&mut chunk)
+            .map_err(|source| Error::io("failed to read the launcher's answer", source))?;
+        answer.extend_from_slice(&chunk[..len]);
+        if len == 0 || answer.len() as u64 > MAX_ANSWER {
+            break;
+        }
+    }
+    match serde_json::from_slice(&answer) {
+        Ok(Answer::Up) => Ok(()),
+        Ok(Answer::Failed(failure)) => Err(Error::Step {
+            step: failure.step,
+            source: std::io::Error::from_raw_os_error(failure.errno),
+        }),
+        Err(_) => Err(Error::Launcher(
+            String::from_utf8_lossy(&answer[..answer.len().min(200)]).into_owned(),
+        )),
+    }
+}
+
+/// What PID 1 said before it died, as far as it helps.
+fn log_excerpt(state_dir: &Path) -> String {
+    let mut text = String::new();
+    if let Ok(file) = File::open(state_dir.join(LOG)) {
+        // An unreadable log only makes the message shorter.
+        let _ = file.take(500).read_to_string(&mut text);
+    }
+    match text.trim() {
+        "" => String::new(),
+        said => format!(": {said}"),
+    }
+}

@@ -1,0 +1,337 @@
+//! The launcher: a single-threaded process with an empty environment that builds one sandbox and
+//! exits. As root it mounts the root filesystem itself, before the sandbox's user namespace is
+//! entered; without root everything happens in that namespace.
+//!
+//! Whatever happens to it, nothing stays behind: mounts live in namespaces that die with their
+//! last process, the child dies with the launcher until it is told to go on, and control groups
+//! are in the record before they exist.
+
+mod bwrap;
+mod channel;
+mod dev;
+mod hosts;
+pub(crate) mod ids;
+mod inside;
+mod landlock;
+mod mask;
+mod overlay;
+mod privileges;
+mod rootfs;
+mod seccomp;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+
+use rustix::mount::MountPropagationFlags;
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::UnshareFlags;
+
+use crate::cgroup;
+use crate::launch::{Answer, Failure, LAUNCH_ARGUMENT};
+use crate::record::{Process, Record};
+use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
+use crate::spec::{Method, Network, Spec};
+use crate::sys::{self, Cloned};
+use channel::FromChild;
+
+/// The first argument that makes a binary a PID 1 which only waits, for probes.
+pub(crate) const IDLE_ARGUMENT: &str = "sandbox-idle";
+const MAX_SPEC: u64 = 4 << 20;
+
+/// A failed step, on its way to whoever asked for the sandbox.
+pub(crate) type Attempt<T> = Result<T, Failure>;
+
+/// Names the step that a system call was part of.
+pub(crate) trait At<T> {
+    fn at(self, step: impl Into<String>) -> Attempt<T>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, step: impl Into<String>) -> Attempt<T> {
+        self.map_err(|error| Failure {
+            step: step.into(),
+            errno: error.into().raw_os_error().unwrap_or(libc::EIO),
+        })
+    }
+}
+
+/// Must be the first call of `main` in a binary that is used as a launcher. Does nothing and
+/// returns `None` unless the arguments say that this process is one.
+pub fn launcher_main() -> Option<ExitCode> {
+    match std::env::args_os().nth(1)?.to_str()? {
+        LAUNCH_ARGUMENT => Some(run()),
+        IDLE_ARGUMENT => Some(idle()),
+        _ => None,
+    }
+}
+
+/// A PID 1 that ends when asked to.
+fn idle() -> ExitCode {
+    crate::process::wait_for_termination();
+    ExitCode::SUCCESS
+}
+
+fn run() -> ExitCode {
+    // SAFETY: this is the first thing the program does; nothing owns a descriptor but the standard
+    // three.
+    let closed = unsafe { sys::close_from(3) };
+    sys::reset_signals();
+    sys::ignore_broken_pipes();
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    // Refused only to a process that already leads a group, which is as good.
+    let _ = rustix::process::setsid();
+    let result = closed
+        .at("close inherited files")
+        .and_then(|()| read_spec())
+        .and_then(|spec| match &spec.method {
+            Method::Native => native(&spec),
+            Method::Bwrap { program } => bwrap::launch(&spec, program),
+        });
+    let (answer, code) = match result {
+        Ok(()) => (Answer::Up, ExitCode::SUCCESS),
+        Err(failure) => (Answer::Failed(failure), ExitCode::FAILURE),
+    };
+    // Nobody may be left to read it; the record says the same.
+    if let Ok(answer) = serde_json::to_vec(&answer) {
+        let _ = io::stdout().write_all(&answer);
+    }
+    code
+}
+
+fn read_spec() -> Attempt<Spec> {
+    let mut json = Vec::new();
+    io::stdin()
+        .take(MAX_SPEC)
+        .read_to_end(&mut json)
+        .at("read the specification")?;
+    let spec: Spec = serde_json::from_slice(&json)
+        .map_err(io::Error::from)
+        .at("read the specification")?;
+    let invalid = spec
+        .validate()
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
+    invalid.at("check the specification")?;
+    Ok(spec)
+}
+
+/// What a launch has to know from end to end.
+pub(crate) struct Launch<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) ids: Ids,
+    /// The sandbox's user namespace, where its ids are shifted.
+    pub(crate) userns: Option<OwnedFd>,
+}
+
+impl Launch<'_> {
+    /// The sandbox's root, as the process sees it that builds the root filesystem.
+    pub(crate) fn owner(&self) -> (u32, u32) {
+        match self.ids {
+            // Built from within the user namespace.
+            Ids::Single { .. } => (0, 0),
+            ids => ids.owner(),
+        }
+    }
+}
+
+/// What building the root filesystem came to.
+pub(crate) type Directories = Vec<(std::path::PathBuf, Sharing)>;
+
+fn native(spec: &Spec) -> Attempt<()> {
+    let mut plan = cgroup::Plan::new(&group_name(spec), &spec.limits);
+    let mut record = Record {
+        cgroups: plan.paths(),
+        ..Record::default()
+    };
+    record.write(&spec.state_dir).at("write the record")?;
+    plan.create(&spec.limits);
+    plan.join();
+    inject("after cgroups")?;
+
+    let candidates = ids::candidates(&spec.id);
+    let mut last = None;
+    for ids in candidates {
+        match attempt(spec, ids, &mut plan, &mut record) {
+            // An older kernel, or a filesystem that cannot show shifted ids.
+            Err(failure) if failure.step == overlay::IDMAP_STEP => last = Some(failure),
+            other => return other,
+        }
+    }
+    Err(last.unwrap_or(Failure {
+        step: "choose user ids".to_owned(),
+        errno: libc::EPERM,
+    }))
+}
+
+/// A name that two servers with a sandbox of the same id do not share.
+fn group_name(spec: &Spec) -> String {
+    let place = ids::hash(&spec.state_dir.to_string_lossy()) as u32;
+    format!("oubliette-{}-{place:08x}", spec.id)
+}
+
+fn attempt(spec: &Spec, ids: Ids, plan: &mut cgroup::Plan, record: &mut Record) -> Attempt<()> {
+    let rootful = !matches!(ids, Ids::Single { .. });
+    if rootful {
+        sys::unshare(UnshareFlags::NEWNS).at("unshare the mount namespace")?;
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        rustix::mount::mount_change("/", private).at("make mounts private")?;
+    }
+    let mut launch = Launch {
+        spec,
+        ids,
+        userns: None,
+    };
+    let scratch = match rootful {
+        true => Some(rootfs::scratch(&launch)?),
+        false => None,
+    };
+    let (mut parent_end, child_end) = channel::pair().at("make a channel")?;
+
+    let (child, pidfd) = match clone(spec, plan)? {
+        Cloned::Child => {
+            drop(parent_end);
+            inside::run(&launch, scratch, child_end);
+        }
+        Cloned::Parent { child, pidfd } => (child, pidfd),
+    };
+    drop(child_end);
+    let child = Child { pid: child };
+
+    record.process = Some(Process::of(child.pid.as_raw_nonzero().get()).at("read /proc")?);
+    record.write(&spec.state_dir).at("write the record")?;
+    inject("after clone")?;
+    ids::write_maps(child.pid, ids)?;
+    protect_from_oom(child.pid);
+    let mut directories = Directories::new();
+    if matches!(ids, Ids::Shifted { .. }) {
+        launch.userns = Some(ids::user_namespace(child.pid).at("open the user namespace")?);
+    }
+    if let Some(scratch) = &scratch {
+        rootfs::adopt_binds(&launch)?;
+        directories = rootfs::build(&launch, scratch)?;
+    }
+    inject("after build")?;
+    parent_end.send_go().at("tell PID 1 to go on")?;
+
+    let ready = match parent_end.receive().at("hear from PID 1")? {
+        Some(FromChild::Ready(ready)) => ready,
+        Some(FromChild::Failed(failure)) => return Err(failure),
+        None => return Err(died("set up the sandbox")),
+    };
+    if !rootful {
+        directories = ready.directories;
+    }
+    let mut limits = plan.applied.clone();
+    if ready.process_rlimit && !matches!(limits.processes, Applied::CgroupV1 | Applied::CgroupV2) {
+        limits.processes = Applied::Rlimit;
+    }
+    record.enforced = Some(Enforced {
+        method: "native".to_owned(),
+        ids,
+        directories,
+        limits,
+        seccomp: true,
+        landlock: ready.landlock,
+        network: network_name(spec.network).to_owned(),
+        user_namespaces_refused: ready.user_namespaces_refused,
+    });
+    record.write(&spec.state_dir).at("write the record")?;
+    inject("before exec")?;
+    parent_end.send_go().at("tell PID 1 to go on")?;
+
+    // The channel closes when PID 1 executes the program, or when it dies.
+    match parent_end.receive().at("hear from PID 1")? {
+        Some(FromChild::Failed(failure)) => return Err(failure),
+        Some(FromChild::Ready(_)) => return Err(died("execute PID 1")),
+        None => {}
+    }
+    if crate::running::has_exited(&pidfd, std::time::Duration::ZERO) {
+        return Err(died("execute PID 1"));
+    }
+    std::mem::forget(child);
+    Ok(())
+}
+
+/// A child that is killed and reaped unless it is forgotten: a failed attempt leaves none.
+struct Child {
+    pid: Pid,
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
+    }
+}
+
+fn clone(spec: &Spec, plan: &mut cgroup::Plan) -> Attempt<Cloned> {
+    let mut flags =
+        libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if spec.network == Network::None {
+        flags |= libc::CLONE_NEWNET;
+    }
+    if let Some(group) = plan.unified() {
+        use std::os::fd::AsFd;
+        match sys::clone3(flags, Some(group.as_fd())) {
+            Ok(cloned) => return Ok(cloned),
+            Err(error) => plan.unified_refused(&error),
+        }
+    }
+    sys::clone3(flags, None).at("make namespaces")
+}
+
+pub(crate) fn network_name(network: Network) -> &'static str {
+    match network {
+        Network::None => "none",
+        Network::Host => "host",
+    }
+}
+
+fn died(step: &str) -> Failure {
+    Failure {
+        step: format!("{step} (PID 1 died)"),
+        errno: libc::ECHILD,
+    }
+}
+
+/// The sandbox's PID 1 is the last to go when memory runs out, where this process may say so.
+fn protect_from_oom(child: Pid) {
+    let path = format!("/proc/{}/oom_score_adj", child.as_raw_nonzero());
+    // Lowering the score needs a privilege that even root may lack.
+    let _ = fs::write(path, "-500");
+}
+
+/// Lets tests stop a launch at any of its steps. Compiled into test builds of the workspace only.
+#[cfg(debug_assertions)]
+pub(crate) fn inject(step: &str) -> Attempt<()> {
+    let Some(order) = std::env::args().nth(2) else {
+        return Ok(());
+    };
+    match order.split_once('=') {
+        Some(("fail", at)) if at == step => Err(Failure {
+            step: format!("injected {step}"),
+            errno: libc::EIO,
+        }),
+        Some(("die", at)) if at == step => std::process::abort(),
+        Some(("hang", at)) if at == step => loop {
+            std::thread::park();
+        },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(debug_assertions))]
+pub(crate) fn inject(_step: &str) -> Attempt<()> {
+    Ok(())
+}
+
+/// What the child reports once it is ready to execute the program.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) directories: Directories,
+    pub(crate) landlock: Landlock,
+    pub(crate) process_rlimit: bool,
+    pub(crate) user_namespaces_refused: bool,
+}

@@ -1,0 +1,236 @@
+//! The first process of a sandbox, from its birth to the execution of the caller's program. It
+//! runs on trusted code only, gives up one thing after the other, and waits for the launcher's
+//! word before the last step: if the launcher is gone by then, so is the sandbox.
+
+use std::ffi::CString;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Gid, Uid};
+use rustix::mount::{MountPropagationFlags, UnmountFlags};
+use rustix::process::Signal;
+use rustix::thread::UnshareFlags;
+
+use super::channel::{Channel, FromChild};
+use super::{At, Attempt, Directories, Launch, Ready, dev, landlock, privileges, rootfs, seccomp};
+use crate::mounts::{self, NODEV, NOEXEC, NOSUID, RDONLY};
+use crate::report::{Ids, Landlock};
+use crate::spec::Network;
+use crate::sys;
+
+/// Parts of `/proc` that say or change something about the whole machine.
+const PROC_READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
+const PROC_HIDDEN: &[&str] = &["kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi"];
+
+/// Never returns: the caller's program takes over, or the process ends.
+pub(super) fn run(launch: &Launch<'_>, scratch: Option<OwnedFd>, mut channel: Channel) -> ! {
+    let Err(failure) = enter(launch, scratch, &mut channel);
+    // Nobody to tell if this fails, and the process ends either way.
+    let _ = channel.send(&FromChild::Failed(failure));
+    std::process::exit(1);
+}
+
+fn enter(
+    launch: &Launch<'_>,
+    scratch: Option<OwnedFd>,
+    channel: &mut Channel,
+) -> Attempt<std::convert::Infallible> {
+    die_with_launcher()?;
+    redirect_output().at("redirect the output of PID 1")?;
+    channel.await_go().at("wait for the launcher")?;
+    become_root(launch)?;
+    die_with_launcher()?;
+    // A session of its own, so that no terminal of the host can signal it.
+    let _ = rustix::process::setsid();
+    sys::join_new_session_keyring()
+        .or_else(missing_is_fine)
+        .at("leave the keyring")?;
+
+    let scratch_is_ours = scratch.is_none();
+    if let Some(scratch) = &scratch {
+        // The current directory follows the process into its copy of the mounts.
+        rustix::process::fchdir(scratch).at("enter the scratch filesystem")?;
+    }
+    sys::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP).at("unshare mounts and cgroups")?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private).at("make mounts private")?;
+    let mut directories = Directories::new();
+    if scratch_is_ours {
+        let scratch = rootfs::scratch(launch)?;
+        directories = rootfs::build(launch, &scratch)?;
+    }
+    super::inject("before pivot")?;
+    let user_namespaces_refused = change_root(launch)?;
+    rustix::system::sethostname(launch.spec.hostname.as_bytes()).at("set the host name")?;
+    if launch.spec.network == Network::None {
+        sys::bring_loopback_up().at("bring the loopback interface up")?;
+    }
+    super::inject("after pivot")?;
+
+    let process_rlimit = privileges::limit_resources(launch).at("limit resources")?;
+    privileges::drop_capabilities().at("drop capabilities")?;
+    rustix::thread::set_no_new_privs(true).at("refuse new privileges")?;
+    let program = Program::of(launch).at("prepare PID 1")?;
+    let landlock = match launch.spec.nested {
+        true => Landlock::Off,
+        false => landlock::apply(),
+    };
+    seccomp::apply(launch.spec.nested)?;
+    sys::close_on_exec_from(3).at("close files")?;
+
+    let ready = Ready {
+        directories,
+        landlock,
+        process_rlimit,
+        user_namespaces_refused,
+    };
+    channel.send(&FromChild::Ready(ready)).at("report")?;
+    channel.await_go().at("wait for the launcher")?;
+    rustix::process::set_parent_process_death_signal(None).at("outlive the launcher")?;
+    sys::reset_signals();
+    Err(program.execute()).at("execute PID 1")
+}
+
+/// Until it is told to go on alone, this process dies with the launcher.
+fn die_with_launcher() -> Attempt<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .at("tie PID 1 to the launcher")
+}
+
+/// Standard output is the launcher's answer, and must close when the launcher ends.
+fn redirect_output() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(io::stderr().as_fd())?;
+    Ok(())
+}
+
+fn become_root(launch: &Launch<'_>) -> Attempt<()> {
+    let at = "become the sandbox's root";
+    if !matches!(launch.ids, Ids::Single { .. }) {
+        rustix::thread::set_thread_groups(&[]).at(at)?;
+    }
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).at(at)?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).at(at)
+}
+
+/// Makes the new root the root, with its `/proc`. Says whether user namespaces are refused inside.
+fn change_root(launch: &Launch<'_>) -> Attempt<bool> {
+    // A copy on top of itself: the mounts that came with the namespace are locked to their places.
+    let at = "enter the new root";
+    let below = mounts::open_host(Path::new(rootfs::NEW_ROOT)).at(at)?;
+    let root = mounts::copy(below.as_fd(), true).at(at)?;
+    mounts::attach(&root, below.as_fd()).at(at)?;
+    rustix::process::fchdir(&root).at(at)?;
+
+    dev::terminals(root.as_fd())?;
+    let proc = mounts::filesystem("proc", &[], NOSUID | NODEV | NOEXEC).at("mount /proc")?;
+    let place = mounts::open_beneath(root.as_fd(), Path::new("proc")).at("mount /proc")?;
+    mounts::attach(&proc, place.as_fd()).at("mount /proc")?;
+
+    let at = "change the root";
+    rustix::process::pivot_root(".", ".").at(at)?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).at(at)?;
+    rustix::process::chdir("/").at(at)?;
+
+    let refused = !launch.spec.nested && refuse_user_namespaces();
+    protect_proc(launch).at("protect /proc")?;
+    let root = mounts::open_host(Path::new("/")).at(at)?;
+    mounts::restrict(&root, RDONLY, false).at("make the root read-only")?;
+    Ok(refused)
+}
+
+/// The limit belongs to the sandbox's own user namespace; the host's is another.
+fn refuse_user_namespaces() -> bool {
+    fs::write("/proc/sys/user/max_user_namespaces", "0").is_ok()
+}
+
+/// A nested sandbox may mount its own `/proc` only where this one is whole; shifted ids protect it
+/// then by its modes.
+fn protect_proc(launch: &Launch<'_>) -> io::Result<()> {
+    if launch.spec.nested && launch.ids != Ids::Identity {
+        return Ok(());
+    }
+    for name in PROC_READ_ONLY {
+        cover(name, |place| {
+            let mount = mounts::copy(place, false)?;
+            mounts::restrict(&mount, RDONLY | NOSUID | NODEV | NOEXEC, false)?;
+            Ok(mount)
+        })?;
+    }
+    for name in PROC_HIDDEN {
+        cover(name, |place| {
+            if mounts::Kind::of(place)? == mounts::Kind::Directory {
+                return mounts::tmpfs("0555", "4k", (0, 0), RDONLY | NOSUID | NODEV | NOEXEC);
+            }
+            let null = mounts::open_host(Path::new("/dev/null"))?;
+            mounts::copy(null.as_fd(), false)
+        })?;
+    }
+    Ok(())
+}
+
+/// Mounts something over an entry of `/proc`, if the kernel has it.
+fn cover(name: &str, make: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<()> {
+    let place = match mounts::open_beneath(open_proc()?.as_fd(), Path::new(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    mounts::attach(&make(place.as_fd())?, place.as_fd())
+}
+
+fn open_proc() -> io::Result<OwnedFd> {
+    mounts::open_host(Path::new("/proc"))
+}
+
+fn missing_is_fine(error: io::Error) -> io::Result<()> {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EPERM) => Ok(()),
+        _ => Err(error),
+    }
+}
+
+/// The program of PID 1, with nothing left to allocate.
+struct Program {
+    path: CString,
+    args: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Program {
+    fn of(launch: &Launch<'_>) -> io::Result<Self> {
+        let init = &launch.spec.init;
+        let path = CString::new(init.inside.to_string_lossy().as_bytes())?;
+        let mut args = vec![path.clone()];
+        for arg in &init.args {
+            args.push(CString::new(arg.as_bytes())?);
+        }
+        let mut env = Vec::new();
+        for (key, value) in &init.env {
+            env.push(CString::new(format!("{key}={value}"))?);
+        }
+        // Found out here rather than by a failed execution, which could not be told apart.
+        rustix::fs::accessat(
+            CWD,
+            &*path,
+            rustix::fs::Access::EXEC_OK,
+            rustix::fs::AtFlags::EACCESS,
+        )?;
+        Ok(Self { path, args, env })
+    }
+
+    /// Returns only if it fails.
+    fn execute(&self) -> io::Error {
+        let pointers = |strings: &[CString]| {
+            let mut all: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+            all.push(std::ptr::null());
+            all
+        };
+        let (args, env) = (pointers(&self.args), pointers(&self.env));
+        // SAFETY: both arrays end with a null pointer, and the strings outlive the call.
+        unsafe { libc::execve(self.path.as_ptr(), args.as_ptr(), env.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}

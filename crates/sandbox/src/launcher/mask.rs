@@ -1,0 +1,145 @@
+//! What of the host's directories is not for the sandbox. Its root is not the host's root, but
+//! with shifted ids it may read the files of the host's root; so what an ordinary user of the host
+//! could not read is hidden, and known secrets whatever their mode.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+
+/// How many entries a directory may have in all to be looked through.
+const BUDGET: usize = 30_000;
+
+/// Something to hide, by its path below the directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hidden {
+    pub(super) path: PathBuf,
+    pub(super) is_dir: bool,
+}
+
+/// Names below `/etc` that are hidden even where a host has made them readable.
+fn is_known_secret(path: &Path) -> bool {
+    let text = path.as_os_str().as_bytes();
+    let starts = |start: &str| text.starts_with(start.as_bytes());
+    let is_key = starts("ssh/ssh_host_") && !text.ends_with(b".pub");
+    is_key
+        || ["shadow", "gshadow", "sudoers"]
+            .iter()
+            .any(|name| starts(name))
+        || path == Path::new("ssl/private")
+}
+
+/// What to hide of a directory of the host; none if it is too big to tell.
+pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
+    let is_etc = top == Path::new("/etc");
+    let mut hidden = Vec::new();
+    let mut queue = vec![PathBuf::new()];
+    let mut seen = 0;
+    while let Some(relative) = queue.pop() {
+        let Ok(dir) = open_dir(&top.join(&relative)) else {
+            // Not readable by this process, so not by the sandbox either.
+            continue;
+        };
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            seen += 1;
+            if seen > BUDGET {
+                return Ok(None);
+            }
+            if entry.file_type() == FileType::Symlink {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            let path = relative.join(name);
+            let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
+            let readable = if is_dir { 0o005 } else { 0o004 };
+            if stat.st_mode & readable != readable || is_etc && is_known_secret(&path) {
+                hidden.push(Hidden { path, is_dir });
+            } else if is_dir {
+                queue.push(path);
+            }
+        }
+    }
+    Ok(Some(hidden))
+}
+
+/// Makes a layer of whiteouts at `layer`, to be stacked on top of the host's directory `host`. A
+/// directory on the way looks as it does on the host, because the topmost layer decides that.
+pub(super) fn whiteouts(
+    layer: &Path,
+    host: &Path,
+    hidden: &[Hidden],
+    owner: impl Fn(u32, u32) -> (u32, u32),
+) -> io::Result<()> {
+    for Hidden { path, .. } in hidden {
+        let mut made = PathBuf::new();
+        for part in path.parent().into_iter().flat_map(Path::components) {
+            made.push(part);
+            let copy = layer.join(&made);
+            if copy.exists() {
+                continue;
+            }
+            let stat = rustix::fs::statat(CWD, host.join(&made), AtFlags::SYMLINK_NOFOLLOW)?;
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+            rustix::fs::mkdirat(CWD, &copy, Mode::from_raw_mode(0o755))?;
+            let (uid, gid) = owner(stat.st_uid, stat.st_gid);
+            std::os::unix::fs::chown(&copy, Some(uid), Some(gid))?;
+            rustix::fs::chmodat(CWD, &copy, mode, AtFlags::empty())?;
+        }
+        let mode = Mode::empty();
+        rustix::fs::mknodat(CWD, layer.join(path), FileType::CharacterDevice, mode, 0)?;
+    }
+    Ok(())
+}
+
+fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_others_may_not_read_is_found() {
+        let scratch = tempfile::tempdir().unwrap();
+        let make = |name: &str, mode: u32| {
+            let path = scratch.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make("open", 0o644);
+        make("closed", 0o640);
+        make("sub/deep/closed", 0o600);
+        make("locked/inner", 0o644);
+        let locked = scratch.path().join("locked");
+        fs::set_permissions(locked, fs::Permissions::from_mode(0o750)).unwrap();
+        let mut found = find(scratch.path()).unwrap().unwrap();
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        let names: Vec<_> = found.iter().map(|h| h.path.to_str().unwrap()).collect();
+        assert_eq!(names, ["closed", "locked", "sub/deep/closed"]);
+        assert!(found[1].is_dir);
+    }
+
+    #[test]
+    fn known_secrets_are_told_from_public_keys() {
+        assert!(is_known_secret(Path::new("shadow-")));
+        assert!(is_known_secret(Path::new("ssh/ssh_host_rsa_key")));
+        assert!(!is_known_secret(Path::new("ssh/ssh_host_rsa_key.pub")));
+        assert!(is_known_secret(Path::new("sudoers.d")));
+        assert!(!is_known_secret(Path::new("passwd")));
+    }
+}

@@ -1,0 +1,234 @@
+//! One directory of the host inside: as a copy-on-write overlay, or read-only where the kernel
+//! refuses that.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode};
+
+use super::mask::{self, Hidden};
+use super::{At, Attempt, Launch};
+use crate::adopt::adopt;
+use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
+use crate::report::{Ids, Sharing};
+
+/// The step whose failure means that another map of ids has to be tried.
+pub(super) const IDMAP_STEP: &str = "show the host's files with shifted ids";
+
+/// How much a directory of the host may hold that is not for everybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The files of packages.
+    Public,
+    /// Settings and the like, to be looked through for secrets.
+    Mixed,
+}
+
+/// Where the layers of all overlays are, relative to the current directory (the scratch).
+const LAYERS: &str = "layers";
+
+/// Mounts the host's `dir` at the same place of the new root.
+pub(super) fn share(
+    launch: &Launch<'_>,
+    root: BorrowedFd<'_>,
+    dir: &Path,
+    content: Content,
+) -> Attempt<Sharing> {
+    let name = dir
+        .to_string_lossy()
+        .trim_start_matches('/')
+        .replace('/', "-");
+    let what = |verb: &str| format!("{verb} {}", dir.display());
+    let Ok(place) = mounts::place(root, dir, Kind::Directory, launch.owner()) else {
+        return Ok(Sharing::Hidden {
+            reason: "a former run has put something else in its place".to_owned(),
+        });
+    };
+    let mut hidden = Vec::new();
+    let mut is_known = true;
+    if content == Content::Mixed {
+        match mask::find(dir).at(what("look through"))? {
+            Some(found) => hidden = found,
+            None => is_known = false,
+        }
+    }
+    if !is_known && launch.ids == Ids::Identity {
+        let reason = "too big to be looked through for secrets".to_owned();
+        return Ok(Sharing::Hidden { reason });
+    }
+    let source = mounts::open_host(dir).at(what("open"))?;
+    // Unmapped, the files of the host's root are nobody's, and their mode decides.
+    let mapped = if is_known {
+        launch.userns.as_ref()
+    } else {
+        None
+    };
+    let lower = lower(&source, dir, mapped, false)?;
+
+    let refused = match stack(launch, &name, dir, lower, &hidden) {
+        Ok(overlay) => {
+            mounts::attach(&overlay, place.as_fd()).at(what("mount"))?;
+            return Ok(Sharing::CopyOnWrite);
+        }
+        Err(error) => error,
+    };
+    let single = matches!(launch.ids, Ids::Single { .. });
+    let copy = self::lower(&source, dir, mapped, single)?;
+    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).at(what("make read-only"))?;
+    mounts::attach(&copy, place.as_fd()).at(what("mount"))?;
+    for Hidden { path, is_dir } in &hidden {
+        cover(root, &dir.join(path), *is_dir).at(what("hide secrets of"))?;
+    }
+    Ok(Sharing::ReadOnly {
+        reason: format!("overlay refused: {refused}"),
+    })
+}
+
+/// A detached copy of the host's directory, with shifted ids where there is a map.
+fn lower(
+    source: &OwnedFd,
+    dir: &Path,
+    mapped: Option<&OwnedFd>,
+    recursive: bool,
+) -> Attempt<OwnedFd> {
+    let copy = mounts::copy(source.as_fd(), recursive)
+        .at(format!("copy the mount of {}", dir.display()))?;
+    if let Some(userns) = mapped {
+        match mounts::map_ids(&copy, userns.as_fd()) {
+            Err(error) if dir == Path::new("/usr") => return Err(error).at(IDMAP_STEP),
+            // Elsewhere an odd filesystem only costs the readability of closed files.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(copy)
+}
+
+/// The overlay of one directory, detached.
+fn stack(
+    launch: &Launch<'_>,
+    name: &str,
+    dir: &Path,
+    lower: OwnedFd,
+    hidden: &[Hidden],
+) -> io::Result<OwnedFd> {
+    let lower_path = format!("lower/{name}");
+    fs::create_dir(&lower_path)?;
+    let place = mounts::open_host(Path::new(&lower_path))?;
+    mounts::attach(&lower, place.as_fd())?;
+
+    let owner = launch.owner();
+    let layer = format!("{LAYERS}/{name}");
+    for (part, mode) in [("upper", Some(dir)), ("work", None)] {
+        let path = format!("{layer}/{part}");
+        fs::create_dir_all(&path)?;
+        let stat = rustix::fs::stat(&path)?;
+        if stat.st_uid != owner.0 {
+            adopt(Path::new(&path), owner).map_err(io::Error::other)?;
+        }
+        if let Some(host) = mode
+            && fs::read_dir(&path)?.next().is_none()
+        {
+            let mode = Mode::from_raw_mode(rustix::fs::stat(host)?.st_mode & 0o7777);
+            rustix::fs::chmodat(CWD, &*path, mode, rustix::fs::AtFlags::empty())?;
+        }
+    }
+    let mut lowers = lower_path;
+    if !hidden.is_empty() {
+        let mask_path = format!("mask/{name}");
+        fs::create_dir(&mask_path)?;
+        mask::whiteouts(Path::new(&mask_path), dir, hidden, |uid, gid| {
+            mask_owner(launch.ids, uid, gid)
+        })?;
+        lowers = format!("{mask_path}:{lowers}");
+    }
+    let (upper, work) = (format!("{layer}/upper"), format!("{layer}/work"));
+    let mut options = vec![
+        ("lowerdir", &*lowers),
+        ("upperdir", &*upper),
+        ("workdir", &*work),
+    ];
+    if matches!(launch.ids, Ids::Single { .. }) {
+        options.push(("userxattr", ""));
+    }
+    mounts::filesystem("overlay", &options, NOSUID | NODEV)
+}
+
+/// Whom a directory of the mask layer belongs to, so that it looks like the host's.
+fn mask_owner(ids: Ids, uid: u32, gid: u32) -> (u32, u32) {
+    match ids {
+        Ids::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
+        Ids::Identity => (uid, gid),
+        Ids::Single { .. } => (0, 0),
+    }
+}
+
+/// Puts something empty over a file or directory of the new root.
+fn cover(root: BorrowedFd<'_>, path: &Path, is_dir: bool) -> io::Result<()> {
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let place = match mounts::open_beneath(root, relative) {
+        // In a directory that this process may not enter: hidden enough.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        other => other?,
+    };
+    let empty = Path::new(if is_dir { "empty/dir" } else { "empty/file" });
+    let mount = mounts::copy(mounts::open_host(empty)?.as_fd(), false)?;
+    mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
+    mounts::attach(&mount, place.as_fd())
+}
+
+/// Makes what `share` needs in the current directory.
+pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
+    for dir in ["lower", "mask", LAYERS, "empty", "empty/dir"] {
+        fs::create_dir(dir)?;
+    }
+    fs::File::create("empty/file")?;
+    let layers = mounts::open_host(&launch.spec.layers_dir)?;
+    let copy = mounts::copy(layers.as_fd(), false)?;
+    mounts::attach(&copy, mounts::open_host(Path::new(LAYERS))?.as_fd())
+}
+
+/// The sandbox's own `/var`, kept beside the layers.
+pub(super) fn own_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+    let owner = launch.owner();
+    let path = format!("{LAYERS}/var");
+    fs::create_dir_all(&path)?;
+    let var = mounts::open_directory(Path::new(&path))?;
+    if rustix::fs::fstat(&var)?.st_uid != owner.0 {
+        adopt(Path::new(&path), owner).map_err(io::Error::other)?;
+    }
+    for (name, mode) in [
+        ("cache", 0o755),
+        ("lib", 0o755),
+        ("log", 0o755),
+        ("spool", 0o755),
+        ("tmp", 0o1777),
+    ] {
+        match rustix::fs::mkdirat(&var, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => {
+                rustix::fs::chmodat(
+                    &var,
+                    name,
+                    Mode::from_raw_mode(mode),
+                    rustix::fs::AtFlags::empty(),
+                )?;
+                mounts::give(var.as_fd(), OsStr::new(name), owner)?;
+            }
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for (name, target) in [("run", "/run"), ("lock", "/run/lock")] {
+        match rustix::fs::symlinkat(target, &var, name) {
+            Ok(()) => mounts::give(var.as_fd(), OsStr::new(name), owner)?,
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mount = mounts::copy(mounts::open_host(Path::new(&path))?.as_fd(), false)?;
+    mounts::restrict(&mount, NOSUID | NODEV, false)?;
+    let place = mounts::place(root, Path::new("/var"), Kind::Directory, owner)?;
+    mounts::attach(&mount, place.as_fd())
+}

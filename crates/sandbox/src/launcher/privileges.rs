@@ -1,0 +1,83 @@
+//! What the sandbox's root keeps: the capabilities that package managers and build tools use, and
+//! limits that stay below those of the host.
+
+use std::io;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use super::Launch;
+use crate::report::Ids;
+use crate::sys;
+
+/// Open files for a process, as far as the host's own limit allows it.
+const MAX_FILES: u64 = 1 << 20;
+
+const KEPT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::SETFCAP);
+
+pub(super) fn drop_capabilities() -> io::Result<()> {
+    for capability in 0..64 {
+        let is_kept = KEPT.bits() & (1 << capability) != 0;
+        if !is_kept && !sys::drop_from_bounding_set(capability)? {
+            break;
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let sets = CapabilitySets {
+        effective: KEPT,
+        permitted: KEPT,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// Sets resource limits, never above what is allowed. Says whether the number of processes is
+/// limited this way.
+pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
+    let files = getrlimit(Resource::Nofile);
+    let most = files.maximum.map_or(MAX_FILES, |hard| hard.min(MAX_FILES));
+    set(Resource::Nofile, most)?;
+    set(Resource::Core, 0)?;
+    let Some(processes) = launch.spec.limits.processes else {
+        return Ok(false);
+    };
+    // Counted per user namespace from 5.14 on; before that the user's other processes would count.
+    // Root of the host, which identical ids mean, is exempt.
+    if launch.ids == Ids::Identity || !kernel_is_at_least(5, 14) {
+        return Ok(false);
+    }
+    let hard = getrlimit(Resource::Nproc).maximum;
+    set(
+        Resource::Nproc,
+        hard.map_or(processes, |hard| hard.min(processes)),
+    )?;
+    Ok(true)
+}
+
+fn set(resource: Resource, limit: u64) -> io::Result<()> {
+    let limit = Rlimit {
+        current: Some(limit),
+        maximum: Some(limit),
+    };
+    Ok(setrlimit(resource, limit)?)
+}
+
+pub(crate) fn kernel_is_at_least(major: u32, minor: u32) -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|number| number.parse::<u32>().unwrap_or(0));
+    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    found >= (major, minor)
+}

@@ -1,0 +1,229 @@
+//! The root filesystem of a sandbox: a small tmpfs that holds an allowlist of the host's
+//! directories, the binds of the specification, and nothing else. It is built by the launcher
+//! where that is root, and in the sandbox's own namespaces otherwise.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use super::overlay::Content::{Mixed, Public};
+use super::{At, Attempt, Directories, Launch, dev, hosts, overlay};
+use crate::launch::MOUNT_POINT;
+use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
+use crate::report::{Ids, Sharing};
+use crate::spec::Bind;
+
+/// The new root, relative to the scratch.
+pub(super) const NEW_ROOT: &str = "new";
+
+const SHARED: &[(&str, overlay::Content)] = &[
+    ("/usr", Public),
+    ("/etc", Mixed),
+    ("/opt", Mixed),
+    ("/var/lib/dpkg", Public),
+    ("/var/lib/apt", Public),
+    ("/var/lib/rpm", Public),
+    ("/var/lib/pacman", Public),
+    ("/var/cache/apt", Public),
+    ("/var/cache/debconf", Mixed),
+];
+
+/// Top-level names that are links into `/usr` on most systems and directories on some.
+const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// Package stores that are too big to be copied on write, and never changed in place.
+const STORES: &[&str] = &["/nix/store", "/gnu/store"];
+
+/// Mounts the tmpfs on which everything is put together, and enters it.
+pub(super) fn scratch(launch: &Launch<'_>) -> Attempt<OwnedFd> {
+    let at = "mount a scratch filesystem";
+    let place = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).at(at)?;
+    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).at(at)?;
+    mounts::attach(&mount, place.as_fd()).at(at)?;
+    // Entered through the mount's own descriptor: the path still leads below it.
+    rustix::process::fchdir(&mount).at(at)?;
+    Ok(mount)
+}
+
+/// Builds the new root below the scratch, which must be the current directory.
+pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> Attempt<Directories> {
+    rustix::process::fchdir(scratch).at("enter the scratch filesystem")?;
+    overlay::prepare(launch).at("open the layers directory")?;
+    let root = new_root(launch).at("mount the root filesystem")?;
+    let root = root.as_fd();
+    let mut directories = Directories::new();
+
+    overlay::own_var(launch, root).at("mount /var")?;
+    for (dir, content) in shared() {
+        let sharing = overlay::share(launch, root, &dir, content)?;
+        submounts(root, &dir, &sharing);
+        directories.push((dir, sharing));
+    }
+    for store in STORES {
+        let store = Path::new(store);
+        if store.is_dir() {
+            bind(launch, root, &read_only(store)).at(format!("mount {}", store.display()))?;
+        }
+    }
+    top_level_links(launch, root).at("link the top-level directories")?;
+    super::inject("in build")?;
+    dev::build(launch, root)?;
+    for (dir, mode) in [("/tmp", "1777"), ("/run", "0755")] {
+        if !launch.spec.binds_to(dir) {
+            let mount = mounts::tmpfs(mode, "", launch.owner(), NOSUID | NODEV)
+                .at(format!("mount {dir}"))?;
+            mount_at(launch, root, &mount, dir).at(format!("mount {dir}"))?;
+        }
+    }
+    hosts::provide(launch, root).at("provide the files for name resolution")?;
+    for dir in ["/root", "/home", "/proc", "/sys", "/mnt", "/srv"] {
+        mounts::place(root, Path::new(dir), Kind::Directory, launch.owner())
+            .at(format!("make {dir}"))?;
+    }
+    for bound in in_order(&launch.spec.binds) {
+        bind(launch, root, bound).at(format!("bind {}", bound.inside.display()))?;
+    }
+    let init = Bind {
+        host: launch.spec.init.binary.clone(),
+        inside: launch.spec.init.inside.clone(),
+        read_only: true,
+    };
+    bind(launch, root, &init).at("bind the program of PID 1")?;
+    Ok(directories)
+}
+
+fn new_root(launch: &Launch<'_>) -> io::Result<OwnedFd> {
+    fs::create_dir(NEW_ROOT)?;
+    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV)?;
+    mounts::attach(&mount, mounts::open_host(Path::new(NEW_ROOT))?.as_fd())?;
+    Ok(mount)
+}
+
+/// The host's directories to share, as far as they are directories.
+fn shared() -> Vec<(PathBuf, overlay::Content)> {
+    let is_real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    let listed = SHARED
+        .iter()
+        .map(|(dir, content)| (PathBuf::from(dir), *content));
+    let top = TOP_LEVEL
+        .iter()
+        .map(|name| (Path::new("/").join(name), Public));
+    listed.chain(top).filter(|(dir, _)| is_real(dir)).collect()
+}
+
+fn top_level_links(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+    for name in TOP_LEVEL {
+        if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+            rustix::fs::symlinkat(&target, root, *name)?;
+            mounts::give(root, name.as_ref(), launch.owner())?;
+        }
+    }
+    Ok(())
+}
+
+/// Filesystems mounted below a shared directory, which an overlay does not include.
+fn submounts(root: BorrowedFd<'_>, dir: &Path, sharing: &Sharing) {
+    if *sharing != Sharing::CopyOnWrite {
+        return;
+    }
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for path in table.lines().filter_map(|line| line.split(' ').nth(4)) {
+        let path = Path::new(path);
+        if path == dir || !path.starts_with(dir) {
+            continue;
+        }
+        // Best effort: what cannot be shown stays away.
+        let _ = show_submount(root, path);
+    }
+}
+
+fn show_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let place = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
+    let source = mounts::open_host(path)?;
+    if Kind::of(place.as_fd())? != Kind::of(source.as_fd())? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mount = mounts::copy(source.as_fd(), false)?;
+    mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
+    mounts::attach(&mount, place.as_fd())
+}
+
+fn read_only(dir: &Path) -> Bind {
+    Bind {
+        host: dir.to_owned(),
+        inside: dir.to_owned(),
+        read_only: true,
+    }
+}
+
+/// Parents before what is mounted below them.
+fn in_order(binds: &[Bind]) -> Vec<&Bind> {
+    let mut ordered: Vec<&Bind> = binds.iter().collect();
+    ordered.sort_by_key(|bind| bind.inside.components().count());
+    ordered
+}
+
+fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
+    let source = open_source(launch, &bind.host)?;
+    let kind = Kind::of(source.as_fd())?;
+    let recursive = bind.read_only && matches!(launch.ids, Ids::Single { .. });
+    let mount = mounts::copy(source.as_fd(), recursive)?;
+    if bind.read_only {
+        // Shown as root's where it is root's; a filesystem that cannot do that shows nobody's.
+        let owner = rustix::fs::fstat(&source)?.st_uid;
+        if let Some(userns) = &launch.userns
+            && super::ids::shifted_part(owner).is_none()
+        {
+            let _ = mounts::map_ids(&mount, userns.as_fd());
+        }
+        mounts::restrict(&mount, RDONLY | NOSUID | NODEV, recursive)?;
+    } else {
+        mounts::restrict(&mount, NOSUID | NODEV, false)?;
+    }
+    let place = mounts::place(root, &bind.inside, kind, launch.owner())?;
+    mounts::attach(&mount, place.as_fd())
+}
+
+/// Opens what a bind names. What lies in a directory that the sandbox may write to was perhaps
+/// made by it: there no symbolic link is followed.
+fn open_source(launch: &Launch<'_>, host: &Path) -> io::Result<OwnedFd> {
+    let writable = launch
+        .spec
+        .binds
+        .iter()
+        .filter(|other| !other.read_only && other.host != host)
+        .filter_map(|other| Some((other, host.strip_prefix(&other.host).ok()?)))
+        .min_by_key(|(other, _)| other.host.components().count());
+    match writable {
+        Some((base, relative)) => {
+            mounts::open_beneath(mounts::open_host(&base.host)?.as_fd(), relative)
+        }
+        None => mounts::open_host(host),
+    }
+}
+
+fn mount_at(
+    launch: &Launch<'_>,
+    root: BorrowedFd<'_>,
+    mount: &OwnedFd,
+    inside: &str,
+) -> io::Result<()> {
+    let place = mounts::place(root, Path::new(inside), Kind::Directory, launch.owner())?;
+    mounts::attach(mount, place.as_fd())
+}
+
+/// Gives the writable binds to the sandbox's root, once.
+pub(super) fn adopt_binds(launch: &Launch<'_>) -> Attempt<()> {
+    let owner = launch.owner();
+    for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
+        let at = format!("give {} to the sandbox", bind.host.display());
+        let source = open_source(launch, &bind.host).at(&*at)?;
+        if rustix::fs::fstat(&source).at(&*at)?.st_uid == owner.0 {
+            continue;
+        }
+        crate::adopt(&bind.host, owner)
+            .map_err(io::Error::other)
+            .at(at)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Mounts as descriptors: a mount is made detached, gets its attributes, and is then attached to a
+//! place that was opened without following symbolic links. No path of the inside is ever resolved
+//! by a mount call, because what is inside may have been written by somebody hostile.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+
+use crate::sys;
+
+pub(crate) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub(crate) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+pub(crate) const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+
+/// A new filesystem, not yet attached anywhere.
+pub(crate) fn filesystem(
+    kind: &str,
+    options: &[(&str, &str)],
+    attributes: u64,
+) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        if value.is_empty() {
+            rustix::mount::fsconfig_set_flag(&context, *key)?;
+        } else {
+            rustix::mount::fsconfig_set_string(&context, *key, *value)?;
+        }
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::from_bits_retain(attributes as u32);
+    let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    Ok(mount)
+}
+
+/// A tmpfs that belongs to `owner`.
+pub(crate) fn tmpfs(
+    mode: &str,
+    size: &str,
+    owner: (u32, u32),
+    attributes: u64,
+) -> io::Result<OwnedFd> {
+    let (uid, gid) = (owner.0.to_string(), owner.1.to_string());
+    let mut options = vec![("mode", mode), ("uid", &*uid), ("gid", &*gid)];
+    if !size.is_empty() {
+        options.push(("size", size));
+    }
+    filesystem("tmpfs", &options, attributes)
+}
+
+/// A copy of the mount at an opened file or directory, not yet attached.
+pub(crate) fn copy(source: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(rustix::mount::open_tree(source, "", flags)?)
+}
+
+/// Adds attributes to a mount.
+pub(crate) fn restrict(mount: &OwnedFd, attributes: u64, recursive: bool) -> io::Result<()> {
+    sys::set_mount_attributes(mount.as_fd(), attributes, None, recursive)
+}
+
+/// Shows a detached mount's files with the ids of a user namespace.
+pub(crate) fn map_ids(mount: &OwnedFd, userns: BorrowedFd<'_>) -> io::Result<()> {
+    sys::set_mount_attributes(mount.as_fd(), 0, Some(userns), false)
+}
+
+/// Attaches a mount on top of an opened place.
+pub(crate) fn attach(mount: &OwnedFd, place: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, "", place, "", flags)?)
+}
+
+/// Opens a path of the host that the caller of this crate chose.
+pub(crate) fn open_host(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+pub(crate) fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(CWD, path, flags, Mode::empty())?)
+}
+
+/// Opens `path` below `base` without following any symbolic link.
+pub(crate) fn open_beneath(base: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    if path.as_os_str().is_empty() {
+        return open_step(base, OsStr::new(".")).map_err(Into::into);
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(
+        base,
+        path,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+/// What a mount needs to be attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Directory,
+    File,
+}
+
+impl Kind {
+    pub(crate) fn of(opened: BorrowedFd<'_>) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(opened)?;
+        let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
+        Ok(if is_dir { Self::Directory } else { Self::File })
+    }
+}
+
+/// Opens the place `inside` below `root`, making what is missing for `owner`.
+pub(crate) fn place(
+    root: BorrowedFd<'_>,
+    inside: &Path,
+    kind: Kind,
+    owner: (u32, u32),
+) -> io::Result<OwnedFd> {
+    let names: Vec<&OsStr> = inside
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    let mut current = open_step(root, OsStr::new("."))?;
+    for (index, name) in names.iter().enumerate() {
+        let wanted = if index + 1 == names.len() {
+            kind
+        } else {
+            Kind::Directory
+        };
+        current = match open_step(current.as_fd(), name) {
+            Ok(next) => next,
+            Err(Errno::NOENT) => {
+                make(current.as_fd(), name, wanted, owner)?;
+                open_step(current.as_fd(), name)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(current)
+}
+
+fn open_step(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(
+        dir,
+        name,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+        resolve,
+    )
+}
+
+fn make(dir: BorrowedFd<'_>, name: &OsStr, kind: Kind, owner: (u32, u32)) -> io::Result<()> {
+    match kind {
+        Kind::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
+        Kind::File => {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+        }
+    }
+    give(dir, name, owner)
+}
+
+/// Makes `owner` the owner of an entry, unless it already is.
+pub(crate) fn give(dir: BorrowedFd<'_>, name: &OsStr, owner: (u32, u32)) -> io::Result<()> {
+    let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statat(dir, name, nofollow)?;
+    if (stat.st_uid, stat.st_gid) == owner {
+        return Ok(());
+    }
+    let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+    Ok(rustix::fs::chownat(
+        dir,
+        name,
+        Some(uid),
+        Some(gid),
+        nofollow,
+    )?)
+}

@@ -1,0 +1,214 @@
+//! A sandbox as data: everything that decides what is inside it.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result};
+
+/// What a sandbox is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// `[a-z0-9-]{1,40}`. The range of shifted user ids is derived from it.
+    pub id: String,
+    /// Private directory of this sandbox on the host: records and the log of PID 1.
+    pub state_dir: PathBuf,
+    /// Copy-on-write layers and `/var`; they survive a stop and are gone after `remove`.
+    pub layers_dir: PathBuf,
+    pub binds: Vec<Bind>,
+    pub hostname: String,
+    pub network: Network,
+    pub limits: Limits,
+    /// Allows sandboxes inside (browsers, bwrap): no Landlock, and seccomp without the lines on
+    /// mounting and namespaces.
+    pub nested: bool,
+    pub init: Init,
+    pub method: Method,
+}
+
+/// A file or directory of the host that is visible inside. Where user ids are shifted, a writable
+/// one is given to the sandbox's root on the first launch; see [`crate::adopt`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bind {
+    pub host: PathBuf,
+    /// Absolute, without symbolic links on the way.
+    pub inside: PathBuf,
+    pub read_only: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Loopback only.
+    None,
+    /// The host's network, its loopback services included.
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub memory_bytes: Option<u64>,
+    pub cpus: Option<f64>,
+    pub processes: Option<u64>,
+}
+
+/// The program that is executed as PID 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Init {
+    /// A static executable on the host.
+    pub binary: PathBuf,
+    /// Where it appears inside, read-only.
+    pub inside: PathBuf,
+    pub args: Vec<String>,
+    /// The whole environment of PID 1.
+    pub env: Vec<(String, String)>,
+}
+
+/// Who makes the namespaces.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    #[default]
+    Native,
+    /// bubblewrap, for hosts that refuse user namespaces to programs they do not know: the host's
+    /// directories are read-only then, and there is no Landlock.
+    Bwrap { program: PathBuf },
+}
+
+const MAX_ID: usize = 40;
+const MAX_HOSTNAME: usize = 63;
+
+impl Spec {
+    /// Refuses what could not work, before anything is touched.
+    pub fn validate(&self) -> Result<()> {
+        let id_chars = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if self.id.is_empty() || self.id.len() > MAX_ID || !self.id.chars().all(id_chars) {
+            return invalid(format!("id {:?} is not [a-z0-9-]{{1,40}}", self.id));
+        }
+        let host_chars = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+        let hostname = &self.hostname;
+        if hostname.is_empty() || hostname.len() > MAX_HOSTNAME || !hostname.chars().all(host_chars)
+        {
+            return invalid(format!("hostname {hostname:?}"));
+        }
+        for path in [&self.state_dir, &self.layers_dir, &self.init.binary] {
+            check_path(path, false)?;
+        }
+        check_path(&self.init.inside, true)?;
+        for bind in &self.binds {
+            check_path(&bind.host, false)?;
+            check_path(&bind.inside, true)?;
+            let managed = ["/", "/proc", "/sys", "/dev", "/usr", "/etc"];
+            if managed.iter().any(|path| bind.inside == Path::new(path)) {
+                return invalid(format!("nothing can be bound to {}", bind.inside.display()));
+            }
+        }
+        if let Some(cpus) = self.limits.cpus
+            && (!cpus.is_finite() || cpus <= 0.0)
+        {
+            return invalid(format!("{cpus} cpus"));
+        }
+        if self.limits.memory_bytes == Some(0) || self.limits.processes == Some(0) {
+            return invalid("a limit of 0".to_owned());
+        }
+        let has_nul = |text: &String| text.contains('\0');
+        let env_is_bad = |(key, value): &(String, String)| {
+            key.is_empty() || key.contains('=') || has_nul(key) || has_nul(value)
+        };
+        if self.init.args.iter().any(has_nul) || self.init.env.iter().any(env_is_bad) {
+            return invalid("arguments or environment of PID 1".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether a bind takes the place of this directory.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn binds_to(&self, inside: &str) -> bool {
+        self.binds
+            .iter()
+            .any(|bind| bind.inside == Path::new(inside))
+    }
+}
+
+fn check_path(path: &Path, inside: bool) -> Result<()> {
+    let plain = path
+        .components()
+        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if !path.is_absolute() || !plain {
+        return invalid(format!("{} is not an absolute, plain path", path.display()));
+    }
+    let text = path.to_str();
+    if text.is_none_or(|text| text.contains('\0')) {
+        return invalid(format!("{} is not valid text", path.display()));
+    }
+    if inside && path.components().count() > 32 {
+        return invalid(format!("{} is too deep", path.display()));
+    }
+    Ok(())
+}
+
+fn invalid(what: String) -> Result<()> {
+    Err(Error::Invalid(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> Spec {
+        Spec {
+            id: "abc-1".to_owned(),
+            state_dir: "/run/x".into(),
+            layers_dir: "/run/y".into(),
+            binds: vec![],
+            hostname: "abc".to_owned(),
+            network: Network::None,
+            limits: Limits::default(),
+            nested: false,
+            init: Init {
+                binary: "/bin/init".into(),
+                inside: "/usr/local/bin/init".into(),
+                args: vec![],
+                env: vec![],
+            },
+            method: Method::Native,
+        }
+    }
+
+    #[test]
+    fn a_plain_specification_is_valid_and_survives_json() {
+        let spec = spec();
+        spec.validate().unwrap();
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<Spec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let broken: [fn(&mut Spec); 8] = [
+            |spec| spec.id = "A".to_owned(),
+            |spec| spec.id = String::new(),
+            |spec| spec.hostname = "a b".to_owned(),
+            |spec| spec.state_dir = "relative".into(),
+            |spec| spec.init.inside = "/a/../b".into(),
+            |spec| spec.limits.cpus = Some(f64::NAN),
+            |spec| spec.init.env = vec![("A=B".to_owned(), String::new())],
+            |spec| {
+                spec.binds = vec![Bind {
+                    host: "/tmp".into(),
+                    inside: "/proc".into(),
+                    read_only: false,
+                }];
+            },
+        ];
+        for (index, change) in broken.iter().enumerate() {
+            let mut spec = spec();
+            change(&mut spec);
+            assert!(spec.validate().is_err(), "case {index}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The system calls that no crate wraps, and the few that are unsafe to call from a program with
+//! threads. Everything here is as thin as the call itself.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::process::Pid;
+use rustix::thread::UnshareFlags;
+
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Which side of a `clone3` this is.
+#[derive(Debug)]
+pub(crate) enum Cloned {
+    Child,
+    Parent { child: Pid, pidfd: OwnedFd },
+}
+
+/// A fork with namespaces, optionally straight into a cgroup (version 2).
+///
+/// Only for single-threaded programs: the child may then go on as ordinary code.
+pub(crate) fn clone3(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut pidfd: RawFd = -1;
+    let mut bits = flags as u64 | libc::CLONE_PIDFD as u64;
+    // SAFETY: the structure is plain numbers, for which zero means "not used".
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    if let Some(cgroup) = cgroup {
+        bits |= CLONE_INTO_CGROUP;
+        args.cgroup = cgroup.as_raw_fd() as u64;
+    }
+    args.flags = bits;
+    args.pidfd = &raw mut pidfd as u64;
+    args.exit_signal = libc::SIGCHLD as u64;
+    // SAFETY: `args` and `pidfd` outlive the call, no stack is given and memory is not shared, so
+    // that this is a fork; the program has one thread.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw mut args,
+            size_of::<libc::clone_args>(),
+        )
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Cloned::Child),
+        pid => {
+            // SAFETY: the kernel has just opened it for us.
+            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+            let child = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(Cloned::Parent { child, pidfd })
+        }
+    }
+}
+
+/// `mount_setattr` on the mount that a descriptor stands for; attributes are only ever added.
+pub(crate) fn set_mount_attributes(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    idmap: Option<BorrowedFd<'_>>,
+    recursive: bool,
+) -> io::Result<()> {
+    // SAFETY: the structure is plain numbers, for which zero means "no change".
+    let mut attr: libc::mount_attr = unsafe { std::mem::zeroed() };
+    attr.attr_set = attributes;
+    if let Some(userns) = idmap {
+        attr.attr_set |= libc::MOUNT_ATTR_IDMAP;
+        attr.userns_fd = userns.as_raw_fd() as u64;
+    }
+    let mut flags = libc::AT_EMPTY_PATH;
+    if recursive {
+        flags |= libc::AT_RECURSIVE;
+    }
+    // SAFETY: the path is empty, and `attr` outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw mut attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    check(result)
+}
+
+/// Closes every descriptor from `first` on at the next `execve`.
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    close_range(first, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Closes every descriptor from `first` on.
+///
+/// # Safety
+///
+/// Nothing in the program may own one of them.
+pub(crate) unsafe fn close_from(first: u32) -> io::Result<()> {
+    close_range(first, 0)
+}
+
+fn close_range(first: u32, flags: u32) -> io::Result<()> {
+    // SAFETY: takes only numbers; whether closing is sound is the caller's promise.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) })
+}
+
+/// Leaves namespaces of the calling process, which must have one thread.
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
+    // SAFETY: the table of descriptors is never among the flags that this crate passes.
+    unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+/// Puts every signal back to its default and unblocks all of them. Takes no memory, so that a
+/// forked child may call it.
+pub(crate) fn reset_signals() {
+    // SAFETY: an action of zeroes is "default, no flags, empty mask".
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = libc::SIG_DFL;
+    for signal in 1..=64 {
+        if signal == libc::SIGKILL || signal == libc::SIGSTOP {
+            continue;
+        }
+        // SAFETY: `action` outlives the call; numbers the C library keeps for itself are refused.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+    }
+    // SAFETY: `sigemptyset` initialises the set before it is used.
+    unsafe {
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+    }
+}
+
+/// Makes writes to a closed pipe an error instead of a death.
+pub(crate) fn ignore_broken_pipes() {
+    // SAFETY: installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Leaves the keys of whoever started this process behind.
+pub(crate) fn join_new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a null name asks for an anonymous keyring.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            KEYCTL_JOIN_SESSION_KEYRING,
+            std::ptr::null::<libc::c_char>(),
+        )
+    })
+}
+
+/// Takes a capability out of the bounding set. False when the kernel has no capability of this
+/// number.
+pub(crate) fn drop_from_bounding_set(capability: u32) -> io::Result<bool> {
+    // SAFETY: takes only numbers.
+    let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    match check(result.into()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Brings the loopback interface of the current network namespace up.
+pub(crate) fn bring_loopback_up() -> io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // SAFETY: the structure is plain numbers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo\0") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: `request` is an `ifreq` with a terminated name, and outlives the call.
+    check(
+        unsafe {
+            libc::ioctl(
+                socket.as_fd().as_raw_fd(),
+                libc::SIOCSIFFLAGS,
+                &raw mut request,
+            )
+        }
+        .into(),
+    )
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}

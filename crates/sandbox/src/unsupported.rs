@@ -1,0 +1,61 @@
+//! The same verbs on systems without Linux's namespaces: they all say so.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::{Enforced, Error, Probe, ProbeItem, Result, Spec};
+
+/// Never exists here.
+#[derive(Debug)]
+pub enum Running {}
+
+impl Running {
+    pub fn pid(&self) -> i32 {
+        match *self {}
+    }
+
+    pub fn is_alive(&self) -> bool {
+        match *self {}
+    }
+
+    pub fn enforced(&self) -> &Enforced {
+        match *self {}
+    }
+
+    pub fn stop(&self, _grace: Duration) -> Result<()> {
+        match *self {}
+    }
+}
+
+pub fn launch(_spec: &Spec, _launcher: &Path) -> Result<Running> {
+    Err(Error::Unsupported)
+}
+
+pub fn launcher_main() -> Option<ExitCode> {
+    None
+}
+
+pub fn running(_state_dir: &Path) -> Option<Running> {
+    None
+}
+
+pub fn remove(_state_dir: &Path, _layers_dir: &Path) -> Result<()> {
+    Err(Error::Unsupported)
+}
+
+pub fn adopt(_path: &Path, _owner: (u32, u32)) -> Result<()> {
+    Err(Error::Unsupported)
+}
+
+pub fn probe(_launcher: &Path, _scratch: &Path) -> Probe {
+    Probe {
+        method: None,
+        items: vec![ProbeItem {
+            name: "linux".to_owned(),
+            works: false,
+            detail: "The embedded sandbox needs Linux.".to_owned(),
+            remedy: Some("Use a container engine.".to_owned()),
+        }],
+    }
+}

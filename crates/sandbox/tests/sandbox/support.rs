@@ -1,0 +1,370 @@
+//! A place for one test's sandboxes, the ways to run them, and the check that nothing is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use oubliette_sandbox::{Bind, Init, Limits, Method, Network, Running, Spec, launch, remove};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+const VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
+/// An id that owns nothing on a test machine.
+const ORDINARY_USER: u32 = 54_321;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Root,
+    User,
+    Bwrap,
+}
+
+impl Mode {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::User => "user",
+            Self::Bwrap => "bwrap",
+        }
+    }
+}
+
+/// One test per mode, as `name::root`, `name::user` and `name::bwrap`.
+macro_rules! in_modes {
+    ($name:ident: $($mode:ident),+) => {
+        mod $name {
+            $(
+                #[test]
+                #[allow(non_snake_case)]
+                fn $mode() {
+                    let path = concat!(module_path!(), "::", stringify!($mode));
+                    crate::support::run(stringify!($mode), path, super::$name);
+                }
+            )+
+        }
+    };
+}
+pub(crate) use in_modes;
+
+/// Runs a test in a mode, in this process or as another user.
+pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
+    let named = std::env::var(VARIABLE).unwrap_or_default();
+    if !named.split(',').any(|name| name.trim() == mode) {
+        eprintln!("skipped: {VARIABLE} does not name {mode}");
+        return;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let mode = match mode {
+        "root" => Mode::Root,
+        "user" => Mode::User,
+        _ => Mode::Bwrap,
+    };
+    match (mode, is_root) {
+        (Mode::Root, false) => panic!("{VARIABLE} names root, but this is not root"),
+        (Mode::Root, true) | (_, false) => test(&Host::new(mode)),
+        (_, true) => again_as_user(mode, path),
+    }
+}
+
+/// The same test as somebody without privileges, who owns the directory it works in.
+fn again_as_user(mode: Mode, path: &str) {
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let tmp = home.path().join("t");
+    fs::create_dir(&tmp).unwrap();
+    chown(&tmp, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
+    // The build directory may be where only root can go.
+    let place = |from: &Path, name: &str| {
+        let to = home.path().join(name);
+        if fs::hard_link(from, &to).is_err() {
+            fs::copy(from, &to).unwrap();
+        }
+        to
+    };
+    let tests = place(&std::env::current_exe().unwrap(), "tests");
+    let init = place(&init_binary(), "init");
+    let (_, name) = path.split_once("::").unwrap();
+    let output = Command::new(tests)
+        .args(["--exact", name, "--nocapture"])
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("TMPDIR", &tmp)
+        .env("OUBLIETTE_TEST_INIT", init)
+        .env(VARIABLE, mode.word())
+        .current_dir(&tmp)
+        .uid(ORDINARY_USER)
+        .gid(ORDINARY_USER)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "as an ordinary user:\n{said}\n{errors}"
+    );
+    assert!(said.contains("1 passed"), "{name} was not found:\n{said}");
+}
+
+pub(crate) fn init_binary() -> PathBuf {
+    let given = std::env::var_os("OUBLIETTE_TEST_INIT").map(PathBuf::from);
+    given.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandbox-test-init")))
+}
+
+/// Where a test's sandboxes live.
+pub(crate) struct Host {
+    pub(crate) mode: Mode,
+    pub(crate) dir: TempDir,
+    before: Traces,
+}
+
+/// What sandboxes could leave behind outside their directories.
+#[derive(Debug, PartialEq, Eq)]
+struct Traces {
+    mounts: BTreeSet<String>,
+}
+
+impl Traces {
+    fn now() -> Self {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mounts = table.lines().map(str::to_owned).collect();
+        Self { mounts }
+    }
+}
+
+impl Host {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            dir: tempfile::tempdir().unwrap(),
+            before: Traces::now(),
+        }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A sandbox with a workspace, a directory for its socket, and no network.
+    pub(crate) fn spec(&self, id: &str) -> Spec {
+        let make = |name: &str| {
+            let path = self.path(id).join(name);
+            fs::create_dir_all(&path).unwrap();
+            path
+        };
+        let method = match self.mode {
+            Mode::Bwrap => Method::Bwrap {
+                program: "/usr/bin/bwrap".into(),
+            },
+            Mode::Root | Mode::User => Method::Native,
+        };
+        Spec {
+            id: id.to_owned(),
+            state_dir: self.path(id).join("state"),
+            layers_dir: self.path(id).join("layers"),
+            binds: vec![
+                writable(make("w"), "/workspace"),
+                writable(make("m"), "/mcp"),
+            ],
+            hostname: "box".to_owned(),
+            network: Network::None,
+            limits: Limits::default(),
+            nested: false,
+            init: Init {
+                binary: init_binary(),
+                inside: "/usr/local/bin/test-init".into(),
+                args: vec!["/mcp/c".to_owned()],
+                env: vec![
+                    (
+                        "PATH".to_owned(),
+                        "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned(),
+                    ),
+                    ("MARK".to_owned(), "inside".to_owned()),
+                ],
+            },
+            method,
+        }
+    }
+
+    pub(crate) fn launch(&self, spec: Spec) -> Sandbox {
+        let running = launch(&spec, &init_binary()).unwrap_or_else(|error| {
+            panic!("{error}: {:?}", std::error::Error::source(&error));
+        });
+        Sandbox { spec, running }
+    }
+
+    pub(crate) fn start(&self, id: &str) -> Sandbox {
+        self.launch(self.spec(id))
+    }
+
+    /// Fails if something of this test's sandboxes is on the host after all of them were removed.
+    pub(crate) fn assert_nothing_left(&self) {
+        assert_eq!(Traces::now(), self.before, "mounts were left");
+        let place = self.dir.path().to_str().unwrap();
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let cwd = fs::read_link(process.path().join("cwd")).unwrap_or_default();
+            let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
+            let is_ours = cwd.starts_with(place) || command.contains("/mcp/c");
+            let pid = process.file_name();
+            assert!(
+                !is_ours || self.is_of_another(&pid),
+                "process {pid:?} was left: {command:?}"
+            );
+        }
+        let groups = cgroups_of(place);
+        assert!(groups.is_empty(), "{groups:?} were left");
+    }
+
+    /// Tests run side by side: whether a process belongs to another one's sandbox.
+    fn is_of_another(&self, pid: &std::ffi::OsStr) -> bool {
+        let log = Path::new("/proc").join(pid).join("fd/2");
+        let log = fs::read_link(log).unwrap_or_default();
+        !log.starts_with(self.dir.path())
+    }
+}
+
+/// The control groups of sandboxes whose state was below a directory. Their names end with a
+/// digest of that path, so the tests look at what exists and who is in it.
+fn cgroups_of(place: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut queue = vec![PathBuf::from("/sys/fs/cgroup")];
+    let wanted = digests(place);
+    while let Some(dir) = queue.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with("oubliette-") && wanted.iter().any(|digest| name.ends_with(digest))
+            {
+                found.push(entry.path());
+            }
+            queue.push(entry.path());
+        }
+    }
+    found
+}
+
+/// What the names of this test's groups end with: one digest per sandbox directory.
+fn digests(place: &str) -> Vec<String> {
+    let children = fs::read_dir(place).into_iter().flatten().flatten();
+    children
+        .map(|child| {
+            let state = child.path().join("state");
+            let hash = state
+                .to_string_lossy()
+                .bytes()
+                .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                    (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+                });
+            format!("-{:08x}", hash as u32)
+        })
+        .collect()
+}
+
+pub(crate) fn writable(host: PathBuf, inside: &str) -> Bind {
+    Bind {
+        host,
+        inside: inside.into(),
+        read_only: false,
+    }
+}
+
+/// A sandbox that is up.
+pub(crate) struct Sandbox {
+    pub(crate) spec: Spec,
+    pub(crate) running: Running,
+}
+
+/// What a command came to.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: Option<i64>,
+    pub(crate) signal: Option<i64>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) step: Option<String>,
+    pub(crate) errno: Option<i64>,
+}
+
+impl Sandbox {
+    pub(crate) fn request(&self, request: &Value) -> Output {
+        request_at(&self.socket(), request)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.spec.state_dir.parent().unwrap().join("m/c")
+    }
+
+    /// Runs a line of shell.
+    pub(crate) fn sh(&self, line: &str) -> Output {
+        self.request(&json!({ "argv": ["sh", "-c", line] }))
+    }
+
+    /// The output of a line of shell that must succeed, without the last line's end.
+    pub(crate) fn read(&self, line: &str) -> String {
+        let output = self.sh(line);
+        assert_eq!(output.code, Some(0), "{line}: {output:?}");
+        output.stdout.trim_end().to_owned()
+    }
+
+    /// Whether a line of shell succeeds.
+    pub(crate) fn can(&self, line: &str) -> bool {
+        self.sh(line).code == Some(0)
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.spec.state_dir.parent().unwrap().join("w")
+    }
+
+    pub(crate) fn stop(&self) {
+        self.running.stop(GRACE).unwrap();
+    }
+
+    pub(crate) fn remove(self) {
+        self.stop();
+        remove(&self.spec.state_dir, &self.spec.layers_dir).unwrap();
+        assert!(!self.spec.state_dir.exists());
+        assert!(!self.spec.layers_dir.exists());
+    }
+}
+
+pub(crate) fn request_at(socket: &Path, request: &Value) -> Output {
+    let mut stream = connect(socket);
+    stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer:?}"));
+    assert!(answer["error"].is_null(), "{answer}");
+    let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+    Output {
+        code: answer["code"].as_i64(),
+        signal: answer["signal"].as_i64(),
+        stdout: text("stdout"),
+        stderr: text("stderr"),
+        step: answer["step"].as_str().map(str::to_owned),
+        errno: answer["errno"].as_i64(),
+    }
+}
+
+fn connect(socket: &Path) -> UnixStream {
+    wait_until("the socket of PID 1", || UnixStream::connect(socket).ok())
+}
+
+/// Asks again until there is an answer, for a bounded time.
+pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < until, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 use oubliette_benches::figures::Compared;
 use oubliette_benches::table::{time, times};
 use oubliette_benches::{
-    Aims, Client, Echo, Era, Sample, Table, echo, is_quick, is_wanted, load, make_project,
+    Aims, Client, Echo, Era, Sample, Table, cpu_time, echo, is_quick, is_wanted, load, make_project,
 };
 use serde_json::{Value, json};
 use support::Server;
@@ -21,6 +21,8 @@ struct Case {
     product: Vec<Client>,
     echo: Vec<Client>,
     rounds: Vec<(Sample, Sample)>,
+    /// What the processes of the product and of the echo have computed for it.
+    cpu: (Duration, Duration),
 }
 
 impl Case {
@@ -41,13 +43,22 @@ impl Case {
             product,
             echo: (0..MANY).map(beside).collect(),
             rounds: Vec::new(),
+            cpu: Default::default(),
         }
     }
 
-    fn measure(&mut self, clients: usize, slice: Duration) {
-        let echo = load(&mut self.echo[..clients], slice);
-        let product = load(&mut self.product[..clients], slice);
-        self.rounds.push((product, echo));
+    fn measure(&mut self, (server, echo): (u32, u32), clients: usize, slice: Duration) {
+        let before = (cpu_time(server), cpu_time(echo));
+        let beside = load(&mut self.echo[..clients], slice);
+        let sample = load(&mut self.product[..clients], slice);
+        self.rounds.push((sample, beside));
+        self.cpu.0 += cpu_time(server).saturating_sub(before.0);
+        self.cpu.1 += cpu_time(echo).saturating_sub(before.1);
+    }
+
+    fn forget(&mut self) {
+        self.rounds.clear();
+        self.cpu = Default::default();
     }
 }
 
@@ -76,6 +87,8 @@ fn main() {
         "echo p99",
         "echo per second",
         "p50 ratio",
+        "CPU",
+        "echo CPU",
     ]);
     for clients in [1, MANY] {
         let eras = [Era::Modern, Era::Legacy];
@@ -88,9 +101,9 @@ fn main() {
         // The first round only warms up.
         for round in 0..=rounds {
             for case in &mut cases {
-                case.measure(clients, slice);
+                case.measure((server.pid(), echo.pid()), clients, slice);
                 if round == 0 {
-                    case.rounds.clear();
+                    case.forget();
                 }
             }
         }
@@ -107,6 +120,8 @@ fn main() {
                 time(echo.p99),
                 format!("{:.0}", echo.rate),
                 times(compared.ratio),
+                time(case.cpu.0 / product.calls as u32),
+                time(case.cpu.1 / echo.calls as u32),
             ]);
             if clients == 1 {
                 let what = format!("p50 of {} with one client, of the echo's", case.name);

@@ -40,6 +40,10 @@ impl Echo {
         Self { child, address }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A client whose replies are its requests and so many bytes of padding.
     pub fn client(&self, method: &str, params: &Value, padding: usize) -> Client {
         let head = format!("POST /?padding={padding} HTTP/1.1\r\n");

@@ -9,6 +9,7 @@ pub struct Sample {
     pub p99: Duration,
     /// Per second.
     pub rate: f64,
+    pub calls: usize,
 }
 
 impl Sample {
@@ -18,6 +19,7 @@ impl Sample {
             p50: quantile(&latencies, 50),
             p99: quantile(&latencies, 99),
             rate: latencies.len() as f64 / time.as_secs_f64(),
+            calls: latencies.len(),
         }
     }
 }
@@ -34,7 +36,7 @@ pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The medians of samples, and of the ratio of their p50 to that of the sample beside them.
+/// The medians of samples, the sums of their calls, and the median of the ratio of their p50 to that of the sample beside them.
 #[derive(Debug, Clone, Copy)]
 pub struct Compared {
     pub sample: Sample,
@@ -63,5 +65,6 @@ fn middle(samples: &[Sample]) -> Sample {
         p50: Duration::from_secs_f64(of(|sample| sample.p50.as_secs_f64())),
         p99: Duration::from_secs_f64(of(|sample| sample.p99.as_secs_f64())),
         rate: of(|sample| sample.rate),
+        calls: samples.iter().map(|sample| sample.calls).sum(),
     }
 }

@@ -14,6 +14,7 @@
 mod call;
 mod client;
 mod connection;
+mod cpu;
 pub mod echo;
 pub mod figures;
 mod projects;
@@ -22,6 +23,7 @@ pub mod table;
 pub use call::Call;
 pub use client::{Client, Era, address, load};
 pub use connection::{Connection, Reply};
+pub use cpu::cpu_time;
 pub use echo::Echo;
 pub use figures::Sample;
 pub use projects::{make_project, make_projects};

@@ -17,6 +17,8 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         "--quiet",
         "--package",
         "oubliette",
+        "--bin",
+        "oubliette",
     ]);
     if !cfg!(debug_assertions) {
         build.arg("--release");

@@ -17,6 +17,8 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         "--quiet",
         "--package",
         "oubliette",
+        "--bin",
+        "oubliette",
     ]);
     // What cargo says about this package must not reach the build of another: some build scripts
     // look at it and would run again each time.

@@ -18,6 +18,10 @@ mod terminal;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+/// A call makes many short-lived blocks of some kilobytes, which glibc's allocator is slow with.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Runs the command line and returns its exit code: 1 for a failure, 2 for wrong usage.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     // Both sides of TLS need to agree on one implementation before the first connection.

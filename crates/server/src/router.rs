@@ -67,6 +67,13 @@ pub fn app_with<H: ServerHandler>(
     let closing = CancellationToken::new();
     let sessions = Sessions::start(engine.clone(), closing.clone());
     let endpoint = mcp::endpoint(handler, sessions.clone(), server, closing.clone());
+    // Every layer clones what is below it for each request, and the endpoint holds its settings by
+    // value.
+    let endpoint = Arc::new(endpoint);
+    let answer = move |request: Request| {
+        let endpoint = endpoint.clone();
+        async move { endpoint.handle(request).await }
+    };
     let gate = Gate::new(engine.clone());
     let figures = metrics::Sources {
         engine: engine.clone(),
@@ -75,7 +82,7 @@ pub fn app_with<H: ServerHandler>(
     };
     let most = server.max_body_mb as usize * (1 << 20);
     let mcp = Router::new()
-        .fallback_service(endpoint)
+        .fallback(answer)
         .layer(middleware::from_fn_with_state(
             sessions.clone(),
             mcp::bind_session,

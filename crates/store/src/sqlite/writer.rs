@@ -115,7 +115,12 @@ fn run(connection: &Connection, path: &Path, mut units: mpsc::Receiver<Box<dyn U
 
 /// Commits a batch as one transaction. A unit that fails takes only its own changes back.
 fn commit(connection: &Connection, path: &Path, batch: &mut [Box<dyn Unit>]) -> Result<()> {
-    let execute = |sql| connection.execute_batch(sql).map_err(|e| explain(e, path));
+    // Compiled once: a batch runs the same few statements around each of its units.
+    let execute = |sql| {
+        let statement = connection.prepare_cached(sql);
+        let done = statement.and_then(|mut statement| statement.execute([]));
+        done.map(drop).map_err(|e| explain(e, path))
+    };
     execute("begin immediate")?;
     let done = (|| {
         for unit in batch {
@@ -125,11 +130,10 @@ fn commit(connection: &Connection, path: &Path, batch: &mut [Box<dyn Unit>]) -> 
                 // Disk full and I/O errors end the whole transaction, not only this unit.
                 return Err(StoreError::Full);
             }
-            execute(if kept {
-                "release unit"
-            } else {
-                "rollback to unit; release unit"
-            })?;
+            if !kept {
+                execute("rollback to unit")?;
+            }
+            execute("release unit")?;
         }
         execute("commit")
     })();

@@ -1,0 +1,177 @@
+//! Durable writes through the store, beside the same rows in bare SQLite transactions and beside
+//! bare syncs of the disk.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use oubliette_benches::figures::median;
+use oubliette_benches::table::times;
+use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_store::sqlite::Sqlite;
+use oubliette_store::{Audit, AuditEntry, Outcome};
+use rusqlite::{Connection, params};
+
+/// What part of the rows that bare SQLite commits the store must commit.
+const AIM: f64 = 0.5;
+const TASKS: [usize; 3] = [1, 16, 256];
+const OPERATION: &str = "project_get";
+const ADDRESS: &str = "127.0.0.1";
+const ID: &str = "6f2c1f0e-8d0e-4c57-9d5f-0c6d2b6f3a11";
+
+/// Rows per second of one round.
+struct Round {
+    store: f64,
+    bare: f64,
+    syncs: f64,
+}
+
+fn main() {
+    let (rounds, slice) = match is_quick() {
+        true => (3, Duration::from_millis(200)),
+        false => (7, Duration::from_millis(1000)),
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = Arc::new(Sqlite::open(&directory.path().join("store.db")).unwrap());
+    let bare = bare_database(&directory.path().join("bare.db"));
+    let disk = Disk::new(&directory.path().join("disk"));
+    let mut table = Table::new([
+        "at once",
+        "store rows/s",
+        "SQLite rows/s",
+        "syncs/s",
+        "of SQLite",
+        "of syncs",
+    ]);
+    let mut aims = Aims::default();
+    for tasks in TASKS {
+        let measured: Vec<Round> = (0..rounds)
+            .map(|_| Round {
+                syncs: disk.sync(slice),
+                bare: fill_bare(&bare, tasks, slice),
+                store: runtime.block_on(fill_store(&store, tasks, slice)),
+            })
+            .collect();
+        let of = |part: fn(&Round) -> f64| median(measured.iter().map(part));
+        let ratio = of(|round| round.store / round.bare);
+        table.row([
+            tasks.to_string(),
+            format!("{:.0}", of(|round| round.store)),
+            format!("{:.0}", of(|round| round.bare)),
+            format!("{:.0}", of(|round| round.syncs)),
+            times(ratio),
+            times(of(|round| round.store / round.syncs)),
+        ]);
+        let what = format!("{tasks} writes at once, of the same rows in bare transactions");
+        aims.at_least(&what, ratio, AIM, "×");
+    }
+    table.print();
+    aims.print();
+}
+
+/// Tasks that each write the next entry when the one before is durable; entries per second.
+async fn fill_store(store: &Arc<Sqlite>, tasks: usize, slice: Duration) -> f64 {
+    let entry = AuditEntry {
+        at: Timestamp::now(),
+        token_id: Some(ID.parse().unwrap()),
+        operation: OPERATION.to_owned(),
+        project_id: Some(ID.parse().unwrap()),
+        outcome: Outcome::Ok,
+        address: Some(ADDRESS.to_owned()),
+    };
+    let started = Instant::now();
+    let writers: Vec<_> = (0..tasks)
+        .map(|_| {
+            let (store, entry) = (store.clone(), entry.clone());
+            tokio::spawn(async move {
+                let mut written = 0;
+                while started.elapsed() < slice {
+                    store.append_audit(vec![entry.clone()]).await.unwrap();
+                    written += 1;
+                }
+                written
+            })
+        })
+        .collect();
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.unwrap();
+    }
+    f64::from(written) / started.elapsed().as_secs_f64()
+}
+
+/// A database with a table of the same shape, as durable.
+fn bare_database(path: &Path) -> Connection {
+    let connection = Connection::open(path).unwrap();
+    connection
+        .execute_batch(
+            "pragma journal_mode = wal;
+             pragma synchronous = full;
+             create table audit (
+                 id integer primary key autoincrement, at integer not null, token_id text,
+                 operation text not null, project_id text, outcome text not null, address text
+             );
+             create index audit_by_time on audit (at);",
+        )
+        .unwrap();
+    connection
+}
+
+/// Transactions of so many rows; rows per second.
+fn fill_bare(connection: &Connection, rows: usize, slice: Duration) -> f64 {
+    let insert = "insert into audit (at, token_id, operation, project_id, outcome, address)
+                  values (?1, ?2, ?3, ?4, ?5, ?6)";
+    let at = Timestamp::now().as_millisecond();
+    let started = Instant::now();
+    let mut written = 0;
+    while started.elapsed() < slice {
+        connection.execute_batch("begin immediate").unwrap();
+        let mut statement = connection.prepare_cached(insert).unwrap();
+        for _ in 0..rows {
+            statement
+                .execute(params![at, ID, OPERATION, ID, "ok", ADDRESS])
+                .unwrap();
+        }
+        connection.execute_batch("commit").unwrap();
+        written += rows;
+    }
+    written as f64 / started.elapsed().as_secs_f64()
+}
+
+/// A file whose blocks are all there, so that a sync writes data and nothing else.
+struct Disk {
+    file: File,
+}
+
+impl Disk {
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 1024;
+
+    fn new(path: &Path) -> Self {
+        let file = File::create(path).unwrap();
+        file.write_all_at(&vec![0; Self::BLOCK * Self::BLOCKS], 0)
+            .unwrap();
+        file.sync_all().unwrap();
+        Self { file }
+    }
+
+    /// Writes block after block and syncs each; blocks per second.
+    fn sync(&self, slice: Duration) -> f64 {
+        let started = Instant::now();
+        let mut written = 0;
+        while started.elapsed() < slice {
+            let block = [written as u8; Self::BLOCK];
+            let at = written % Self::BLOCKS * Self::BLOCK;
+            self.file.write_all_at(&block, at as u64).unwrap();
+            self.file.sync_data().unwrap();
+            written += 1;
+        }
+        written as f64 / started.elapsed().as_secs_f64()
+    }
+}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Modern, binary};
+use crate::{Modern, binary, cli};
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -138,6 +138,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // Containers outlive their server, as they should, but not their test.
+        if self.home().join("run/c").exists() {
+            let down = cli(self.home(), ["down", "--remove"]);
+            if !down.status.success() && !std::thread::panicking() {
+                panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
+            }
+        }
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         }

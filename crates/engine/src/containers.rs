@@ -23,6 +23,7 @@ use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
+pub(crate) use lifecycle::id_of;
 pub use link::Link;
 pub use streams::Incoming;
 

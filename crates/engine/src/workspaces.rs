@@ -7,6 +7,7 @@ use oubliette_model::{ProjectId, WorkspaceId};
 use oubliette_store::{StoreError, Workspace};
 use uuid::Uuid;
 
+use crate::containers::id_of;
 use crate::{Call, Engine, EngineError, Result};
 
 /// Where agents and commands see a workspace.
@@ -98,6 +99,14 @@ impl Engine {
         id: &WorkspaceId,
         call: &Call,
     ) -> Result<()> {
+        if self
+            .store()
+            .container(id_of(project).as_str())
+            .await?
+            .is_some()
+        {
+            return self.make_workspace_inside(project, id).await;
+        }
         let source = self
             .files()
             .workspace_dir(project, &WorkspaceId::default_one());
@@ -116,6 +125,34 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// The same where an agent may have been: there, git runs only in the container.
+    async fn make_workspace_inside(&self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
+        let stored = self.store().get(project).await?;
+        let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
+        let (container, ..) = self.ensure_container(&stored).await?;
+        let draft = format!(".new-{}", Uuid::new_v4());
+        let script = "[ -d /workspace/.git ] || exec mkdir \"$1\"\n\
+                      git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
+                      git -C \"$1\" checkout -q -b \"$2\"";
+        let words = ["/bin/sh", "-c", script, "sh"]
+            .map(str::to_owned)
+            .into_iter();
+        let words = words.chain([format!("/workspaces/{draft}"), format!("oubliette/{id}")]);
+        let finished = self.run_inside(&container, words.collect()).await?;
+        let draft = self
+            .files()
+            .project_dir(project)
+            .join("workspaces")
+            .join(draft);
+        if let Some(said) = finished {
+            self.files().discard(draft).await?;
+            return Err(EngineError::Failed(format!(
+                "the workspace could not be made: {said}"
+            )));
+        }
+        self.files().adopt_workspace(project, id, draft).await
     }
 }
 

@@ -14,7 +14,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, Connection, Place};
-use crate::{archive, doctor, reset, serve, terminal};
+use crate::{archive, doctor, down, reset, serve, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,6 +40,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             archive::restore(&home, path(matches, "FILE"), matches.get_flag("replace"))
         }
         Some(("doctor", _)) => doctor::run(&home),
+        Some(("down", matches)) => down::run(&home, matches.get_flag("remove")),
         Some(("completions", matches)) => {
             if let Some(shell) = matches.get_one::<Shell>("SHELL") {
                 let mut script = Vec::new();
@@ -135,6 +136,16 @@ fn command() -> Command {
                         .long("replace")
                         .action(ArgAction::SetTrue)
                         .help("Move aside what is there"),
+                ),
+        )
+        .subcommand(
+            Command::new("down")
+                .about("End the server and all containers of the data directory; files stay")
+                .arg(
+                    Arg::new("remove")
+                        .long("remove")
+                        .action(ArgAction::SetTrue)
+                        .help("Remove the containers too, with what was installed in them"),
                 ),
         )
         .subcommand(

@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod containers;
 mod doctor;
+mod down;
 mod failure;
 mod home;
 mod logs;

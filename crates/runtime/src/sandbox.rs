@@ -43,7 +43,11 @@ impl Sandbox {
         let scratch = home.join("run").join("probe");
         make_private(&scratch).map_err(|error| error.to_string())?;
         let probe = sandbox::probe(launcher, &scratch);
-        let Some(method) = probe.method.clone() else {
+        let Some(method) = probe
+            .method
+            .clone()
+            .or(probe.items.is_empty().then_some(sandbox::Method::Native))
+        else {
             let why: Vec<String> = probe
                 .items
                 .iter()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
+use oubliette_runtime::ContainerId;
 use oubliette_store::{self as store, Project};
 use oubliette_wire::Ended;
 use schemars::JsonSchema;
@@ -16,6 +17,8 @@ use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const LONGEST: f64 = 86_400.0;
+/// For commands of our own.
+const OWN: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -128,6 +131,27 @@ impl Operation for Exec {
     }
 }
 
+impl Engine {
+    /// Runs a command of our own in a container; what it said if it failed.
+    pub(crate) async fn run_inside(
+        &self,
+        container: &ContainerId,
+        argv: Vec<String>,
+    ) -> Result<Option<String>> {
+        let command = Command {
+            process_id: format!("exec {}", Uuid::new_v4()),
+            argv,
+            env: usual_environment(),
+            cwd: "/".to_owned(),
+            stdin: Vec::new(),
+        };
+        let _use = self.containers().using(container);
+        let finished = process::run(self.containers(), container, &command, OWN).await?;
+        let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
+        Ok((finished.ended != Some(Ended::Code(0))).then_some(said))
+    }
+}
+
 /// What a command of this name came to, if it has; an error if nobody can know.
 async fn join(
     engine: &Engine,
@@ -174,18 +198,7 @@ fn command(
     if argv.iter().any(|argument| argument.contains('\0')) {
         return Err(EngineError::invalid("`command` contains a NUL character"));
     }
-    let usual = [
-        (
-            "PATH",
-            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        ),
-        ("HOME", "/root"),
-        ("LANG", "C.UTF-8"),
-    ];
-    let mut env: BTreeMap<String, String> = usual
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-        .collect();
+    let mut env = usual_environment();
     let given = params.env.unwrap_or_default();
     for (name, value) in project.settings.env.iter().chain(&given) {
         if name.is_empty() || name.contains(['=', '\0']) || value.reveal().contains('\0') {
@@ -203,6 +216,20 @@ fn command(
         cwd: crate::workspaces::path_in_container(workspace),
         stdin: params.stdin.unwrap_or_default().into_bytes(),
     })
+}
+
+fn usual_environment() -> BTreeMap<String, String> {
+    let usual = [
+        (
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        ),
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+    ];
+    usual
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into()
 }
 
 fn timeout(seconds: Option<f64>) -> Result<Duration> {

@@ -16,6 +16,7 @@ mod landlock;
 mod mask;
 mod overlay;
 mod privileges;
+mod room;
 mod rootfs;
 mod seccomp;
 

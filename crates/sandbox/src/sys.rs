@@ -112,15 +112,16 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
 /// Puts every signal back to its default and unblocks all of them. Takes no memory, so that a
 /// forked child may call it.
 pub(crate) fn reset_signals() {
-    // SAFETY: an action of zeroes is "default, no flags, empty mask".
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = libc::SIG_DFL;
+    // The kernel's structure rather than the C library's, which keeps two signals for itself: all
+    // zeroes is "default, no flags, empty mask".
+    let action = [0_u64; 4];
     for signal in 1..=64 {
-        if signal == libc::SIGKILL || signal == libc::SIGSTOP {
-            continue;
+        // SAFETY: `action` is as big as the kernel's structure and outlives the call; the two
+        // signals that cannot be changed are refused.
+        unsafe {
+            let nothing = std::ptr::null::<u64>();
+            libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), nothing, 8);
         }
-        // SAFETY: `action` outlives the call; numbers the C library keeps for itself are refused.
-        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
     // SAFETY: `sigemptyset` initialises the set before it is used.
     unsafe {

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::overlay::Content::{Mixed, Public};
-use super::{At, Attempt, Directories, Launch, dev, hosts, overlay};
+use super::{At, Attempt, Directories, Launch, dev, hosts, overlay, room};
 use crate::launch::MOUNT_POINT;
 use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
 use crate::report::{Ids, Sharing};
@@ -180,7 +180,7 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     } else {
         mounts::restrict(&mount, NOSUID | NODEV, false)?;
     }
-    let place = mounts::place(root, &bind.inside, kind, launch.owner())?;
+    let place = room::place(launch, root, &bind.inside, kind)?;
     mounts::attach(&mount, place.as_fd())
 }
 

@@ -5,5 +5,9 @@
 //! Whether a setting of the host can be written is only ever found out by opening it.
 #![cfg(target_os = "linux")]
 
+mod failures;
 mod isolation;
+mod lifecycle;
+mod limits;
+mod probe;
 mod support;

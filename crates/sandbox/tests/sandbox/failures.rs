@@ -1,0 +1,103 @@
+//! A launch that fails, dies or hangs at any of its steps leaves nothing, and says where it was.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use oubliette_sandbox::{Error, Spec, launch, remove, running};
+
+use crate::support::{Host, in_modes, init_binary};
+
+const STEPS: &[&str] = &[
+    "after cgroups",
+    "after clone",
+    "in build",
+    "after build",
+    "before pivot",
+    "after pivot",
+    "before exec",
+];
+
+/// A launcher that is told to fail or die at a step.
+fn launcher(host: &Host, order: &str, step: &str) -> PathBuf {
+    let path = host.path(&format!("launcher-{order}-{}", step.replace(' ', "-")));
+    let script = format!(
+        "#!/bin/sh\nexec {} \"$1\" '{order}={step}'\n",
+        init_binary().display()
+    );
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn spec(host: &Host) -> Spec {
+    let mut spec = host.spec("a");
+    spec.limits.processes = Some(50);
+    spec.limits.memory_bytes = Some(1 << 28);
+    spec
+}
+
+fn every_failing_step_is_named_and_leaves_nothing(host: &Host) {
+    let spec = spec(host);
+    for step in STEPS {
+        match launch(&spec, &launcher(host, "fail", step)) {
+            Err(Error::Step { step: named, .. }) => assert_eq!(named, format!("injected {step}")),
+            other => panic!("{step}: {other:?}"),
+        }
+        assert!(running(&spec.state_dir).is_none());
+        host.assert_nothing_left();
+    }
+    host.launch(spec).remove();
+    host.assert_nothing_left();
+}
+in_modes!(every_failing_step_is_named_and_leaves_nothing: root, user);
+
+fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
+    let spec = spec(host);
+    for step in STEPS {
+        let launched = launch(&spec, &launcher(host, "die", step));
+        assert!(launched.is_err(), "{step}: {launched:?}");
+        assert!(running(&spec.state_dir).is_none());
+        host.assert_nothing_left();
+    }
+    remove(&spec.state_dir, &spec.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(a_launcher_that_dies_at_any_step_leaves_nothing: root, user);
+
+fn what_is_not_there_is_named(host: &Host) {
+    let mut broken = spec(host);
+    broken.init.binary = "/no/such/program".into();
+    match launch(&broken, &init_binary()) {
+        Err(Error::Step { step, source }) => {
+            assert_eq!(step, "bind the program of PID 1");
+            assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
+        }
+        other => panic!("{other:?}"),
+    }
+    let mut broken = spec(host);
+    broken.init.binary = "/etc/passwd".into();
+    assert!(launch(&broken, &init_binary()).is_err());
+    let mut broken = spec(host);
+    broken.binds[0].host = "/no/such/place".into();
+    assert!(launch(&broken, &init_binary()).is_err());
+    assert!(launch(&spec(host), "/no/such/launcher".as_ref()).is_err());
+    assert!(launch(&spec(host), "/bin/true".as_ref()).is_err());
+    remove(&broken.state_dir, &broken.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(what_is_not_there_is_named: root, user, bwrap);
+
+fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
+    let mut spec = spec(host);
+    spec.init.args = vec!["/no/such/dir/socket".to_owned()];
+    let launched = launch(&spec, &init_binary());
+    // It may be seen alive for a moment.
+    if let Ok(running) = launched {
+        crate::support::wait_until("its end", || (!running.is_alive()).then_some(()));
+    }
+    assert!(running(&spec.state_dir).is_none());
+    remove(&spec.state_dir, &spec.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(a_program_that_ends_at_once_is_an_error_with_its_words: root, user, bwrap);

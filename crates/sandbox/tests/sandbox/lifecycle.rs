@@ -1,0 +1,204 @@
+//! Up, found again, stopped, removed; many at once; and nothing of it on the host afterwards.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use oubliette_sandbox::{Error, launch, remove, running};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_until};
+
+fn a_sandbox_is_found_again_by_its_state(host: &Host) {
+    let sandbox = host.start("a");
+    let pid = sandbox.running.pid();
+    let again = running(&sandbox.spec.state_dir).unwrap();
+    assert_eq!(again.pid(), pid);
+    assert!(again.is_alive());
+    assert_eq!(again.enforced(), sandbox.running.enforced());
+    match launch(&sandbox.spec, &init_binary()) {
+        Err(Error::AlreadyRunning { pid: found }) => assert_eq!(found, pid),
+        other => panic!("{other:?}"),
+    }
+    match remove(&sandbox.spec.state_dir, &sandbox.spec.layers_dir) {
+        Err(Error::StillRunning { pid: found }) => assert_eq!(found, pid),
+        other => panic!("{other:?}"),
+    }
+    again.stop(GRACE).unwrap();
+    assert!(!sandbox.running.is_alive());
+    assert!(running(&sandbox.spec.state_dir).is_none());
+    sandbox.remove();
+    host.assert_nothing_left();
+}
+in_modes!(a_sandbox_is_found_again_by_its_state: root, user, bwrap);
+
+fn daemons_in_sessions_of_their_own_die_on_stop(host: &Host) {
+    let sandbox = host.start("a");
+    // A number that no other test's daemon has.
+    let seconds = (900_000 + std::process::id()).to_string();
+    sandbox.read(&format!(
+        "setsid -f sleep {seconds} </dev/null >/dev/null 2>&1"
+    ));
+    let sleeps = || {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let commands =
+            processes.map(|entry| fs::read(entry.path().join("cmdline")).unwrap_or_default());
+        let ours = format!("sleep\0{seconds}\0").into_bytes();
+        commands.filter(|command| *command == ours).count()
+    };
+    wait_until("the daemon", || (sleeps() == 1).then_some(()));
+    sandbox.stop();
+    wait_until("the daemon's end", || (sleeps() == 0).then_some(()));
+    sandbox.remove();
+}
+in_modes!(daemons_in_sessions_of_their_own_die_on_stop: root, user, bwrap);
+
+fn a_pid_1_that_ignores_the_request_is_killed(host: &Host) {
+    let mut spec = host.spec("a");
+    // A shell as PID 1 gets no signal that it has not asked for.
+    spec.init.binary = "/bin/busybox".into();
+    spec.init.inside = "/init/busybox".into();
+    spec.init.args = vec!["sleep".to_owned(), "1000".to_owned()];
+    if !Path::new("/bin/busybox").exists() {
+        spec.init.binary = fs::canonicalize("/bin/sleep").unwrap();
+        spec.init.args.remove(0);
+    }
+    let sandbox = host.launch(spec);
+    let began = Instant::now();
+    sandbox.running.stop(Duration::from_millis(50)).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(!sandbox.running.is_alive());
+    remove(&sandbox.spec.state_dir, &sandbox.spec.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(a_pid_1_that_ignores_the_request_is_killed: root, user, bwrap);
+
+/// Launches from a process of its own, which is then killed.
+fn a_sandbox_outlives_whoever_launched_it(host: &Host) {
+    let spec = host.spec("a");
+    let spec_file = host.path("spec.json");
+    fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "lifecycle::launched_by_another_process",
+            "--nocapture",
+        ])
+        .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
+        .env("OUBLIETTE_TEST_INIT", init_binary())
+        .output()
+        .unwrap();
+    assert!(!output.status.success(), "it kills itself");
+    let running = running(&spec.state_dir).expect("it is up");
+    let answer = request_at(
+        &host.path("a/m/c"),
+        &serde_json::json!({ "argv": ["echo", "alive"] }),
+    );
+    assert_eq!(answer.stdout, "alive\n");
+    running.stop(GRACE).unwrap();
+    remove(&spec.state_dir, &spec.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(a_sandbox_outlives_whoever_launched_it: root, user, bwrap);
+
+/// The other half of the test above; does nothing by itself.
+#[test]
+fn launched_by_another_process() {
+    let Some(file) = std::env::var_os("OUBLIETTE_TEST_LAUNCH") else {
+        return;
+    };
+    let spec = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    launch(&spec, &init_binary()).unwrap();
+    let own = Pid::from_raw(std::process::id() as i32).unwrap();
+    kill_process(own, Signal::KILL).unwrap();
+}
+
+fn a_killed_sandbox_leaves_nothing_and_starts_again(host: &Host) {
+    let sandbox = host.start("a");
+    sandbox.read("echo kept > /workspace/kept");
+    let pid = Pid::from_raw(sandbox.running.pid()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    wait_until("its end", || (!sandbox.running.is_alive()).then_some(()));
+    assert!(running(&sandbox.spec.state_dir).is_none());
+    let sandbox = host.launch(sandbox.spec.clone());
+    assert_eq!(sandbox.read("cat /workspace/kept"), "kept");
+    sandbox.remove();
+    host.assert_nothing_left();
+}
+in_modes!(a_killed_sandbox_leaves_nothing_and_starts_again: root, user, bwrap);
+
+fn a_huge_environment_of_the_server_does_not_matter(host: &Host) {
+    let spec = host.spec("a");
+    let spec_file = host.path("spec.json");
+    fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([
+            "--exact",
+            "lifecycle::launched_by_another_process",
+            "--nocapture",
+        ])
+        .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
+        .env("OUBLIETTE_TEST_INIT", init_binary());
+    for index in 0..15 {
+        command.env(format!("HUGE_{index}"), "x".repeat(100_000));
+    }
+    command.output().unwrap();
+    let running = running(&spec.state_dir).expect("it is up");
+    running.stop(GRACE).unwrap();
+    remove(&spec.state_dir, &spec.layers_dir).unwrap();
+}
+in_modes!(a_huge_environment_of_the_server_does_not_matter: root, user);
+
+fn what_a_sandbox_leaves_in_its_layers_can_be_removed(host: &Host) {
+    let sandbox = host.start("a");
+    sandbox.read(
+        "cd /var/tmp && mkdir -p a/b/c locked/inner && ln -s / a/root && chmod 0 locked && \
+         i=0; while [ $i -lt 300 ]; do mkdir d && cd d; i=$((i+1)); done; touch end",
+    );
+    sandbox.remove();
+    host.assert_nothing_left();
+}
+in_modes!(what_a_sandbox_leaves_in_its_layers_can_be_removed: root, user);
+
+fn a_hundred_at_once(host: &Host) {
+    let specs: Vec<_> = (0..100)
+        .map(|index| host.spec(&format!("n{index}")))
+        .collect();
+    let began = Instant::now();
+    let sandboxes: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = specs
+            .chunks(13)
+            .map(|chunk| {
+                scope.spawn(move || {
+                    chunk
+                        .iter()
+                        .map(|spec| host.launch(spec.clone()))
+                        .collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let up = began.elapsed();
+    for (index, sandbox) in sandboxes.iter().enumerate() {
+        assert_eq!(
+            sandbox.read(&format!("echo {index} > /tmp/x; cat /tmp/x")),
+            index.to_string()
+        );
+    }
+    let used = began.elapsed();
+    for sandbox in sandboxes {
+        sandbox.remove();
+    }
+    eprintln!(
+        "100 sandboxes: up after {up:?}, used after {used:?}, gone after {:?}",
+        began.elapsed()
+    );
+    host.assert_nothing_left();
+}
+in_modes!(a_hundred_at_once: root, user, bwrap);

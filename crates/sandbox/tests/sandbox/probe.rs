@@ -1,0 +1,1 @@
+//! What a machine is said to be able to do.

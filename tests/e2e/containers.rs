@@ -192,6 +192,58 @@ async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goe
 }
 
 #[tokio::test]
+async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
+    for runtime in runtimes()
+        .into_iter()
+        .filter(|runtime| runtime == "sandbox")
+    {
+        let server = server_with(&runtime, "");
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        exec(&admin, &id, json!("echo x > /etc/installed; echo y > kept")).await;
+        let running = tokio::spawn({
+            let (admin, id) = (admin.clone(), id.clone());
+            async move { exec(&admin, &id, json!("touch begun; sleep 600")).await }
+        });
+        while !server.workspace(&id).join("begun").exists() {
+            tokio::task::yield_now().await;
+        }
+        let project = json!({ "project_id": id });
+        let busy = admin.call("image_rebuild", project.clone()).await;
+        assert!(busy.sentence().contains("force"), "{}", busy.sentence());
+        running.abort();
+        // Its caller has left, so the command is ended, and the container is free.
+        let free = async {
+            while admin
+                .call("image_rebuild", project.clone())
+                .await
+                .is_error()
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), free)
+            .await
+            .expect("the command goes on");
+        exec(&admin, &id, json!("echo x > /etc/installed")).await;
+        let forced = json!({ "container_type": "base", "force": true });
+        let rebuilt = admin.call("image_rebuild", forced).await;
+        assert_eq!(rebuilt.ok()["containers_removed"], 1);
+        let after = exec(
+            &admin,
+            &id,
+            json!("cat kept; test -e /etc/installed || echo fresh"),
+        )
+        .await;
+        assert_eq!(after["stdout"], "y\nfresh\n");
+        let shown = admin.call("project_get", project).await;
+        assert_eq!(shown.ok()["container_status"], "running");
+        let options = admin.call("project_options", json!({})).await;
+        assert_eq!(options.ok()["runtimes"][0]["name"], json!(runtime));
+    }
+}
+
+#[tokio::test]
 async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;

@@ -32,6 +32,7 @@ const CONTRACT: &[(&str, Class)] = &[
     ("token_list", Admin),
     ("token_revoke", Admin),
     ("config_limits", ProjectRead),
+    ("image_rebuild", GlobalWrite),
     ("audit_list", Admin),
 ];
 
@@ -75,6 +76,7 @@ fn arguments(operation: &str, project: &str) -> Value {
         "token_create" => json!({ "name": "t", "scope": "read" }),
         "token_revoke" => json!({ "token_id": uuid(0) }),
         "workspace_delete" => json!({ "project_id": project, "workspace_id": "default" }),
+        "image_rebuild" => json!({ "container_type": "base" }),
         "container_exec" => json!({ "project_id": project, "command": "true" }),
         "project_list" | "project_options" | "token_list" | "audit_list" => json!({}),
         _ => json!({ "project_id": project }),

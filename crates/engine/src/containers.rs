@@ -8,6 +8,7 @@ mod lifecycle;
 mod link;
 pub(crate) mod logs;
 mod process;
+pub(crate) mod rebuild;
 pub(crate) mod start;
 pub(crate) mod stop;
 mod streams;
@@ -18,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use oubliette_model::ProjectId;
 use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
 use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -94,6 +96,13 @@ impl Containers {
 
     fn link_of(&self, id: &ContainerId) -> watch::Sender<Option<Arc<Link>>> {
         lock(&self.links).entry(id.clone()).or_default().clone()
+    }
+
+    /// Whether a project's container runs and its supervisor is on the line.
+    pub(crate) fn is_linked(&self, project: ProjectId) -> bool {
+        let links = lock(&self.links);
+        let link = links.get(&id_of(project)).map(|link| link.borrow().clone());
+        link.flatten().is_some_and(|link| link.is_open())
     }
 
     /// The link to a container's supervisor, waiting for one that is on its way.

@@ -34,7 +34,7 @@ pub enum EngineError {
     /// Something outside failed that the caller can do something about: a clone, for one.
     #[error("{0}")]
     Failed(String),
-    #[error("the call was cancelled; nothing was changed")]
+    #[error("the call was cancelled")]
     Cancelled,
     #[error("an internal fault; the server's log has the details")]
     Fault(#[source] Arc<dyn std::error::Error + Send + Sync>),

@@ -107,6 +107,7 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::tokens::list::List>(),
         Entry::of::<crate::tokens::revoke::Revoke>(),
         Entry::of::<crate::limits::Limits>(),
+        Entry::of::<crate::containers::rebuild::Rebuild>(),
         Entry::of::<crate::audit::list::List>(),
     ]
 });

@@ -121,7 +121,19 @@ impl Operation for Exec {
         }
         let command = command(&project, params, &workspace, process_id)?;
         let started = Instant::now();
-        let finished = process::run(engine.containers(), &container, &command, timeout).await?;
+        // A named command can be joined again, so its caller may leave.
+        let named = command.process_id.starts_with("named ");
+        let unwanted = async {
+            match named {
+                true => std::future::pending().await,
+                false => call.cancelled().await,
+            }
+        };
+        let finished =
+            process::run(engine.containers(), &container, &command, timeout, unwanted).await?;
+        if finished.unwanted {
+            return Err(EngineError::Cancelled);
+        }
         let output = output(project.id, finished, started.elapsed());
         if let Some(name) = command.process_id.strip_prefix("named ") {
             let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
@@ -146,7 +158,14 @@ impl Engine {
             stdin: Vec::new(),
         };
         let _use = self.containers().using(container);
-        let finished = process::run(self.containers(), container, &command, OWN).await?;
+        let finished = process::run(
+            self.containers(),
+            container,
+            &command,
+            OWN,
+            std::future::pending(),
+        )
+        .await?;
         let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
         Ok((finished.ended != Some(Ended::Code(0))).then_some(said))
     }

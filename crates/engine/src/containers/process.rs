@@ -39,6 +39,8 @@ pub(crate) struct Finished {
     pub(crate) stderr: Vec<u8>,
     pub(crate) truncated: bool,
     pub(crate) timed_out: bool,
+    /// Whoever asked for it wants it no more.
+    pub(crate) unwanted: bool,
 }
 
 /// The output of one stream, so far.
@@ -65,14 +67,17 @@ impl From<LinkError> for Trouble {
     }
 }
 
-/// Runs a command to its end, or ends it with everything it started when `timeout` is over. A
-/// command that was started under this name before is joined.
+/// Runs a command to its end, or ends it with everything it started when `timeout` is over or
+/// `unwanted` happens. A command that was started under this name before is joined.
 pub(crate) async fn run(
     containers: &Arc<Containers>,
     container: &ContainerId,
     command: &Command,
     timeout: Duration,
+    unwanted: impl Future<Output = ()>,
 ) -> Result<Finished> {
+    let mut unwanted = std::pin::pin!(unwanted);
+    let mut given_up = false;
     let first = containers.link(container, PATIENCE).await?;
     let boot = first.boot_id().to_owned();
     let deadline = tokio::time::Instant::now() + timeout;
@@ -88,6 +93,11 @@ pub(crate) async fn run(
             outcome = followed => outcome,
             () = tokio::time::sleep_until(deadline), if !timed_out => {
                 timed_out = true;
+                kill(&link, &command.process_id).await;
+                continue;
+            }
+            () = &mut unwanted, if !given_up => {
+                given_up = true;
                 kill(&link, &command.process_id).await;
                 continue;
             }
@@ -112,6 +122,7 @@ pub(crate) async fn run(
         stdout: stdout.bytes,
         stderr: stderr.bytes,
         timed_out,
+        unwanted: given_up,
     })
 }
 

@@ -1,6 +1,7 @@
 //! `project_options`.
 
 use oubliette_model::{Access, Mode, Scope};
+use oubliette_runtime::Capabilities;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ pub(crate) struct Output {
     container_types: Vec<String>,
     /// The runtime the server is set to use.
     runtime: String,
+    /// What makes containers here, and what it can do; empty if nothing does.
+    runtimes: Vec<Capabilities>,
     token_scopes: Vec<&'static str>,
     /// What a project gets that does not say otherwise.
     limits: Limits,
@@ -61,12 +64,18 @@ impl Operation for Options {
             name: name.clone(),
             kind: credential.kind.clone(),
         };
+        let runtimes = engine
+            .containers()
+            .runtime()
+            .ok()
+            .map(|r| r.capabilities().clone());
         let names = agents::names(settings).into_iter().map(str::to_owned);
         Ok(Output {
             agents: names.map(|name| Agent { name }).collect(),
             accounts: settings.credentials.iter().map(account).collect(),
             container_types: settings.container_types.keys().cloned().collect(),
             runtime: settings.runtime.clone(),
+            runtimes: runtimes.into_iter().collect(),
             token_scopes: Scope::FORMS.to_vec(),
             limits: settings.limits.clone(),
         })

@@ -31,6 +31,7 @@ fn noun_command(noun: &'static str) -> Command {
         "container" => "Start, stop and look at a project's container, and run commands in it",
         "workspace" => "List and delete workspaces of a project",
         "token" => "Make, list and end API tokens",
+        "image" => "Build container images anew",
         "config" => "Show the limits that hold",
         "audit" => "Show who called what",
         _ => "More operations",

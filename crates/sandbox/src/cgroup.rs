@@ -89,9 +89,18 @@ impl Plan {
 
     /// Moves the calling process into the groups of version 1; its children are born there.
     pub(crate) fn join(&mut self) {
+        self.join_where(|version| version == Version::One);
+    }
+
+    /// Moves the calling process into all groups, for children that somebody else clones.
+    pub(crate) fn join_all(&mut self) {
+        self.join_where(|_| true);
+    }
+
+    fn join_where(&mut self, is_wanted: impl Fn(Version) -> bool) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
-            if group.version == Version::Two {
+            if !is_wanted(group.version) || !group.path.is_dir() {
                 continue;
             }
             if let Err(error) = fs::write(group.path.join("cgroup.procs"), "0") {

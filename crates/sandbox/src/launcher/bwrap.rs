@@ -1,14 +1,340 @@
-//! bubblewrap as the maker of namespaces.
+//! bubblewrap as the maker of namespaces, with the same PID 1 as its payload. The host's
+//! directories are read-only, and there is no Landlock, which would forbid bubblewrap's mounts.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use super::Attempt;
+use rustix::fs::Access;
+use rustix::process::{Pid, Resource, Rlimit};
+
+use super::rootfs::{self, STORES, TOP_LEVEL};
+use super::{At, Attempt, Directories, died, hosts, mask, overlay, privileges, seccomp};
+use crate::cgroup;
 use crate::launch::Failure;
-use crate::spec::Spec;
+use crate::record::{Process, Record};
+use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
+use crate::spec::{Bind, Network, Spec};
 
-pub(super) fn launch(_spec: &Spec, _program: &Path) -> Attempt<()> {
-    Err(Failure {
-        step: "bwrap".to_owned(),
-        errno: libc::ENOSYS,
-    })
+/// How long bubblewrap may take until it executes PID 1; the caller's deadline is longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
+    let mut plan = cgroup::Plan::new(&super::group_name(spec), &spec.limits);
+    let mut record = Record {
+        cgroups: plan.paths(),
+        ..Record::default()
+    };
+    record.write(&spec.state_dir).at("write the record")?;
+    plan.create(&spec.limits);
+    plan.join_all();
+    privileges::limit_files().at("limit resources")?;
+
+    let (arguments, directories) = Arguments::of(spec, program)?;
+    let (mut info, info_to) = pipe().at("make a channel")?;
+    let filters = filters(spec.nested)?;
+    let mut command = Command::new(program);
+    command
+        .args(arguments.0)
+        .arg("--info-fd")
+        .arg(number(&info_to));
+    for filter in &filters {
+        command.arg("--add-seccomp-fd").arg(number(filter));
+    }
+    command
+        .arg("--")
+        .arg(&spec.init.inside)
+        .args(&spec.init.args);
+    let output = io::stderr();
+    let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3).map(OwnedFd::from);
+    let mut child = command
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(output().at("redirect the output of PID 1")?)
+        .stderr(output().at("redirect the output of PID 1")?)
+        .spawn()
+        .at("start bubblewrap")?;
+    drop(info_to);
+
+    let pid = read_pid(&mut info).ok_or_else(|| died("set up the sandbox with bubblewrap"))?;
+    record.process = Some(Process::of(pid).at("read /proc")?);
+    record.write(&spec.state_dir).at("write the record")?;
+    await_execution(spec, pid, &mut child)?;
+
+    let mut limits = plan.applied.clone();
+    let held = matches!(limits.processes, Applied::CgroupV1 | Applied::CgroupV2);
+    if !held && limit_processes(spec, pid) {
+        limits.processes = Applied::Rlimit;
+    }
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    record.enforced = Some(Enforced {
+        method: "bwrap".to_owned(),
+        ids: Ids::Single {
+            uid: uid.as_raw(),
+            gid: gid.as_raw(),
+        },
+        directories,
+        limits,
+        seccomp: true,
+        landlock: Landlock::Off,
+        network: super::network_name(spec.network).to_owned(),
+        user_namespaces_refused: !spec.nested,
+    });
+    record.write(&spec.state_dir).at("write the record")
+}
+
+/// The command line that makes the sandbox.
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn of(spec: &Spec, program: &Path) -> Attempt<(Self, Directories)> {
+        let mut arguments = Self(Vec::new());
+        arguments.namespaces(spec, program);
+        let directories = arguments.directories(spec)?;
+        for bind in rootfs::in_order(&spec.binds) {
+            let source = rootfs::open_source(spec, &bind.host);
+            source.at(format!("bind {}", bind.inside.display()))?;
+            arguments.bind(spec, bind)?;
+        }
+        let init = Bind {
+            host: spec.init.binary.clone(),
+            inside: spec.init.inside.clone(),
+            read_only: true,
+        };
+        fs::metadata(&init.host).at("bind the program of PID 1")?;
+        arguments.bind(spec, &init)?;
+        arguments.add(["--remount-ro", "/", "--chdir", "/", "--clearenv"]);
+        for (key, value) in &spec.init.env {
+            arguments.add(["--setenv", key, value]);
+        }
+        Ok((arguments, directories))
+    }
+
+    fn add<const N: usize>(&mut self, words: [&str; N]) {
+        self.0.extend(words.map(str::to_owned));
+    }
+
+    fn namespaces(&mut self, spec: &Spec, program: &Path) {
+        self.add([
+            "--unshare-user",
+            "--unshare-pid",
+            "--unshare-ipc",
+            "--unshare-uts",
+        ]);
+        self.add([
+            "--unshare-cgroup-try",
+            "--uid",
+            "0",
+            "--gid",
+            "0",
+            "--new-session",
+        ]);
+        self.add(["--as-pid-1", "--hostname", &spec.hostname]);
+        if spec.network == Network::None {
+            self.add(["--unshare-net"]);
+        }
+        if !spec.nested && knows(program, "--disable-userns") {
+            self.add(["--disable-userns"]);
+        }
+        self.add(["--cap-drop", "ALL"]);
+        for name in privileges::KEPT_NAMES {
+            self.add(["--cap-add", name]);
+        }
+    }
+
+    fn directories(&mut self, spec: &Spec) -> Attempt<Directories> {
+        let mut directories = Directories::new();
+        overlay::make_var(&spec.layers_dir.join("var"), None).at("mount /var")?;
+        let var = spec.layers_dir.join("var");
+        self.add(["--bind", &var.to_string_lossy(), "/var"]);
+        for (dir, content) in rootfs::shared() {
+            let name = dir.to_string_lossy();
+            // A directory of an earlier run may hold something else in its place.
+            let place = var.join(dir.strip_prefix("/var").unwrap_or(Path::new("")));
+            if dir.starts_with("/var") && fs::create_dir_all(&place).is_err() {
+                continue;
+            }
+            self.add(["--ro-bind", &name, &name]);
+            if content == overlay::Content::Mixed {
+                self.hide(&dir)?;
+            }
+            let reason = "bubblewrap makes no overlays".to_owned();
+            directories.push((dir, Sharing::ReadOnly { reason }));
+        }
+        for store in STORES.iter().filter(|store| Path::new(store).is_dir()) {
+            self.add(["--ro-bind", store, store]);
+        }
+        for name in TOP_LEVEL {
+            if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
+                self.add(["--symlink", &target.to_string_lossy(), &format!("/{name}")]);
+            }
+        }
+        self.add(["--proc", "/proc", "--dev", "/dev"]);
+        for dir in ["/tmp", "/run"] {
+            if !spec.binds_to(dir) {
+                self.add(["--tmpfs", dir]);
+            }
+        }
+        for (target, source) in
+            hosts::copies(spec, &spec.state_dir).at("provide the files for name resolution")?
+        {
+            self.add([
+                "--ro-bind",
+                &source.to_string_lossy(),
+                &target.to_string_lossy(),
+            ]);
+        }
+        for dir in ["/root", "/home", "/sys", "/mnt", "/srv"] {
+            self.add(["--dir", dir]);
+        }
+        Ok(directories)
+    }
+
+    /// Covers what this user may read of what is not for everybody.
+    fn hide(&mut self, dir: &Path) -> Attempt<()> {
+        let found = mask::find(dir).at(format!("look through {}", dir.display()))?;
+        for hidden in found.unwrap_or_default() {
+            let path = dir.join(&hidden.path);
+            if rustix::fs::access(&path, Access::READ_OK).is_err() {
+                continue;
+            }
+            let path = path.to_string_lossy().into_owned();
+            match hidden.is_dir {
+                true => self.add(["--tmpfs", &path]),
+                false => self.add(["--ro-bind", "/dev/null", &path]),
+            }
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, spec: &Spec, bind: &Bind) -> Attempt<()> {
+        self.make_room(spec, &bind.inside)
+            .at(format!("bind {}", bind.inside.display()))?;
+        let flag = if bind.read_only {
+            "--ro-bind"
+        } else {
+            "--bind"
+        };
+        self.add([
+            flag,
+            &bind.host.to_string_lossy(),
+            &bind.inside.to_string_lossy(),
+        ]);
+        Ok(())
+    }
+
+    /// A place below a read-only directory: its closest parent is replaced by one with the same
+    /// entries.
+    fn make_room(&mut self, spec: &Spec, inside: &Path) -> io::Result<()> {
+        let below_shared = rootfs::shared()
+            .iter()
+            .any(|(dir, _)| inside.starts_with(dir));
+        let below_bind = |bind: &Bind| inside != bind.inside && inside.starts_with(&bind.inside);
+        if !below_shared || inside.exists() || spec.binds.iter().any(below_bind) {
+            return Ok(());
+        }
+        let Some(parent) = inside.ancestors().skip(1).find(|dir| dir.is_dir()) else {
+            return Ok(());
+        };
+        let is_done = |words: &[String]| words[0] == "--tmpfs" && Path::new(&words[1]) == parent;
+        if self.0.windows(2).any(is_done) {
+            return Ok(());
+        }
+        self.add(["--tmpfs", &parent.to_string_lossy()]);
+        for entry in fs::read_dir(parent)? {
+            let path = entry?.path();
+            let name = path.to_string_lossy();
+            match fs::read_link(&path) {
+                Ok(target) => self.add(["--symlink", &target.to_string_lossy(), &name]),
+                Err(_) => self.add(["--ro-bind-try", &name, &name]),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether this version of bubblewrap has an option.
+fn knows(program: &Path, option: &str) -> bool {
+    let help = Command::new(program).arg("--help").env_clear().output();
+    help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(option))
+}
+
+/// A pipe whose writing end goes to bubblewrap.
+fn pipe() -> io::Result<(File, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe()?;
+    rustix::io::fcntl_setfd(&read, rustix::io::FdFlags::CLOEXEC)?;
+    Ok((read.into(), write))
+}
+
+fn number(fd: &impl AsRawFd) -> String {
+    fd.as_raw_fd().to_string()
+}
+
+/// The filters of system calls, as files that bubblewrap reads.
+fn filters(nested: bool) -> Attempt<Vec<File>> {
+    let at = "compile the system call filter";
+    let programs = seccomp::programs(nested).map_err(io::Error::other).at(at)?;
+    programs
+        .iter()
+        .map(|program| {
+            let fd = rustix::fs::memfd_create("filter", rustix::fs::MemfdFlags::empty()).at(at)?;
+            let mut file = File::from(fd);
+            for step in program {
+                let mut bytes = step.code.to_ne_bytes().to_vec();
+                bytes.extend([step.jt, step.jf]);
+                bytes.extend(step.k.to_ne_bytes());
+                file.write_all(&bytes).at(at)?;
+            }
+            file.rewind().at(at)?;
+            Ok(file)
+        })
+        .collect()
+}
+
+fn read_pid(info: &mut File) -> Option<i32> {
+    let mut json = String::new();
+    info.take(4096).read_to_string(&mut json).ok()?;
+    let value: serde_json::Value = serde_json::from_str(&json).ok()?;
+    i32::try_from(value.get("child-pid")?.as_i64()?).ok()
+}
+
+/// Waits until the process executes the program of PID 1.
+fn await_execution(spec: &Spec, pid: i32, bwrap: &mut Child) -> Attempt<()> {
+    let at = "execute PID 1";
+    let wanted = fs::metadata(&spec.init.binary).at("bind the program of PID 1")?;
+    let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let is_wanted =
+            |found: fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
+        if fs::metadata(&exe).is_ok_and(is_wanted) {
+            return Ok(());
+        }
+        if bwrap.try_wait().at(at)?.is_some() {
+            return Err(died(at));
+        }
+        if Instant::now() > until {
+            return Err(Failure {
+                step: at.to_owned(),
+                errno: libc::ETIMEDOUT,
+            });
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+}
+
+fn limit_processes(spec: &Spec, pid: i32) -> bool {
+    let (Some(limit), Some(pid)) = (spec.limits.processes, Pid::from_raw(pid)) else {
+        return false;
+    };
+    let limit = Rlimit {
+        current: Some(limit),
+        maximum: Some(limit),
+    };
+    privileges::processes_are_counted_apart()
+        && rustix::process::prlimit(Some(pid), Resource::Nproc, limit).is_ok()
 }

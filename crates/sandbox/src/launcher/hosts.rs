@@ -3,39 +3,60 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::Launch;
 use crate::mounts::{self, Kind};
+use crate::spec::Spec;
 
 const FILES: &[&str] = &["/etc/resolv.conf", "/etc/hosts"];
 const MAX_SIZE: u64 = 256 * 1024;
 
+/// Puts the copies into the new root.
 pub(super) fn provide(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+    for (target, content) in contents(launch.spec)? {
+        let place = mounts::place(root, &target, Kind::File, launch.owner())?;
+        // Opened for writing through its descriptor: the place was reached without links.
+        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        fs::write(path, content)?;
+    }
+    Ok(())
+}
+
+/// Puts the copies into a directory of the host, to be bound: target inside, and source.
+pub(super) fn copies(spec: &Spec, dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+    let mut copies = Vec::new();
+    for (index, (target, content)) in contents(spec)?.into_iter().enumerate() {
+        let source = dir.join(format!("hosts-{index}"));
+        fs::write(&source, content)?;
+        copies.push((target, source));
+    }
+    Ok(copies)
+}
+
+/// What has to be there besides the host's `/etc`, by its path inside.
+fn contents(spec: &Spec) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+    let mut found = Vec::new();
     for file in FILES {
         let Some(target) = outside_target(Path::new(file)) else {
             continue;
         };
-        let taken = |bind: &crate::Bind| target.starts_with(&bind.inside);
-        if launch.spec.binds.iter().any(taken) {
+        if spec
+            .binds
+            .iter()
+            .any(|bind| target.starts_with(&bind.inside))
+        {
             continue;
         }
-        let mut content = Vec::new();
-        match File::open(file) {
-            Ok(opened) => opened.take(MAX_SIZE).read_to_end(&mut content)?,
-            // A link to nowhere on the host is one inside as well.
-            Err(_) => continue,
-        };
-        let place = mounts::place(root, &target, Kind::File, launch.owner())?;
-        // Opened for writing through its descriptor: the place was reached without links.
-        use std::os::fd::AsRawFd;
-        fs::write(
-            format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()),
-            content,
-        )?;
+        // A link to nowhere on the host is one inside as well.
+        if let Ok(opened) = File::open(file) {
+            let mut content = Vec::new();
+            opened.take(MAX_SIZE).read_to_end(&mut content)?;
+            found.push((target, content));
+        }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Where a link below `/etc` leads, if that is in `/run`.

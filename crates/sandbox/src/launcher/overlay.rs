@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
 
 use super::mask::{self, Hidden};
 use super::{At, Attempt, Launch};
@@ -190,45 +191,52 @@ pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
     mounts::attach(&copy, mounts::open_host(Path::new(LAYERS))?.as_fd())
 }
 
-/// The sandbox's own `/var`, kept beside the layers.
-pub(super) fn own_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
-    let owner = launch.owner();
-    let path = format!("{LAYERS}/var");
-    fs::create_dir_all(&path)?;
-    let var = mounts::open_directory(Path::new(&path))?;
-    if rustix::fs::fstat(&var)?.st_uid != owner.0 {
-        adopt(Path::new(&path), owner).map_err(io::Error::other)?;
-    }
-    for (name, mode) in [
+/// Makes the sandbox's own `/var`, which is kept beside the layers.
+pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+    const DIRECTORIES: [(&str, u32); 5] = [
         ("cache", 0o755),
         ("lib", 0o755),
         ("log", 0o755),
         ("spool", 0o755),
         ("tmp", 0o1777),
-    ] {
+    ];
+    fs::create_dir_all(path)?;
+    let var = mounts::open_directory(path)?;
+    if let Some(owner) = owner
+        && rustix::fs::fstat(&var)?.st_uid != owner.0
+    {
+        adopt(path, owner).map_err(io::Error::other)?;
+    }
+    let give = |name: &str| match owner {
+        Some(owner) => mounts::give(var.as_fd(), OsStr::new(name), owner),
+        None => Ok(()),
+    };
+    for (name, mode) in DIRECTORIES {
         match rustix::fs::mkdirat(&var, name, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
-                rustix::fs::chmodat(
-                    &var,
-                    name,
-                    Mode::from_raw_mode(mode),
-                    rustix::fs::AtFlags::empty(),
-                )?;
-                mounts::give(var.as_fd(), OsStr::new(name), owner)?;
+                let mode = Mode::from_raw_mode(mode);
+                rustix::fs::chmodat(&var, name, mode, rustix::fs::AtFlags::empty())?;
+                give(name)?;
             }
-            Err(rustix::io::Errno::EXIST) => {}
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
     }
     for (name, target) in [("run", "/run"), ("lock", "/run/lock")] {
         match rustix::fs::symlinkat(target, &var, name) {
-            Ok(()) => mounts::give(var.as_fd(), OsStr::new(name), owner)?,
-            Err(rustix::io::Errno::EXIST) => {}
+            Ok(()) => give(name)?,
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
+}
+
+pub(super) fn own_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+    let path = format!("{LAYERS}/var");
+    make_var(Path::new(&path), Some(launch.owner()))?;
     let mount = mounts::copy(mounts::open_host(Path::new(&path))?.as_fd(), false)?;
     mounts::restrict(&mount, NOSUID | NODEV, false)?;
-    let place = mounts::place(root, Path::new("/var"), Kind::Directory, owner)?;
+    let place = mounts::place(root, Path::new("/var"), Kind::Directory, launch.owner())?;
     mounts::attach(&mount, place.as_fd())
 }

@@ -25,6 +25,21 @@ const KEPT: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::SYS_CHROOT)
     .union(CapabilitySet::SETFCAP);
 
+/// The same as bubblewrap calls them.
+pub(super) const KEPT_NAMES: &[&str] = &[
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SYS_CHROOT",
+    "CAP_SETFCAP",
+];
+
 pub(super) fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
         let is_kept = KEPT.bits() & (1 << capability) != 0;
@@ -44,16 +59,12 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 /// Sets resource limits, never above what is allowed. Says whether the number of processes is
 /// limited this way.
 pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
-    let files = getrlimit(Resource::Nofile);
-    let most = files.maximum.map_or(MAX_FILES, |hard| hard.min(MAX_FILES));
-    set(Resource::Nofile, most)?;
-    set(Resource::Core, 0)?;
+    limit_files()?;
     let Some(processes) = launch.spec.limits.processes else {
         return Ok(false);
     };
-    // Counted per user namespace from 5.14 on; before that the user's other processes would count.
     // Root of the host, which identical ids mean, is exempt.
-    if launch.ids == Ids::Identity || !kernel_is_at_least(5, 14) {
+    if launch.ids == Ids::Identity || !processes_are_counted_apart() {
         return Ok(false);
     }
     let hard = getrlimit(Resource::Nproc).maximum;
@@ -62,6 +73,19 @@ pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
         hard.map_or(processes, |hard| hard.min(processes)),
     )?;
     Ok(true)
+}
+
+/// Many open files, and no core dumps.
+pub(super) fn limit_files() -> io::Result<()> {
+    let files = getrlimit(Resource::Nofile);
+    let most = files.maximum.map_or(MAX_FILES, |hard| hard.min(MAX_FILES));
+    set(Resource::Nofile, most)?;
+    set(Resource::Core, 0)
+}
+
+/// Before 5.14 all processes of a user would count, those outside included.
+pub(super) fn processes_are_counted_apart() -> bool {
+    kernel_is_at_least(5, 14)
 }
 
 fn set(resource: Resource, limit: u64) -> io::Result<()> {

@@ -12,7 +12,7 @@ use super::{At, Attempt, Directories, Launch, dev, hosts, overlay, room};
 use crate::launch::MOUNT_POINT;
 use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
 use crate::report::{Ids, Sharing};
-use crate::spec::Bind;
+use crate::spec::{Bind, Spec};
 
 /// The new root, relative to the scratch.
 pub(super) const NEW_ROOT: &str = "new";
@@ -30,9 +30,9 @@ const SHARED: &[(&str, overlay::Content)] = &[
 ];
 
 /// Top-level names that are links into `/usr` on most systems and directories on some.
-const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+pub(super) const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Package stores that are too big to be copied on write, and never changed in place.
-const STORES: &[&str] = &["/nix/store", "/gnu/store"];
+pub(super) const STORES: &[&str] = &["/nix/store", "/gnu/store"];
 
 /// Mounts the tmpfs on which everything is put together, and enters it.
 pub(super) fn scratch(launch: &Launch<'_>) -> Attempt<OwnedFd> {
@@ -100,7 +100,7 @@ fn new_root(launch: &Launch<'_>) -> io::Result<OwnedFd> {
 }
 
 /// The host's directories to share, as far as they are directories.
-fn shared() -> Vec<(PathBuf, overlay::Content)> {
+pub(super) fn shared() -> Vec<(PathBuf, overlay::Content)> {
     let is_real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
     let listed = SHARED
         .iter()
@@ -157,14 +157,14 @@ fn read_only(dir: &Path) -> Bind {
 }
 
 /// Parents before what is mounted below them.
-fn in_order(binds: &[Bind]) -> Vec<&Bind> {
+pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
     let mut ordered: Vec<&Bind> = binds.iter().collect();
     ordered.sort_by_key(|bind| bind.inside.components().count());
     ordered
 }
 
 fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
-    let source = open_source(launch, &bind.host)?;
+    let source = open_source(launch.spec, &bind.host)?;
     let kind = Kind::of(source.as_fd())?;
     let recursive = bind.read_only && matches!(launch.ids, Ids::Single { .. });
     let mount = mounts::copy(source.as_fd(), recursive)?;
@@ -186,9 +186,8 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
 
 /// Opens what a bind names. What lies in a directory that the sandbox may write to was perhaps
 /// made by it: there no symbolic link is followed.
-fn open_source(launch: &Launch<'_>, host: &Path) -> io::Result<OwnedFd> {
-    let writable = launch
-        .spec
+pub(super) fn open_source(spec: &Spec, host: &Path) -> io::Result<OwnedFd> {
+    let writable = spec
         .binds
         .iter()
         .filter(|other| !other.read_only && other.host != host)
@@ -217,7 +216,7 @@ pub(super) fn adopt_binds(launch: &Launch<'_>) -> Attempt<()> {
     let owner = launch.owner();
     for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
         let at = format!("give {} to the sandbox", bind.host.display());
-        let source = open_source(launch, &bind.host).at(&*at)?;
+        let source = open_source(launch.spec, &bind.host).at(&*at)?;
         if rustix::fs::fstat(&source).at(&*at)?.st_uid == owner.0 {
             continue;
         }

@@ -5,7 +5,12 @@
 //! permission, projects or sessions.
 
 mod capabilities;
+#[cfg(feature = "contract")]
+pub mod contract;
+mod docker;
 mod error;
+mod home;
+mod lines;
 mod spec;
 
 use std::fmt::Debug;
@@ -14,7 +19,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 pub use capabilities::{Capabilities, Enforcement, Networks};
+pub use docker::Docker;
 pub use error::{Result, RuntimeError};
+pub use home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
 pub use spec::{
     ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State, Status,
 };
@@ -28,7 +35,7 @@ pub trait Runtime: Debug + Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
     /// Makes a container, not yet running. One that is there under this id already, with whatever
-    /// spec, is replaced unless it runs.
+    /// spec, is replaced; one that runs is left as it is.
     async fn create(&self, spec: &ContainerSpec) -> Result<()>;
 
     /// Starts a container; one that runs is left as it is.

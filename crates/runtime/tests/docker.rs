@@ -26,12 +26,18 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 ";
 
 impl Setup {
-    async fn new() -> Option<Self> {
+    async fn new(test: &str) -> Option<Self> {
         if !contract::wanted("docker") {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        let docker = Docker::connect(Home::new(directory.path())).await.unwrap();
+        // The same data directory each time, though it does not exist: what a killed run left is
+        // found, and images are built once.
+        let home = Home::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
+        let docker = Docker::connect(home).await.unwrap();
+        for left in docker.list().await.unwrap() {
+            docker.remove(&left.id).await.unwrap();
+        }
         let dockerfile = context(directory.path(), DOCKERFILE);
         let image = source("test", &dockerfile);
         docker.build_image(&image, &|_| {}).await.unwrap();
@@ -68,7 +74,7 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_keeps_every_promise_of_a_runtime() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
         return;
     };
     contract::check(&setup.docker, &setup.ground).await;
@@ -76,7 +82,7 @@ async fn docker_keeps_every_promise_of_a_runtime() {
 
 #[tokio::test]
 async fn containers_of_another_data_directory_are_not_seen() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) = Setup::new("containers_of_another_data_directory_are_not_seen").await else {
         return;
     };
     let room = Room::new(&setup.docker, &setup.ground);
@@ -92,7 +98,7 @@ async fn containers_of_another_data_directory_are_not_seen() {
 
 #[tokio::test]
 async fn an_image_that_is_not_there_is_named() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) = Setup::new("an_image_that_is_not_there_is_named").await else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);
@@ -107,10 +113,14 @@ async fn an_image_that_is_not_there_is_named() {
 
 #[tokio::test]
 async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) =
+        Setup::new("builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words").await
+    else {
         return;
     };
-    let steps = "RUN printf '\\033[31mred\\033[0m and %s\\n' plain\n";
+    // Never built before, so that it is run and not remembered.
+    let fresh = setup.directory.path().display();
+    let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {fresh}\n");
     let dockerfile = context(setup.directory.path(), &format!("{DOCKERFILE}{steps}"));
     let lines = Mutex::new(Vec::new());
     let progress = |line: &str| lines.lock().unwrap().push(line.to_owned());
@@ -121,10 +131,8 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
         .unwrap();
     assert!(built.ends_with("-steps"), "{built}");
     let lines = lines.into_inner().unwrap();
-    assert!(
-        lines.iter().any(|line| line == "red and plain"),
-        "{lines:?}"
-    );
+    let expected = format!("red and {fresh}");
+    assert!(lines.contains(&expected), "{lines:?}");
     assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
 
     for (steps, said) in [
@@ -142,7 +150,7 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
 
 #[tokio::test]
 async fn an_image_without_a_dockerfile_is_there_or_fetched() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await else {
         return;
     };
     let built = setup.docker.build_image(&setup.ground.image, &|_| {});
@@ -171,7 +179,10 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
 
 #[tokio::test]
 async fn processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) =
+        Setup::new("processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed")
+            .await
+    else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);
@@ -195,7 +206,8 @@ async fn processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_kill
 
 #[tokio::test]
 async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) = Setup::new("a_path_that_is_missing_on_the_host_fails_and_is_not_made").await
+    else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);
@@ -208,7 +220,9 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
 
 #[tokio::test]
 async fn starting_and_running_commands_takes_no_longer_than_it_should() {
-    let Some(setup) = Setup::new().await else {
+    let Some(setup) =
+        Setup::new("starting_and_running_commands_takes_no_longer_than_it_should").await
+    else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);

@@ -1,24 +1,28 @@
 //! From creation to removal.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use tokio::net::unix::pipe;
 
 use super::room::GRACE;
 use super::{Ground, Room, Server, Supervisor};
 use crate::{ContainerId, Runtime, RuntimeError, State};
 
 /// Two processes that will not leave by themselves: one in a session of its own, one below the
-/// shell. Each holds a lock, by which the host sees whether it is still there.
+/// shell. Each holds a pipe open, by which the host sees whether it is still there.
 const STUBBORN: &str = "
     trap '' TERM HUP INT
-    setsid sh -c 'exec 9>/workspace/daemon; flock 9; echo ready; while :; do sleep 1; done' &
-    sh -c 'exec 9>/workspace/child; flock 9; echo ready; while :; do sleep 1; done' &
+    mkfifo daemon child
+    setsid sh -c 'exec 9<>daemon; echo ready; while :; do sleep 1; done' &
+    sh -c 'exec 9<>child; echo ready; while :; do sleep 1; done' &
     wait";
 
 async fn start_stubborn(supervisor: &mut Supervisor, room: &Room<'_>) {
     supervisor.start(STUBBORN, 2).await;
-    // Another kernel has locks of its own.
+    // Another kernel has pipes of its own.
     if room.runtime.capabilities().host_sockets {
         assert!(is_held(&room.workspace("daemon")) && is_held(&room.workspace("child")));
     }
@@ -29,11 +33,15 @@ fn stubborn_are_gone(room: &Room<'_>) {
     assert!(!is_held(&room.workspace("child")), "the child lives");
 }
 
+/// A pipe that nobody can write to any more is at its end.
 fn is_held(path: &Path) -> bool {
-    match File::open(path).unwrap().try_lock() {
-        Ok(()) => false,
-        Err(TryLockError::WouldBlock) => true,
-        Err(TryLockError::Error(error)) => panic!("{error}"),
+    // Opened without waiting for a writer; then asked itself, not what an event loop knows of it.
+    let pipe = pipe::OpenOptions::new().open_receiver(path).unwrap();
+    let mut pipe = File::from(pipe.into_nonblocking_fd().unwrap());
+    match pipe.read(&mut [0]) {
+        Ok(0) => false,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => true,
+        other => panic!("{other:?}"),
     }
 }
 

@@ -4,7 +4,9 @@
 //! commands in them: the supervisor, PID 1 of every container, does. It decides nothing about
 //! permission, projects or sessions.
 
+mod apple;
 mod capabilities;
+mod choose;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod docker;
@@ -18,7 +20,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use apple::Apple;
 pub use capabilities::{Capabilities, Enforcement, Networks};
+pub use choose::{Chosen, Wanted, choose};
 pub use docker::Docker;
 pub use error::{Result, RuntimeError};
 pub use home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};

@@ -4,8 +4,15 @@
 //! commands in them: the supervisor, PID 1 of every container, does. It decides nothing about
 //! permission, projects or sessions.
 
+mod apple;
 mod capabilities;
+mod choose;
+#[cfg(feature = "contract")]
+pub mod contract;
+mod docker;
 mod error;
+mod home;
+mod lines;
 mod sandbox;
 mod spec;
 
@@ -14,8 +21,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+pub use apple::Apple;
 pub use capabilities::{Capabilities, Enforcement, Networks};
+pub use choose::{Chosen, Wanted, choose};
+pub use docker::Docker;
 pub use error::{Result, RuntimeError};
+pub use home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
 pub use sandbox::Sandbox;
 pub use spec::{
     ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State, Status,
@@ -30,7 +41,7 @@ pub trait Runtime: Debug + Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
     /// Makes a container, not yet running. One that is there under this id already, with whatever
-    /// spec, is replaced unless it runs.
+    /// spec, is replaced; one that runs is left as it is.
     async fn create(&self, spec: &ContainerSpec) -> Result<()>;
 
     /// Starts a container; one that runs is left as it is.

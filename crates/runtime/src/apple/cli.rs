@@ -1,0 +1,135 @@
+//! Running the command line: within a time, with bounded output.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+use super::arguments::Invocation;
+use crate::lines::Plain;
+use crate::{Progress, Result, RuntimeError};
+
+/// More than any listing; what is beyond is not kept.
+const MOST_OUTPUT: usize = 16 << 20;
+
+#[derive(Debug)]
+pub(super) struct Cli {
+    program: PathBuf,
+}
+
+/// What a command printed, and whether it succeeded.
+#[derive(Debug)]
+pub(super) struct Printed {
+    pub(super) success: bool,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+impl Cli {
+    pub(super) fn new(program: &Path) -> Self {
+        Self {
+            program: program.to_owned(),
+        }
+    }
+
+    /// Runs a command to its end; `progress` hears of what it prints.
+    pub(super) async fn run(
+        &self,
+        invocation: &Invocation,
+        limit: Duration,
+        progress: Progress<'_>,
+    ) -> Result<Printed> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&invocation.arguments)
+            .envs(
+                invocation
+                    .variables
+                    .iter()
+                    .map(|(name, value)| (name, value)),
+            )
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Given up on means ended.
+            .kill_on_drop(true);
+        let mut child = command.spawn().map_err(|error| {
+            RuntimeError::Unavailable(format!(
+                "`{}` cannot be run: {error}.",
+                self.program.display()
+            ))
+        })?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let running = async {
+            let (stdout, stderr, status) = tokio::join!(
+                collect(stdout, progress),
+                collect(stderr, progress),
+                child.wait()
+            );
+            Ok(Printed {
+                success: status?.success(),
+                stdout: stdout?,
+                stderr: stderr?,
+            })
+        };
+        tokio::time::timeout(limit, running).await.map_err(|_| {
+            RuntimeError::Unavailable(format!(
+                "`{}` did not finish in {} seconds.",
+                self.program.display(),
+                limit.as_secs()
+            ))
+        })?
+    }
+
+    /// Runs a command that must succeed; what it printed.
+    pub(super) async fn must(&self, invocation: &Invocation, limit: Duration) -> Result<String> {
+        self.run(invocation, limit, &|_| {}).await?.checked()
+    }
+}
+
+impl Printed {
+    /// The output, or what the command said was wrong.
+    pub(super) fn checked(self) -> Result<String> {
+        if self.success {
+            return Ok(self.stdout);
+        }
+        let mut plain = Plain::default();
+        let mut lines = plain.push(&self.stderr);
+        lines.extend(plain.rest());
+        let said = lines
+            .iter()
+            .rev()
+            .find(|line| line.contains("Error:"))
+            .or(lines.last())
+            .map_or("`container` failed without a word", |line| line.trim());
+        Err(RuntimeError::Failed(said.to_owned()))
+    }
+}
+
+async fn collect(
+    stream: Option<impl AsyncRead + Unpin>,
+    progress: Progress<'_>,
+) -> std::io::Result<String> {
+    let Some(mut stream) = stream else {
+        return Ok(String::new());
+    };
+    let (mut bytes, mut plain) = (Vec::new(), Plain::default());
+    let mut chunk = [0; 8 << 10];
+    loop {
+        let read = stream.read(&mut chunk).await?;
+        if read == 0 {
+            break;
+        }
+        for line in plain.push(&String::from_utf8_lossy(&chunk[..read])) {
+            progress(&line);
+        }
+        let room = MOST_OUTPUT.saturating_sub(bytes.len());
+        bytes.extend_from_slice(&chunk[..read.min(room)]);
+    }
+    if let Some(line) = plain.rest() {
+        progress(&line);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,134 @@
+//! One container of the suite, with its directories on the host.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::{Ground, Server, Supervisor, soon};
+use crate::{ContainerId, ContainerSpec, Init, Limits, Mount, Network, Runtime, State, Status};
+
+pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// A container that can be made, and the server it will call.
+#[derive(Debug)]
+pub struct Room<'a> {
+    pub runtime: &'a dyn Runtime,
+    pub spec: ContainerSpec,
+    pub server: Server,
+    directory: TempDir,
+}
+
+impl<'a> Room<'a> {
+    /// Directories and a spec; nothing is made in the runtime yet.
+    pub fn new(runtime: &'a dyn Runtime, ground: &Ground) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mounts = Vec::new();
+        for name in ["workspace", "mcp"] {
+            let host = directory.path().join(name);
+            std::fs::create_dir(&host).unwrap();
+            // Root in the container may be nobody in particular out here.
+            std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o777)).unwrap();
+            mounts.push(Mount {
+                host,
+                inside: Path::new("/").join(name),
+                read_only: false,
+            });
+        }
+        let id = format!("c-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let env = [
+            ("OUBLIETTE_CONTAINER_ID", id.as_str()),
+            ("OUBLIETTE_CONTAINER_KEY", "key of the suite"),
+        ];
+        let networks = runtime.capabilities().networks;
+        let spec = ContainerSpec {
+            id: ContainerId::new(id.as_str()).unwrap(),
+            project: "a-project".to_owned(),
+            image: ground.image.clone(),
+            mounts,
+            hostname: "a-host".to_owned(),
+            network: if networks.none {
+                Network::None
+            } else {
+                Network::Bridge
+            },
+            limits: Limits {
+                memory_bytes: Some(512 << 20),
+                cpus: Some(1.0),
+                processes: Some(256),
+            },
+            init: Init {
+                binary: ground.client.clone(),
+                inside: "/usr/local/bin/oubliette-client".into(),
+                args: vec!["init".to_owned()],
+                env: env.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            },
+        };
+        Self {
+            runtime,
+            spec,
+            server: Server::open(&directory.path().join("mcp")),
+            directory,
+        }
+    }
+
+    /// Makes the container and starts it.
+    pub async fn up(&mut self) -> Supervisor {
+        self.runtime.create(&self.spec).await.unwrap();
+        self.start().await
+    }
+
+    pub async fn start(&mut self) -> Supervisor {
+        self.runtime.start(&self.spec.id).await.unwrap();
+        self.server.supervisor().await
+    }
+
+    pub async fn stop(&self) {
+        self.runtime.stop(&self.spec.id, GRACE).await.unwrap();
+    }
+
+    /// Removes the container and sees that nothing of it is left.
+    pub async fn remove(&self) {
+        self.runtime.remove(&self.spec.id).await.unwrap();
+        assert_eq!(self.status().await, None);
+        let listed = self.runtime.list().await.unwrap();
+        assert!(
+            listed.iter().all(|status| status.id != self.spec.id),
+            "{listed:?}"
+        );
+    }
+
+    pub async fn status(&self) -> Option<Status> {
+        self.runtime.inspect(&self.spec.id).await.unwrap()
+    }
+
+    pub async fn state(&self) -> Option<State> {
+        self.status().await.map(|status| status.state)
+    }
+
+    /// Waits until the container has ended by itself.
+    pub async fn ended(&self) {
+        soon("the container's end", async {
+            while self.state().await == Some(State::Running) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    }
+
+    /// A file or directory of the workspace, as the host sees it.
+    pub fn workspace(&self, name: &str) -> PathBuf {
+        self.directory.path().join("workspace").join(name)
+    }
+
+    /// The directory with the relay socket, as the host sees it.
+    pub fn relay(&self) -> PathBuf {
+        self.directory.path().join("mcp")
+    }
+
+    pub fn env(&mut self) -> &mut BTreeMap<String, String> {
+        &mut self.spec.init.env
+    }
+}

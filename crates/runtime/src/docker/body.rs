@@ -1,0 +1,316 @@
+//! What the engine is asked for when a container is made: a pure function of the spec.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HealthConfig, HostConfig, Mount as EngineMount, MountType, RestartPolicy,
+    RestartPolicyNameEnum,
+};
+
+use super::engine::Engine;
+use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
+use crate::{ContainerSpec, Limits, Network, Result, RuntimeError};
+
+/// What PID 1 keeps: enough to switch users, own files and end processes. Processes that run as
+/// another user have none of it, and nothing gains any.
+const CAPABILITIES: [&str; 11] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "NET_BIND_SERVICE",
+    "SYS_CHROOT",
+    "SETFCAP",
+];
+
+/// The engine refuses less than a hundredth of a processor.
+const LEAST_CPUS: f64 = 0.01;
+
+/// What of the engine a container depends on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Host {
+    pub(super) cpus: f64,
+    pub(super) selinux: bool,
+}
+
+impl From<&Engine> for Host {
+    fn from(engine: &Engine) -> Self {
+        Self {
+            cpus: engine.cpus,
+            selinux: engine.selinux,
+        }
+    }
+}
+
+pub(super) fn of(
+    spec: &ContainerSpec,
+    image: &str,
+    home: &Home,
+    host: Host,
+) -> Result<ContainerCreateBody> {
+    let init = &spec.init;
+    let program = text(&init.inside)?;
+    let variables = init
+        .env
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    Ok(ContainerCreateBody {
+        hostname: Some(spec.hostname.clone()),
+        // Whatever the image says: the supervisor switches users for each process.
+        user: Some("0:0".to_owned()),
+        env: Some(variables.collect()),
+        entrypoint: Some(vec![program]),
+        cmd: Some(init.args.clone()),
+        image: Some(image.to_owned()),
+        working_dir: Some("/".to_owned()),
+        // An image's own check would run its commands beside the supervisor.
+        healthcheck: Some(HealthConfig {
+            test: Some(vec!["NONE".to_owned()]),
+            ..HealthConfig::default()
+        }),
+        labels: Some(labels(spec, home)),
+        stop_signal: Some("SIGTERM".to_owned()),
+        host_config: Some(host_config(spec, host)?),
+        ..ContainerCreateBody::default()
+    })
+}
+
+fn labels(spec: &ContainerSpec, home: &Home) -> HashMap<String, String> {
+    HashMap::from([
+        (HOME_LABEL.to_owned(), home.hash().to_owned()),
+        (CONTAINER_LABEL.to_owned(), spec.id.to_string()),
+        (PROJECT_LABEL.to_owned(), spec.project.clone()),
+    ])
+}
+
+fn host_config(spec: &ContainerSpec, host: Host) -> Result<HostConfig> {
+    let mut mounts = Vec::with_capacity(spec.mounts.len() + 1);
+    for mount in &spec.mounts {
+        mounts.push(bind(&mount.host, &mount.inside, mount.read_only)?);
+    }
+    mounts.push(bind(&spec.init.binary, &spec.init.inside, true)?);
+    let mut security = vec!["no-new-privileges".to_owned()];
+    if host.selinux {
+        security.push("label=disable".to_owned());
+    }
+    let limits = Numbers::of(&spec.limits, host.cpus);
+    Ok(HostConfig {
+        memory: limits.memory,
+        // As much as the memory: no swap on top of it.
+        memory_swap: limits.memory,
+        nano_cpus: limits.nano_cpus,
+        pids_limit: limits.processes,
+        network_mode: Some(network(spec.network)?.to_owned()),
+        mounts: Some(mounts),
+        cap_drop: Some(vec!["ALL".to_owned()]),
+        cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
+        security_opt: Some(security),
+        privileged: Some(false),
+        readonly_rootfs: Some(false),
+        // The supervisor is PID 1 itself.
+        init: Some(false),
+        // Who starts containers is the server, after it has looked at them.
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        ..HostConfig::default()
+    })
+}
+
+fn network(network: Network) -> Result<&'static str> {
+    match network {
+        Network::None => Ok("none"),
+        Network::Bridge => Ok("bridge"),
+        Network::Host => Err(RuntimeError::Unsupported(
+            "The docker runtime has no network `host`; use `bridge` or `none`.".to_owned(),
+        )),
+    }
+}
+
+/// Unlike the short form, this one fails when the host's path is missing instead of making it.
+fn bind(host: &std::path::Path, inside: &std::path::Path, read_only: bool) -> Result<EngineMount> {
+    Ok(EngineMount {
+        typ: Some(MountType::BIND),
+        source: Some(text(host)?),
+        target: Some(text(inside)?),
+        read_only: Some(read_only),
+        ..EngineMount::default()
+    })
+}
+
+fn text(path: &std::path::Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| {
+        RuntimeError::Unsupported(format!(
+            "The path {} is not UTF-8, and the engine takes no other.",
+            path.display()
+        ))
+    })
+}
+
+/// Limits in the engine's units.
+struct Numbers {
+    memory: Option<i64>,
+    nano_cpus: Option<i64>,
+    processes: Option<i64>,
+}
+
+impl Numbers {
+    fn of(limits: &Limits, cpus: f64) -> Self {
+        let memory = limits
+            .memory_bytes
+            .map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        // More than the host has is refused by the engine, and no limit in effect.
+        let nano_cpus = limits
+            .cpus
+            .filter(|wanted| wanted.is_finite())
+            .map(|wanted| (wanted.min(cpus).max(LEAST_CPUS) * 1e9).round() as i64);
+        Self {
+            memory,
+            nano_cpus,
+            processes: limits.processes.map(i64::from),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    use super::*;
+    use crate::{ContainerId, ImageSource, Init, Mount};
+
+    const HOST: Host = Host {
+        cpus: 2.0,
+        selinux: false,
+    };
+
+    fn spec() -> ContainerSpec {
+        ContainerSpec {
+            id: ContainerId::new("c1").unwrap(),
+            project: "p1".to_owned(),
+            image: ImageSource {
+                name: "dev".to_owned(),
+                image: Some("debian:12".to_owned()),
+                dockerfile: None,
+            },
+            mounts: vec![Mount {
+                host: "/data/with:colon".into(),
+                inside: "/workspace".into(),
+                read_only: false,
+            }],
+            hostname: "p1".to_owned(),
+            network: Network::None,
+            limits: Limits {
+                memory_bytes: Some(64 << 20),
+                cpus: Some(16.0),
+                processes: Some(100),
+            },
+            init: Init {
+                binary: "/opt/client".into(),
+                inside: "/bin/oubliette-client".into(),
+                args: vec!["init".to_owned()],
+                env: BTreeMap::from([("A".to_owned(), "b=c".to_owned())]),
+            },
+        }
+    }
+
+    fn body(spec: &ContainerSpec) -> ContainerCreateBody {
+        of(spec, "debian:12", &Home::new(Path::new("/h")), HOST).unwrap()
+    }
+
+    #[test]
+    fn containers_are_hardened() {
+        let host = body(&spec()).host_config.unwrap();
+        assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
+        assert_eq!(host.cap_add.unwrap().len(), 11);
+        assert_eq!(
+            host.security_opt,
+            Some(vec!["no-new-privileges".to_owned()])
+        );
+        assert_eq!((host.privileged, host.init), (Some(false), Some(false)));
+        assert_eq!(
+            host.restart_policy.unwrap().name,
+            Some(RestartPolicyNameEnum::NO)
+        );
+        assert_eq!(host.network_mode.as_deref(), Some("none"));
+    }
+
+    #[test]
+    fn the_supervisor_is_pid_1_whatever_the_image_says() {
+        let body = body(&spec());
+        assert_eq!(
+            body.entrypoint,
+            Some(vec!["/bin/oubliette-client".to_owned()])
+        );
+        assert_eq!(body.cmd, Some(vec!["init".to_owned()]));
+        assert_eq!(body.env, Some(vec!["A=b=c".to_owned()]));
+        assert_eq!(body.user.as_deref(), Some("0:0"));
+        let mounts = body.host_config.unwrap().mounts.unwrap();
+        let seen: Vec<_> = mounts
+            .iter()
+            .map(|mount| {
+                let path = |path: &Option<String>| path.clone().unwrap();
+                (path(&mount.source), path(&mount.target), mount.read_only)
+            })
+            .collect();
+        let expected = [
+            ("/data/with:colon", "/workspace", false),
+            ("/opt/client", "/bin/oubliette-client", true),
+        ];
+        let expected = expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), Some(c)));
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn limits_are_in_the_engines_units_and_within_the_host() {
+        let host = body(&spec()).host_config.unwrap();
+        assert_eq!(
+            (host.memory, host.memory_swap),
+            (Some(64 << 20), host.memory)
+        );
+        assert_eq!(host.nano_cpus, Some(2_000_000_000));
+        assert_eq!(host.pids_limit, Some(100));
+        for (cpus, expected) in [
+            (Some(0.5), Some(500_000_000)),
+            (Some(0.0), Some(10_000_000)),
+            (Some(f64::NAN), None),
+            (None, None),
+        ] {
+            let limits = Limits {
+                cpus,
+                ..Limits::default()
+            };
+            let numbers = Numbers::of(&limits, 2.0);
+            assert_eq!((numbers.nano_cpus, numbers.memory), (expected, None));
+        }
+    }
+
+    #[test]
+    fn the_hosts_network_is_refused() {
+        let spec = ContainerSpec {
+            network: Network::Host,
+            ..spec()
+        };
+        let error = of(&spec, "x", &Home::new(Path::new("/h")), HOST).unwrap_err();
+        assert!(matches!(error, RuntimeError::Unsupported(_)));
+    }
+
+    #[test]
+    fn separation_by_labels_is_off_only_where_there_is_any() {
+        let home = Home::new(Path::new("/h"));
+        let selinux = Host {
+            selinux: true,
+            ..HOST
+        };
+        let body = of(&spec(), "x", &home, selinux).unwrap();
+        let options = body.host_config.unwrap().security_opt.unwrap();
+        assert_eq!(options, ["no-new-privileges", "label=disable"]);
+        assert_eq!(body.labels.unwrap()[HOME_LABEL], home.hash());
+    }
+}

@@ -1,0 +1,199 @@
+//! The directory of a Dockerfile as an archive, within bounds: what is built may come from a
+//! repository that somebody else wrote.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{Result, RuntimeError};
+
+/// Room for tools and configuration; what is larger belongs into a download step.
+const MOST_BYTES: u64 = 64 << 20;
+const MOST_FILES: usize = 10_000;
+
+/// An archive, and where in it the Dockerfile is.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) archive: Vec<u8>,
+    pub(super) dockerfile: String,
+}
+
+impl Context {
+    /// Reads the directory that a Dockerfile is in. Blocks.
+    pub(super) fn read(dockerfile: &Path) -> Result<Self> {
+        let missing = || {
+            RuntimeError::Failed(format!(
+                "There is no Dockerfile at {}.",
+                dockerfile.display()
+            ))
+        };
+        let file = if dockerfile.is_dir() {
+            dockerfile.join("Dockerfile")
+        } else {
+            dockerfile.to_owned()
+        };
+        if !file.is_file() {
+            return Err(missing());
+        }
+        let name = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .ok_or_else(missing)?;
+        let directory = file.parent().ok_or_else(missing)?;
+        let mut packing = Packing {
+            root: directory,
+            archive: tar::Builder::new(Vec::new()),
+            bytes: 0,
+            files: 0,
+        };
+        packing.directory(Path::new(""))?;
+        Ok(Self {
+            archive: packing.archive.into_inner()?,
+            dockerfile: name.to_owned(),
+        })
+    }
+}
+
+struct Packing<'a> {
+    root: &'a Path,
+    archive: tar::Builder<Vec<u8>>,
+    bytes: u64,
+    files: usize,
+}
+
+impl Packing<'_> {
+    fn directory(&mut self, inside: &Path) -> Result<()> {
+        let entries = fs::read_dir(self.root.join(inside))?;
+        let mut names: Vec<PathBuf> = entries
+            .map(|entry| entry.map(|entry| inside.join(entry.file_name())))
+            .collect::<io::Result<_>>()?;
+        // The same files make the same archive, so that the engine finds what it has built.
+        names.sort();
+        for name in names {
+            let metadata = fs::symlink_metadata(self.root.join(&name))?;
+            self.count(&metadata)?;
+            let kind = metadata.file_type();
+            if kind.is_dir() {
+                self.entry(&name, &metadata, io::empty())?;
+                self.directory(&name)?;
+            } else if kind.is_symlink() {
+                self.link(&name, &metadata)?;
+            } else if kind.is_file() {
+                let file = File::open(self.root.join(&name))?;
+                self.entry(&name, &metadata, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, metadata: &Metadata) -> Result<()> {
+        self.files += 1;
+        self.bytes += if metadata.is_file() {
+            metadata.len()
+        } else {
+            0
+        };
+        if self.bytes > MOST_BYTES || self.files > MOST_FILES {
+            return Err(RuntimeError::Failed(format!(
+                "The directory {} is too large to build from: at most {} MiB in {MOST_FILES} \
+                 files. Keep the Dockerfile in a directory with only what it copies.",
+                self.root.display(),
+                MOST_BYTES >> 20,
+            )));
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &Path, metadata: &Metadata, data: impl io::Read) -> Result<()> {
+        let mut header = header(metadata);
+        // A file that grows while it is read must not make a broken archive.
+        let data = data.take(header.size()?);
+        self.archive.append_data(&mut header, name, data)?;
+        Ok(())
+    }
+
+    fn link(&mut self, name: &Path, metadata: &Metadata) -> Result<()> {
+        let target = fs::read_link(self.root.join(name))?;
+        self.archive
+            .append_link(&mut header(metadata), name, target)?;
+        Ok(())
+    }
+}
+
+/// What of a file's metadata belongs into an image: not whose it is here, nor since when.
+fn header(metadata: &Metadata) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_metadata_in_mode(metadata, tar::HeaderMode::Deterministic);
+    if metadata.file_type().is_symlink() {
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+    }
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn names(archive: &[u8]) -> BTreeMap<String, String> {
+        let mut archive = tar::Archive::new(archive);
+        let entries = archive.entries().unwrap().map(|entry| {
+            let mut entry = entry.unwrap();
+            let name = entry.path().unwrap().display().to_string();
+            let link = entry.link_name().unwrap();
+            let text = match link {
+                Some(link) => format!("-> {}", link.display()),
+                None => io::read_to_string(&mut entry).unwrap(),
+            };
+            (name.trim_end_matches('/').to_owned(), text)
+        });
+        entries.collect()
+    }
+
+    #[test]
+    fn the_directory_is_packed_the_same_way_each_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::create_dir(path("sub")).unwrap();
+        fs::write(path("Dockerfile.dev"), "FROM scratch\n").unwrap();
+        fs::write(path("sub/file"), "content").unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", path("link")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        let context = Context::read(&path("Dockerfile.dev")).unwrap();
+        assert_eq!(context.dockerfile, "Dockerfile.dev");
+        let expected = [
+            ("Dockerfile.dev", "FROM scratch\n"),
+            ("link", "-> /etc/passwd"),
+            ("sub", ""),
+            ("sub/file", "content"),
+        ];
+        let expected: BTreeMap<_, _> = expected
+            .map(|(name, text)| (name.to_owned(), text.to_owned()))
+            .into();
+        assert_eq!(names(&context.archive), expected);
+        let again = Context::read(&path("Dockerfile.dev")).unwrap();
+        assert!(again.archive == context.archive, "the archives differ");
+    }
+
+    #[test]
+    fn a_directory_stands_for_the_dockerfile_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Context::read(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("no Dockerfile"), "{error}");
+        fs::write(directory.path().join("Dockerfile"), "").unwrap();
+        let context = Context::read(directory.path()).unwrap();
+        assert_eq!(context.dockerfile, "Dockerfile");
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_before_it_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("Dockerfile"), "").unwrap();
+        let sparse = File::create(directory.path().join("big")).unwrap();
+        sparse.set_len(1 << 40).unwrap();
+        let error = Context::read(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("too large"), "{error}");
+    }
+}

@@ -1,0 +1,309 @@
+//! The engine behind the socket: finding it, asking it within a time, and what its errors mean.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bollard::errors::Error;
+use bollard::models::{SystemInfo, SystemVersion};
+use bollard::{API_DEFAULT_VERSION, Docker as Api};
+
+use crate::{Capabilities, Enforcement, Networks, Result, RuntimeError};
+
+/// Whether anybody is there shows at once; a socket nobody serves must not hold up a start.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// Longer than any call is given here, so that only our own bounds count.
+const NEVER: u64 = 24 * 60 * 60;
+
+/// Where to look, and in which order.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    /// The value of `DOCKER_HOST`.
+    pub(super) docker_host: Option<OsString>,
+    /// The value of `XDG_RUNTIME_DIR`.
+    pub(super) runtime_directory: Option<OsString>,
+}
+
+impl Surroundings {
+    pub(super) fn read() -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        Self {
+            docker_host: set("DOCKER_HOST"),
+            runtime_directory: set("XDG_RUNTIME_DIR"),
+        }
+    }
+
+    /// Sockets that may be served, best first.
+    fn sockets(&self) -> Result<Vec<PathBuf>> {
+        if let Some(host) = &self.docker_host {
+            let host = host.to_string_lossy();
+            let socket = host.strip_prefix("unix://").map(PathBuf::from);
+            let socket = socket.filter(|path| path.is_absolute()).ok_or_else(|| {
+                RuntimeError::Unsupported(format!(
+                    "DOCKER_HOST is `{host}`, and only `unix:///path/to/socket` works: containers \
+                     mount files of this machine."
+                ))
+            })?;
+            return Ok(vec![socket]);
+        }
+        let mut sockets = vec![PathBuf::from("/var/run/docker.sock")];
+        if let Some(directory) = &self.runtime_directory {
+            sockets.push(Path::new(directory).join("podman/podman.sock"));
+        }
+        sockets.push("/run/podman/podman.sock".into());
+        Ok(sockets)
+    }
+}
+
+/// An engine that has answered.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) api: Api,
+    socket: PathBuf,
+    /// What it calls itself, with its version.
+    pub(super) about: String,
+    /// How many processors containers can have.
+    pub(super) cpus: f64,
+    /// Whether the host labels files, so that mounts could not be read without a word about it.
+    pub(super) selinux: bool,
+}
+
+impl Engine {
+    /// The first of the sockets behind which an engine answers, and what it can do.
+    pub(super) async fn find(surroundings: &Surroundings) -> Result<(Self, Capabilities)> {
+        let mut tried = Vec::new();
+        for socket in surroundings.sockets()? {
+            match Self::connect(&socket).await {
+                Ok(found) => return Ok(found),
+                Err(error) => tried.push(error.to_string()),
+            }
+        }
+        Err(RuntimeError::Unavailable(tried.join(" ")))
+    }
+
+    async fn connect(socket: &Path) -> Result<(Self, Capabilities)> {
+        let connecting = async {
+            let api =
+                Api::connect_with_unix(&socket.to_string_lossy(), NEVER, API_DEFAULT_VERSION)?
+                    .negotiate_version()
+                    .await?;
+            let (version, info) = (api.version().await?, api.info().await?);
+            Ok((api, version, info))
+        };
+        let (api, version, info) = bounded(FIRST_ANSWER, connecting)
+            .await
+            .map_err(|error| explain(socket, error))?;
+        let engine = Self {
+            api,
+            socket: socket.to_owned(),
+            about: about(&version),
+            cpus: info
+                .ncpu
+                .map_or(1.0, |count| f64::from(u32::try_from(count).unwrap_or(1))),
+            selinux: has(&info, "selinux"),
+        };
+        let capabilities = engine.capabilities(&info);
+        Ok((engine, capabilities))
+    }
+
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Waits for an answer, but not for longer than `limit`.
+    pub(super) async fn ask<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        bounded(limit, call).await
+    }
+
+    pub(super) fn explain(&self, error: Error) -> RuntimeError {
+        explain(&self.socket, error)
+    }
+
+    fn capabilities(&self, info: &SystemInfo) -> Capabilities {
+        let enforced = |can: Option<bool>| match can {
+            Some(true) => Enforcement::Enforced,
+            _ => Enforcement::NotEnforced,
+        };
+        // In a virtual machine of its own the engine sees our files through a file system that
+        // carries no sockets.
+        let system = info.operating_system.as_deref().unwrap_or_default();
+        let same_kernel = cfg!(target_os = "linux") && !system.contains("Docker Desktop");
+        let mut notes = Vec::new();
+        if has(info, "rootless") {
+            notes.push(
+                "The engine runs without root: root in a container is the user who runs it."
+                    .to_owned(),
+            );
+        }
+        if self.selinux {
+            notes.push(
+                "SELinux is on: containers run without its separation, because they share files \
+                 and a socket with the server."
+                    .to_owned(),
+            );
+        }
+        if !same_kernel {
+            notes.push(
+                "The engine runs in a virtual machine: sockets of this machine cannot be mounted."
+                    .to_owned(),
+            );
+        }
+        Capabilities {
+            name: "docker",
+            images: true,
+            networks: Networks {
+                none: true,
+                host: false,
+                bridge: true,
+            },
+            memory_limit: enforced(info.memory_limit),
+            cpu_limit: enforced(info.cpu_cfs_quota),
+            process_limit: enforced(info.pids_limit),
+            disk_limit: Enforcement::NotEnforced,
+            host_sockets: same_kernel,
+            notes,
+        }
+    }
+}
+
+/// The status code that the engine answered with, if it answered.
+pub(super) fn status(error: &Error) -> Option<u16> {
+    match error {
+        Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
+        _ => None,
+    }
+}
+
+fn has(info: &SystemInfo, option: &str) -> bool {
+    let options = info.security_options.as_deref().unwrap_or_default();
+    options.iter().any(|found| {
+        found
+            .split(',')
+            .any(|part| part == format!("name={option}"))
+    })
+}
+
+fn about(version: &SystemVersion) -> String {
+    let podman = version
+        .components
+        .iter()
+        .flatten()
+        .any(|part| part.name.starts_with("Podman"));
+    let name = if podman { "Podman" } else { "Docker" };
+    let number = version.version.as_deref().unwrap_or("of unknown version");
+    format!("{name} {number}")
+}
+
+async fn bounded<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    // Boxed: the library's futures are large, and there is one per call.
+    tokio::time::timeout(limit, Box::pin(call))
+        .await
+        .unwrap_or(Err(Error::RequestTimeoutError))
+}
+
+fn explain(socket: &Path, error: Error) -> RuntimeError {
+    let unavailable = |what: &str| {
+        RuntimeError::Unavailable(format!(
+            "The container engine at {} {what}",
+            socket.display()
+        ))
+    };
+    match error {
+        Error::DockerResponseServerError { message, .. } => RuntimeError::Failed(message),
+        Error::DockerStreamError { error } => RuntimeError::Failed(error),
+        Error::SocketNotFoundError(_) => unavailable("is not there."),
+        Error::RequestTimeoutError => unavailable("does not answer in time."),
+        Error::IOError { .. }
+        | Error::HyperResponseError { .. }
+        | Error::HyperLegacyError { .. } => match root(&error) {
+            Some(std::io::ErrorKind::PermissionDenied) => {
+                unavailable("may not be used by this user; usually the group `docker` may.")
+            }
+            _ => unavailable("does not answer; is it running?"),
+        },
+        other => RuntimeError::fault(other),
+    }
+}
+
+/// What the operating system said at the bottom of an error.
+fn root(error: &(dyn std::error::Error + 'static)) -> Option<std::io::ErrorKind> {
+    let mut next = Some(error);
+    let mut kind = None;
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            kind = Some(io.kind());
+        }
+        next = error.source();
+    }
+    kind
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn at(host: &str) -> Surroundings {
+        Surroundings {
+            docker_host: Some(host.into()),
+            runtime_directory: None,
+        }
+    }
+
+    #[test]
+    fn sockets_are_tried_in_order_and_a_named_one_alone() {
+        let anywhere = Surroundings {
+            docker_host: None,
+            runtime_directory: Some("/run/user/7".into()),
+        };
+        let expected = [
+            "/var/run/docker.sock",
+            "/run/user/7/podman/podman.sock",
+            "/run/podman/podman.sock",
+        ];
+        assert_eq!(anywhere.sockets().unwrap(), expected.map(PathBuf::from));
+        let named = at("unix:///x/y.sock").sockets().unwrap();
+        assert_eq!(named, [PathBuf::from("/x/y.sock")]);
+    }
+
+    #[tokio::test]
+    async fn other_machines_are_refused_with_a_sentence() {
+        for host in ["tcp://10.0.0.1:2375", "ssh://somewhere", "unix://relative"] {
+            let error = Engine::find(&at(host)).await.unwrap_err();
+            assert!(matches!(error, RuntimeError::Unsupported(_)), "{host}");
+            assert!(error.to_string().contains(host), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_is_not_there_or_closes_is_unavailable() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("engine.sock");
+        let host = format!("unix://{}", socket.display());
+        let missing = Engine::find(&at(&host)).await.unwrap_err();
+        assert!(matches!(missing, RuntimeError::Unavailable(_)));
+        assert!(missing.to_string().contains("is not there"), "{missing}");
+        drop(UnixListener::bind(&socket).unwrap());
+        let refused = Engine::find(&at(&host)).await.unwrap_err();
+        assert!(matches!(refused, RuntimeError::Unavailable(_)));
+        assert!(refused.to_string().contains("is it running"), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_accepts_and_says_nothing_is_unavailable_within_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("engine.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let host = format!("unix://{}", socket.display());
+        let silent = Engine::find(&at(&host)).await.unwrap_err();
+        assert!(silent.to_string().contains("in time"), "{silent}");
+    }
+}

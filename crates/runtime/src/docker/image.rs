@@ -1,0 +1,128 @@
+//! Images: built from a Dockerfile, or fetched by name when there is none.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bollard::Docker as Api;
+use bollard::query_parameters::{
+    BuildImageOptionsBuilder, CreateImageOptionsBuilder, PruneImagesOptionsBuilder,
+};
+use futures_util::{Stream, StreamExt};
+
+use super::context::Context;
+use super::engine::{Engine, status};
+use crate::home::{HOME_LABEL, Home};
+use crate::lines::Plain;
+use crate::{ImageSource, Progress, Result, RuntimeError};
+
+/// A build that installs a toolchain over a slow line may take its time, but not for ever.
+const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
+const LOOK: Duration = Duration::from_secs(30);
+
+pub(super) async fn make(
+    engine: &Engine,
+    home: &Home,
+    source: &ImageSource,
+    progress: Progress<'_>,
+) -> Result<String> {
+    let name = home.image(source)?;
+    let Some(dockerfile) = source.dockerfile.clone() else {
+        if !is_there(engine, &name).await? {
+            fetch(engine, &name, progress).await?;
+        }
+        return Ok(name);
+    };
+    let context = tokio::task::spawn_blocking(move || Context::read(&dockerfile))
+        .await
+        .map_err(RuntimeError::fault)??;
+    let options = BuildImageOptionsBuilder::default()
+        .t(&name)
+        .dockerfile(&context.dockerfile)
+        .labels(&HashMap::from([(HOME_LABEL, home.hash())]))
+        .rm(true)
+        .forcerm(true)
+        .build();
+    let body = bollard::body_full(context.archive.into());
+    let building = engine.api.build_image(options, None, Some(body));
+    let texts = building.map(|item| {
+        item.map(|info| match (info.stream, info.status) {
+            (Some(text), _) => text,
+            // Layers of the base image come with a bar for each; their names are enough.
+            (None, Some(text)) if info.progress_detail.is_none() => format!("{text}\n"),
+            _ => String::new(),
+        })
+    });
+    follow(engine, texts, progress).await?;
+    forget_replaced(&engine.api, home).await;
+    Ok(name)
+}
+
+async fn is_there(engine: &Engine, name: &str) -> Result<bool> {
+    match engine.ask(LOOK, engine.api.inspect_image(name)).await {
+        Ok(_) => Ok(true),
+        Err(error) if status(&error) == Some(404) => Ok(false),
+        Err(error) => Err(engine.explain(error)),
+    }
+}
+
+async fn fetch(engine: &Engine, name: &str, progress: Progress<'_>) -> Result<()> {
+    // Without a tag the engine would fetch all there are.
+    let tagged = name
+        .rsplit('/')
+        .next()
+        .is_some_and(|last| last.contains([':', '@']));
+    let tag = if tagged { "" } else { "latest" };
+    let options = CreateImageOptionsBuilder::default()
+        .from_image(name)
+        .tag(tag)
+        .build();
+    let fetching = engine.api.create_image(Some(options), None, None);
+    let texts = fetching.map(|item| {
+        item.map(|info| match info.status {
+            Some(text) if info.progress_detail.is_none() => format!("{text}\n"),
+            _ => String::new(),
+        })
+    });
+    follow(engine, texts, progress).await
+}
+
+/// Hands on what the engine says, line by line, to its end.
+async fn follow(
+    engine: &Engine,
+    texts: impl Stream<Item = Result<String, bollard::errors::Error>>,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let mut plain = Plain::default();
+    let mut texts = std::pin::pin!(texts);
+    let following = async {
+        while let Some(text) = texts.next().await {
+            for line in plain.push(&text?) {
+                progress(&line);
+            }
+        }
+        Ok(())
+    };
+    let outcome = engine.ask(WHOLE_BUILD, following).await;
+    if let Some(line) = plain.rest() {
+        progress(&line);
+    }
+    outcome.map_err(|error| match engine.explain(error) {
+        // It ends with a line end where the builder's own line did.
+        RuntimeError::Failed(text) => RuntimeError::Failed(text.trim().to_owned()),
+        other => other,
+    })
+}
+
+/// Removes what the new image has taken the name of, unless a container still stands on it.
+async fn forget_replaced(api: &Api, home: &Home) {
+    let label = format!("{HOME_LABEL}={}", home.hash());
+    let filters = HashMap::from([
+        ("dangling", vec!["true".to_owned()]),
+        ("label", vec![label]),
+    ]);
+    let options = PruneImagesOptionsBuilder::default()
+        .filters(&filters)
+        .build();
+    // Only disk space is at stake, and the next build tries again.
+    let _ = tokio::time::timeout(LOOK, Box::pin(api.prune_images(Some(options)))).await;
+}

@@ -1,0 +1,213 @@
+//! The apple driver against a script that stands in for the command line of macOS.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use oubliette_runtime::{
+    Apple, ContainerId, ContainerSpec, Home, ImageSource, Init, Limits, Network, Runtime,
+    RuntimeError, State,
+};
+use tempfile::TempDir;
+
+const GRACE: Duration = Duration::from_secs(3);
+
+/// A stand-in with a state and a record of its own.
+struct StandIn {
+    directory: TempDir,
+}
+
+impl StandIn {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apple/container");
+        let text = format!(
+            "#!/bin/sh\nSTAND_IN={} exec {} \"$@\"\n",
+            directory.path().display(),
+            script.display()
+        );
+        let program = directory.path().join("container");
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Self { directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn set(&self, name: &str) {
+        std::fs::write(self.path(name), "").unwrap();
+    }
+
+    async fn connect(&self) -> oubliette_runtime::Result<Apple> {
+        let home = Home::new(Path::new("/a/data/directory"));
+        Apple::connect_through(&self.path("container"), home).await
+    }
+
+    /// What it was called with since the last time, a line per call.
+    fn calls(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
+        let _ = std::fs::remove_file(self.path("calls"));
+        let calls = text.split("--\n").filter(|call| !call.is_empty());
+        calls
+            .map(|call| call.lines().collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+}
+
+fn spec() -> ContainerSpec {
+    let key = ("OUBLIETTE_CONTAINER_KEY".to_owned(), "secret".to_owned());
+    ContainerSpec {
+        id: ContainerId::new("c1").unwrap(),
+        project: "p1".to_owned(),
+        image: image(),
+        mounts: Vec::new(),
+        hostname: "c1".to_owned(),
+        network: Network::Bridge,
+        limits: Limits::default(),
+        init: Init {
+            binary: "/opt/client".into(),
+            inside: "/bin/oubliette-client".into(),
+            args: vec!["init".to_owned()],
+            env: BTreeMap::from([key]),
+        },
+    }
+}
+
+fn image() -> ImageSource {
+    ImageSource {
+        name: "dev".to_owned(),
+        image: None,
+        dockerfile: Some("/images/dev/Dockerfile".into()),
+    }
+}
+
+#[tokio::test]
+async fn elsewhere_than_on_macos_it_is_unsupported() {
+    if cfg!(target_os = "macos") {
+        return;
+    }
+    let error = Apple::connect(Home::new(Path::new("/h"))).await;
+    assert!(matches!(error, Err(RuntimeError::Unsupported(_))));
+}
+
+#[tokio::test]
+async fn services_that_do_not_run_and_a_missing_program_are_unavailable() {
+    let stand_in = StandIn::new();
+    stand_in.set("down");
+    let error = stand_in.connect().await.unwrap_err();
+    assert!(matches!(error, RuntimeError::Unavailable(_)), "{error:?}");
+    assert!(error.to_string().contains("container system start"));
+    let home = Home::new(Path::new("/h"));
+    let missing = Apple::connect_through(Path::new("/no/container"), home).await;
+    assert!(matches!(missing, Err(RuntimeError::Unavailable(_))));
+}
+
+#[tokio::test]
+async fn a_container_goes_from_creation_to_removal() {
+    let stand_in = StandIn::new();
+    stand_in.set("image");
+    let apple = stand_in.connect().await.unwrap();
+    assert!(apple.about().contains("1.2.2"));
+    let (spec, id) = (spec(), spec().id);
+
+    apple.create(&spec).await.unwrap();
+    let status = apple.inspect(&id).await.unwrap().unwrap();
+    assert_eq!((status.state, &*status.project), (State::Created, "p1"));
+    let made = stand_in
+        .calls()
+        .into_iter()
+        .find(|c| c.starts_with("create"));
+    let made = made.unwrap();
+    assert!(made.ends_with("init key=secret"), "{made}");
+    assert_eq!(made.matches("secret").count(), 1, "{made}");
+
+    let name = made.split(' ').nth(2).unwrap().to_owned();
+    apple.start(&id).await.unwrap();
+    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    apple.create(&spec).await.unwrap();
+    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    apple.stop(&id, GRACE).await.unwrap();
+    assert_eq!(state(&apple, &id).await, Some(State::Stopped));
+    let stop = format!("stop --signal SIGTERM --time 3 {name} key=");
+    assert!(stand_in.calls().contains(&stop));
+
+    assert_eq!(apple.logs(&id, 5).await.unwrap(), "a line of PID 1\n");
+    apple.create(&spec).await.unwrap();
+    assert_eq!(state(&apple, &id).await, Some(State::Created));
+    apple.remove(&id).await.unwrap();
+    assert_eq!(apple.list().await.unwrap(), []);
+    let delete = format!("delete --force {name} key=");
+    assert!(stand_in.calls().contains(&delete));
+}
+
+async fn state(apple: &Apple, id: &ContainerId) -> Option<State> {
+    let status = apple.inspect(id).await.unwrap();
+    status.map(|status| status.state)
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_none_and_can_be_stopped_and_removed() {
+    let stand_in = StandIn::new();
+    let apple = stand_in.connect().await.unwrap();
+    let id = spec().id;
+    assert_eq!(apple.inspect(&id).await.unwrap(), None);
+    apple.stop(&id, GRACE).await.unwrap();
+    apple.remove(&id).await.unwrap();
+    for error in [
+        apple.start(&id).await.unwrap_err(),
+        apple.logs(&id, 5).await.unwrap_err(),
+    ] {
+        assert!(matches!(error, RuntimeError::NoContainer(_)), "{error:?}");
+    }
+    // Nothing but looking: a wrong name must never reach a command that ends something.
+    assert!(stand_in.calls().iter().all(|call| {
+        ["list", "system", "--version"]
+            .iter()
+            .any(|word| call.starts_with(word))
+    }));
+}
+
+#[tokio::test]
+async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
+    let stand_in = StandIn::new();
+    let apple = stand_in.connect().await.unwrap();
+    let error = apple.create(&spec()).await.unwrap_err();
+    assert!(matches!(error, RuntimeError::NoImage(_)), "{error:?}");
+
+    stand_in.set("broken");
+    let error = apple.build_image(&image(), &|_| {}).await.unwrap_err();
+    assert!(error.to_string().contains("build failed"), "{error}");
+
+    std::fs::remove_file(stand_in.path("broken")).unwrap();
+    let lines = Mutex::new(Vec::new());
+    let progress = |line: &str| lines.lock().unwrap().push(line.to_owned());
+    let name = apple.build_image(&image(), &progress).await.unwrap();
+    assert!(name.starts_with("oubliette-") && name.ends_with("-dev"));
+    let mut lines = lines.into_inner().unwrap();
+    lines.sort();
+    let expected = [
+        "#1 [1/2] FROM docker.io/library/debian",
+        "Successfully built",
+    ];
+    assert_eq!(lines, expected);
+    apple.create(&spec()).await.unwrap();
+
+    let named = ImageSource {
+        image: Some("debian:12".to_owned()),
+        dockerfile: None,
+        ..image()
+    };
+    assert_eq!(
+        apple.build_image(&named, &|_| {}).await.unwrap(),
+        "debian:12"
+    );
+    std::fs::remove_file(stand_in.path("image")).unwrap();
+    let error = apple.build_image(&named, &|_| {}).await.unwrap_err();
+    assert!(error.to_string().contains("failed to resolve"), "{error}");
+}

@@ -17,9 +17,12 @@ async fn exec_with(admin: &Modern, project: &str, mut parameters: Value) -> Valu
 #[tokio::test]
 async fn a_command_runs_with_its_input_environment_and_workspace() {
     for runtime in runtimes() {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
-        let id = admin.project("one").await;
+        // The tiny image that Docker is tested with has no git.
+        let parameters = json!({ "name": "one", "init_git": runtime != "docker" });
+        let made = admin.call("project_create", parameters).await;
+        let id = made.ok()["project_id"].as_str().unwrap().to_owned();
         let result = exec(&admin, &id, json!("echo out; echo err >&2; exit 3")).await;
         assert_eq!(
             (&result["stdout"], &result["stderr"], &result["exit_code"]),
@@ -48,7 +51,7 @@ async fn a_command_runs_with_its_input_environment_and_workspace() {
 #[tokio::test]
 async fn what_cannot_start_what_ends_by_a_signal_and_what_never_ends() {
     for runtime in runtimes() {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         let missing = exec(&admin, &id, json!(["/no/such/program"])).await;
@@ -101,7 +104,7 @@ async fn what_cannot_start_what_ends_by_a_signal_and_what_never_ends() {
 #[tokio::test]
 async fn a_flood_of_output_is_cut_at_a_mebibyte_and_says_so() {
     for runtime in runtimes() {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         let flood = exec(
@@ -119,7 +122,7 @@ async fn a_flood_of_output_is_cut_at_a_mebibyte_and_says_so() {
 #[tokio::test]
 async fn a_command_goes_on_while_the_server_is_killed_and_every_line_arrives_once() {
     for runtime in runtimes() {
-        let mut server = server_with(&runtime, "");
+        let mut server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         exec(&admin, &id, json!("true")).await;
@@ -157,7 +160,7 @@ async fn a_command_goes_on_while_the_server_is_killed_and_every_line_arrives_onc
 #[tokio::test]
 async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goes() {
     for runtime in runtimes() {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         let project = json!({ "project_id": id });
@@ -197,7 +200,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
         .into_iter()
         .filter(|runtime| runtime == "sandbox")
     {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         exec(&admin, &id, json!("echo x > /etc/installed; echo y > kept")).await;
@@ -248,7 +251,7 @@ async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
     for runtime in runtimes() {
-        let server = server_with(&runtime, "");
+        let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         exec(&admin, &id, json!("true")).await;
@@ -283,7 +286,7 @@ async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
 
 #[tokio::test]
 async fn without_a_runtime_the_error_says_so_and_projects_work() {
-    let server = server_with("none", "");
+    let server = server_with("none", "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
     let refused = admin
@@ -303,7 +306,7 @@ async fn without_a_runtime_the_error_says_so_and_projects_work() {
 #[tokio::test]
 async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
     for runtime in runtimes() {
-        let server: Server = server_with(&runtime, "[containers]\nidle_seconds = 1\n");
+        let server: Server = server_with(&runtime, "[containers]\nidle_seconds = 1\n").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         exec(&admin, &id, json!("true")).await;

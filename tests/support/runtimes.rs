@@ -1,5 +1,11 @@
 //! Which runtimes the environment says must be there.
 
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use serde_json::json;
+use tempfile::TempDir;
+
 use crate::{Server, ServerOptions};
 
 /// The runtimes to test with: those that `OUBLIETTE_TEST_RUNTIMES` names. What is not named is
@@ -20,14 +26,48 @@ pub fn runtimes() -> Vec<String> {
 }
 
 /// A server that makes its containers with this runtime.
-pub fn server_with(runtime: &str, config: &str) -> Server {
+pub async fn server_with(runtime: &str, config: &str) -> Server {
     let image = match runtime {
-        // Built from nothing by tests/docker, because there may be no registry to take one from.
-        "docker" => "[container_types.base]\nimage = \"oubliette-test\"\n",
-        _ => "",
+        "docker" => {
+            let dockerfile = image().join("Dockerfile");
+            format!(
+                "[container_types.base]\ndockerfile = \"{}\"\n",
+                dockerfile.display()
+            )
+        }
+        _ => String::new(),
     };
-    Server::start_with(ServerOptions {
+    let server = Server::start_with(ServerOptions {
         config: format!("runtime = \"{runtime}\"\n{config}{image}"),
         ..ServerOptions::default()
-    })
+    });
+    if runtime == "docker" {
+        let built = server
+            .admin()
+            .call("image_rebuild", json!({ "container_type": "base" }))
+            .await;
+        assert!(built.ok()["image"].is_string(), "{}", built.text);
+    }
+    server
+}
+
+/// What a tiny image is built from, out of nothing: there may be no registry to take one from.
+fn image() -> &'static Path {
+    static CONTEXT: LazyLock<TempDir> = LazyLock::new(|| {
+        let context = tempfile::tempdir().unwrap();
+        let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from);
+        let busybox = busybox
+            .iter()
+            .find(|path| path.exists())
+            .expect("run tests/docker first");
+        std::fs::copy(busybox, context.path().join("busybox")).unwrap();
+        std::fs::write(
+            context.path().join("Dockerfile"),
+            "FROM scratch\nCOPY busybox /bin/busybox\nRUN [\"/bin/busybox\", \"--install\", \
+             \"-s\", \"/bin\"]\nRUN mkdir -p /tmp /root /etc && chmod 1777 /tmp\n",
+        )
+        .unwrap();
+        context
+    });
+    CONTEXT.path()
 }

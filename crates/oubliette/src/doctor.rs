@@ -22,6 +22,8 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         database(home),
         configuration(home),
         git(),
+        sandbox(),
+        docker(home),
         server(home),
     ];
     let mut out = std::io::stdout().lock();
@@ -118,6 +120,47 @@ fn git() -> Vec<Finding> {
                 .to_owned(),
         ),
     }]
+}
+
+/// What the embedded sandbox can do here, found out by trying it.
+fn sandbox() -> Vec<Finding> {
+    let (Ok(launcher), Ok(scratch)) = (std::env::current_exe(), tempfile::tempdir()) else {
+        return vec![Finding::Hint("the sandbox could not be tried".to_owned())];
+    };
+    let probe = oubliette_sandbox::probe(&launcher, scratch.path());
+    let verdict = match probe.method {
+        Some(_) => Finding::Good("the embedded sandbox works".to_owned()),
+        None => Finding::Hint(
+            "the embedded sandbox does not work here; Docker or Podman can take its place"
+                .to_owned(),
+        ),
+    };
+    let item = |item: oubliette_sandbox::ProbeItem| match (item.works, item.remedy) {
+        (true, _) => Finding::Good(format!("sandbox: {}: {}", item.name, item.detail)),
+        (false, Some(remedy)) => {
+            Finding::Hint(format!("sandbox: {}: {}; {remedy}", item.name, item.detail))
+        }
+        (false, None) => Finding::Hint(format!("sandbox: {}: {}", item.name, item.detail)),
+    };
+    std::iter::once(verdict)
+        .chain(probe.items.into_iter().map(item))
+        .collect()
+}
+
+fn docker(home: &Home) -> Vec<Finding> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    else {
+        return Vec::new();
+    };
+    let home = oubliette_runtime::Home::new(home.path());
+    vec![
+        match runtime.block_on(oubliette_runtime::Docker::connect(home)) {
+            Ok(docker) => Finding::Good(format!("{} answers", docker.about())),
+            Err(error) => Finding::Hint(format!("Docker and Podman: {error}")),
+        },
+    ]
 }
 
 fn server(home: &Home) -> Vec<Finding> {

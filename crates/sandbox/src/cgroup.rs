@@ -245,25 +245,3 @@ fn remove_children(path: &Path) {
         }
     }
 }
-
-/// What limits this process could set, for people.
-pub(crate) fn describe() -> Vec<(&'static str, Result<String, String>)> {
-    let hierarchies = find::hierarchies();
-    CONTROLLERS
-        .iter()
-        .map(|controller| {
-            let found = hierarchies
-                .parent_of(controller)
-                .and_then(|(version, parent)| {
-                    let number = if version == Version::One { 1 } else { 2 };
-                    match rustix::fs::access(&parent, rustix::fs::Access::WRITE_OK) {
-                        Ok(()) => Ok(format!("cgroup v{number} at {}", parent.display())),
-                        Err(error) => {
-                            Err(format!("cgroup v{number} at {}: {error}", parent.display()))
-                        }
-                    }
-                });
-            (*controller, found)
-        })
-        .collect()
-}

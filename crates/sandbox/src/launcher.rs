@@ -36,6 +36,7 @@ use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
 use crate::spec::{Method, Network, Spec};
 use crate::sys::{self, Cloned};
 use channel::FromChild;
+pub(crate) use privileges::kernel_is_at_least;
 
 /// The first argument that makes a binary a PID 1 which only waits, for probes.
 pub(crate) const IDLE_ARGUMENT: &str = "sandbox-idle";

@@ -1,12 +1,215 @@
-//! What this machine can do, found out by trying it.
+//! What this machine can do, found out by starting a sandbox and taking it down again. Nothing of
+//! the host is changed; what would have to be changed is said.
 
-use std::path::Path;
+mod remedy;
 
-use crate::Probe;
+use std::error::Error as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-pub fn probe(_launcher: &Path, _scratch: &Path) -> Probe {
-    Probe {
-        method: None,
-        items: vec![],
+use crate::launcher::{IDLE_ARGUMENT, kernel_is_at_least};
+use crate::{
+    Applied, Enforced, Error, Ids, Init, Landlock, Limits, Method, Network, Probe, ProbeItem,
+    Result, Sharing, Spec, launch, remove,
+};
+
+const GRACE: Duration = Duration::from_secs(2);
+/// The oldest kernel with everything that is not optional here.
+const OLDEST_KERNEL: (u32, u32) = (5, 12);
+const USUAL_PLACES: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Tries what sandboxes need, in a directory that may hold their state. `launcher` is the binary
+/// that [`launch`] would be given.
+pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
+    let mut items = vec![kernel()];
+    let native = trial(launcher, scratch, Method::Native);
+    items.push(method_item("native", &native));
+    let bwrap = find_bwrap().map(|program| {
+        let method = Method::Bwrap { program };
+        (method.clone(), trial(launcher, scratch, method))
+    });
+    items.push(match &bwrap {
+        Some((_, tried)) => method_item("bwrap", tried),
+        None => ProbeItem {
+            name: "bwrap".to_owned(),
+            works: false,
+            detail: "bubblewrap is not installed".to_owned(),
+            remedy: native
+                .is_err()
+                .then(|| "Install the package bubblewrap.".to_owned()),
+        },
+    });
+    let (method, enforced) = match (native, bwrap) {
+        (Ok(enforced), _) => (Some(Method::Native), Some(enforced)),
+        (Err(_), Some((method, Ok(enforced)))) => (Some(method), Some(enforced)),
+        (Err(_), _) => (None, None),
+    };
+    if let Some(enforced) = enforced {
+        items.extend(abilities(&enforced));
     }
+    Probe { method, items }
+}
+
+fn kernel() -> ProbeItem {
+    let (major, minor) = OLDEST_KERNEL;
+    let works = kernel_is_at_least(major, minor);
+    ProbeItem {
+        name: "kernel".to_owned(),
+        works,
+        detail: rustix::system::uname()
+            .release()
+            .to_string_lossy()
+            .into_owned(),
+        remedy: (!works).then(|| format!("Sandboxes need Linux {major}.{minor} or newer.")),
+    }
+}
+
+/// Starts a sandbox that does nothing, and removes it.
+fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
+    let dir = scratch.join(format!("probe-{}", std::process::id()));
+    let spec = Spec {
+        id: "probe".to_owned(),
+        state_dir: dir.join("state"),
+        layers_dir: dir.join("layers"),
+        binds: Vec::new(),
+        hostname: "probe".to_owned(),
+        network: Network::None,
+        limits: Limits {
+            memory_bytes: Some(256 << 20),
+            cpus: Some(1.0),
+            processes: Some(64),
+        },
+        nested: false,
+        init: Init {
+            binary: launcher.to_owned(),
+            inside: PathBuf::from("/probe/init"),
+            args: vec![IDLE_ARGUMENT.to_owned()],
+            env: Vec::new(),
+        },
+        method,
+    };
+    let result = launch(&spec, launcher).and_then(|running| {
+        running.stop(GRACE)?;
+        Ok(running.enforced().clone())
+    });
+    remove(&spec.state_dir, &spec.layers_dir)?;
+    // Fails only if somebody else put something there.
+    let _ = fs::remove_dir(dir);
+    result
+}
+
+fn method_item(name: &str, tried: &Result<Enforced>) -> ProbeItem {
+    let (detail, remedy) = match tried {
+        Ok(_) => ("a sandbox started and stopped".to_owned(), None),
+        Err(error) => {
+            let source = error.source().map(|source| format!(": {source}"));
+            let detail = format!("{error}{}", source.unwrap_or_default());
+            let errno = match error {
+                Error::Step { source, .. } => source.raw_os_error(),
+                _ => None,
+            };
+            (detail, remedy::for_refusal(errno))
+        }
+    };
+    ProbeItem {
+        name: name.to_owned(),
+        works: tried.is_ok(),
+        detail,
+        remedy,
+    }
+}
+
+fn abilities(enforced: &Enforced) -> Vec<ProbeItem> {
+    let mut items = vec![user_ids(enforced.ids), copy_on_write(enforced)];
+    let limits = &enforced.limits;
+    for (name, applied) in [
+        ("memory_limit", &limits.memory),
+        ("cpu_limit", &limits.cpus),
+        ("process_limit", &limits.processes),
+    ] {
+        items.push(limit(name, applied));
+    }
+    let landlock = enforced.landlock;
+    items.push(ProbeItem {
+        name: "landlock".to_owned(),
+        works: landlock != Landlock::Off,
+        detail: format!("{landlock:?}").to_lowercase(),
+        remedy: (landlock != Landlock::Full).then(|| {
+            "A newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
+                .to_owned()
+        }),
+    });
+    items
+}
+
+fn user_ids(ids: Ids) -> ProbeItem {
+    let (works, detail, remedy) = match ids {
+        Ids::Shifted { .. } => (true, "every sandbox has user ids of its own", None),
+        Ids::Identity => (
+            false,
+            "root inside is root on the host, held by everything else",
+            Some(
+                "Linux 5.19 or newer, with the data on ext4, xfs or btrfs and not in a container.",
+            ),
+        ),
+        Ids::Single { .. } => (
+            true,
+            "root inside is the user who runs the server; there are no other users inside",
+            None,
+        ),
+    };
+    ProbeItem {
+        name: "user_ids".to_owned(),
+        works,
+        detail: detail.to_owned(),
+        remedy: remedy.map(str::to_owned),
+    }
+}
+
+fn copy_on_write(enforced: &Enforced) -> ProbeItem {
+    let refused = enforced
+        .directories
+        .iter()
+        .find_map(|(dir, sharing)| match sharing {
+            Sharing::CopyOnWrite => None,
+            Sharing::ReadOnly { reason } | Sharing::Hidden { reason } => Some((dir, reason)),
+        });
+    let (detail, remedy) = match refused {
+        None => ("changes to the host's directories stay in the sandbox".to_owned(), None),
+        Some((dir, reason)) => (
+            format!("{} is not writable inside: {reason}", dir.display()),
+            Some("A data directory on a filesystem that overlays can use (ext4, xfs, btrfs), Linux 5.11 or newer.".to_owned()),
+        ),
+    };
+    ProbeItem {
+        name: "copy_on_write".to_owned(),
+        works: refused.is_none(),
+        detail,
+        remedy,
+    }
+}
+
+fn limit(name: &str, applied: &Applied) -> ProbeItem {
+    let (works, detail) = match applied {
+        Applied::CgroupV1 => (true, "cgroup v1".to_owned()),
+        Applied::CgroupV2 => (true, "cgroup v2".to_owned()),
+        Applied::Rlimit => (true, "resource limit".to_owned()),
+        Applied::NotEnforced { reason } => (false, reason.clone()),
+        Applied::NotAsked => (false, "not asked for".to_owned()),
+    };
+    ProbeItem {
+        name: name.to_owned(),
+        works,
+        detail,
+        remedy: (!works).then(|| remedy::FOR_LIMITS.to_owned()),
+    }
+}
+
+fn find_bwrap() -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let dirs = path.split(':').chain(USUAL_PLACES.split(':'));
+    dirs.filter(|dir| dir.starts_with('/'))
+        .map(|dir| Path::new(dir).join("bwrap"))
+        .find(|program| program.is_file())
 }

@@ -3,6 +3,7 @@
 //!
 //! Nothing here waits for one child: a PID 1 has one reaper, which must see every exit.
 
+mod child;
 mod reap;
 mod signal;
 mod spawn;

@@ -131,7 +131,7 @@ mod tests {
         fs::write(top.join("locked/file"), "").unwrap();
         fs::create_dir(top.join(".gone-1")).unwrap();
         fs::write(top.join(".gone-1/file"), "").unwrap();
-        fs::set_permissions(top.join("locked"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(top.join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
         remove_tree(&top).unwrap();
         assert!(!top.exists());
         assert!(precious.exists());

@@ -31,7 +31,17 @@ mod serve {
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let exits = exits.clone();
-                thread::spawn(move || answer(connection, &exits));
+                let Ok(copy) = connection.try_clone() else {
+                    continue;
+                };
+                let answering = thread::Builder::new().spawn({
+                    let exits = exits.clone();
+                    move || answer(copy, &exits)
+                });
+                // With every process of the sandbox in use there is no thread either.
+                if answering.is_err() {
+                    let _ = answer(connection, &exits);
+                }
             }
         });
         wait_for_termination();
@@ -116,8 +126,10 @@ mod serve {
                 // A program that does not read its input is no failure.
                 let _ = stdin.write_all(request["stdin"].as_str().unwrap_or("").as_bytes());
                 drop(stdin);
-                let errors = thread::spawn(move || drain(File::from(stderr)));
-                (drain(File::from(stdout)), errors.join().unwrap_or_default())
+                let errors = thread::Builder::new().spawn(move || drain(File::from(stderr)));
+                let stdout = drain(File::from(stdout));
+                let stderr = errors.map(|errors| errors.join().unwrap_or_default());
+                (stdout, stderr.unwrap_or_default())
             }
             Streams::Terminal(control) => (drain(File::from(control)), String::new()),
         };

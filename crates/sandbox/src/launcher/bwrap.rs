@@ -50,7 +50,7 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
         .arg(&spec.init.inside)
         .args(&spec.init.args);
     let output = io::stderr();
-    let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3).map(OwnedFd::from);
+    let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3);
     let mut child = command
         .env_clear()
         .stdin(Stdio::null())

@@ -60,7 +60,7 @@ fn may_mount() -> bool {
 
 /// An id inside its range, if it is one of ours.
 pub(crate) fn shifted_part(id: u32) -> Option<u32> {
-    let is_ours = id >= FIRST && id < FIRST + SLOTS * RANGE;
+    let is_ours = (FIRST..FIRST + SLOTS * RANGE).contains(&id);
     is_ours.then(|| (id - FIRST) % RANGE)
 }
 

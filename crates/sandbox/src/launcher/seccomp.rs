@@ -63,7 +63,9 @@ const REFUSED_UNLESS_NESTED: &[libc::c_long] = &[
 /// Socket families that ignore network namespaces, or reach far into the kernel.
 const REFUSED_FAMILIES: &[libc::c_int] = &[libc::AF_VSOCK, libc::AF_ALG];
 /// Ways to type into somebody else's terminal.
-const REFUSED_IOCTLS: &[u64] = &[libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
+const REFUSED_IOCTLS: &[u64] = &[TIOCSTI, TIOCLINUX];
+const TIOCSTI: u64 = 0x5412;
+const TIOCLINUX: u64 = 0x541c;
 
 pub(super) fn apply(nested: bool) -> Attempt<()> {
     for program in programs(nested)

@@ -1,7 +1,7 @@
 //! Starting a process: fork, a few system calls that need no memory, execute. The step that failed
 //! comes back with its error, so that "not found" and "not allowed" can be told apart.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,12 +9,10 @@ use std::path::PathBuf;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::sys;
+use super::child;
 
 /// What is searched for a program without a slash when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Above PID 1 and the host's services: when memory runs out, commands go first.
-const OOM_SCORE: &[u8] = b"100";
 
 /// A process to start.
 #[derive(Debug, Clone, Default)]
@@ -118,7 +116,7 @@ pub fn spawn(spec: &ProcessSpec) -> Result<Spawned, SpawnError> {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         // SAFETY: this is the forked child.
-        unsafe { become_process(&plan, child_fds, report_to.as_raw_fd()) }
+        unsafe { child::become_process(&plan, child_fds, report_to.as_raw_fd()) }
     }
     let fork_error = io::Error::last_os_error();
     restore_signals(&mask);
@@ -145,14 +143,14 @@ pub fn spawn(spec: &ProcessSpec) -> Result<Spawned, SpawnError> {
 }
 
 /// Everything the child needs, in memory that it only reads.
-struct Plan {
-    programs: Vec<CString>,
-    argv: Vec<*const libc::c_char>,
-    env: Vec<*const libc::c_char>,
-    cwd: CString,
-    user: Option<User>,
-    terminal: bool,
-    session_leader: bool,
+pub(super) struct Plan {
+    pub(super) programs: Vec<CString>,
+    pub(super) argv: Vec<*const libc::c_char>,
+    pub(super) env: Vec<*const libc::c_char>,
+    pub(super) cwd: CString,
+    pub(super) user: Option<User>,
+    pub(super) terminal: bool,
+    pub(super) session_leader: bool,
     /// Owns what the pointers lead to.
     _strings: Vec<CString>,
 }
@@ -290,100 +288,6 @@ fn block_signals() -> libc::sigset_t {
 fn restore_signals(mask: &libc::sigset_t) {
     // SAFETY: the set came from `block_signals`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
-}
-
-/// The child between fork and execution.
-///
-/// # Safety
-///
-/// Only in a freshly forked child. Nothing here may allocate, lock or unwind.
-unsafe fn become_process(plan: &Plan, streams: [RawFd; 3], report_to: RawFd) -> ! {
-    let (step, errno) = match unsafe { prepare(plan, streams) } {
-        Err(failed) => failed,
-        Ok(()) => (SpawnStep::Execute, unsafe { execute(plan) }),
-    };
-    let mut report = [step as u8; 5];
-    report[1..].copy_from_slice(&errno.to_le_bytes());
-    unsafe {
-        libc::write(report_to, report.as_ptr().cast(), report.len());
-        libc::_exit(127)
-    }
-}
-
-unsafe fn prepare(plan: &Plan, streams: [RawFd; 3]) -> Result<(), (SpawnStep, i32)> {
-    let check = |step: SpawnStep, result: libc::c_long| match result {
-        -1 => Err((step, errno())),
-        _ => Ok(()),
-    };
-    sys::reset_signals();
-    unsafe {
-        match plan.session_leader {
-            true => check(SpawnStep::Session, libc::setsid().into())?,
-            false => check(SpawnStep::Session, libc::setpgid(0, 0).into())?,
-        }
-        for (target, source) in streams.into_iter().enumerate() {
-            let result = libc::dup2(source, target as RawFd);
-            check(SpawnStep::Streams, result.into())?;
-        }
-        if plan.terminal {
-            let result = libc::ioctl(0, libc::TIOCSCTTY, 0);
-            check(SpawnStep::Terminal, result.into())?;
-        }
-        prefer_for_oom();
-        libc::umask(0o022);
-        if let Some(user) = &plan.user {
-            // The raw calls: those of the C library look for other threads, which are not here.
-            let (uid, gid) = (user.uid, user.gid);
-            let groups = (user.groups.len(), user.groups.as_ptr());
-            let result = libc::syscall(libc::SYS_setgroups, groups.0, groups.1);
-            // Where only root exists groups cannot be changed, and there is nothing to give up.
-            if result == -1 && !(uid == 0 && user.groups.is_empty() && errno() == libc::EPERM) {
-                return Err((SpawnStep::User, errno()));
-            }
-            check(
-                SpawnStep::User,
-                libc::syscall(libc::SYS_setresgid, gid, gid, gid),
-            )?;
-            check(
-                SpawnStep::User,
-                libc::syscall(libc::SYS_setresuid, uid, uid, uid),
-            )?;
-        }
-        check(
-            SpawnStep::WorkingDirectory,
-            libc::chdir(plan.cwd.as_ptr()).into(),
-        )?;
-    }
-    sys::close_on_exec_from(3).map_err(|_| (SpawnStep::Execute, errno()))
-}
-
-/// Tries the candidates as a shell would; returns only if none can be executed.
-unsafe fn execute(plan: &Plan) -> i32 {
-    let mut worst = libc::ENOENT;
-    for program in &plan.programs {
-        unsafe { libc::execve(program.as_ptr(), plan.argv.as_ptr(), plan.env.as_ptr()) };
-        match errno() {
-            libc::ENOENT | libc::ENOTDIR => {}
-            libc::EACCES => worst = libc::EACCES,
-            other => return other,
-        }
-    }
-    worst
-}
-
-unsafe fn prefer_for_oom() {
-    const PATH: &CStr = c"/proc/self/oom_score_adj";
-    unsafe {
-        let file = libc::open(PATH.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if file >= 0 {
-            libc::write(file, OOM_SCORE.as_ptr().cast(), OOM_SCORE.len());
-            libc::close(file);
-        }
-    }
-}
-
-fn errno() -> i32 {
-    io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 impl Spawned {

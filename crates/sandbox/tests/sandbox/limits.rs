@@ -52,7 +52,7 @@ fn a_fork_bomb_is_bounded(host: &Host) {
     assert!(started.elapsed() < std::time::Duration::from_secs(10));
     host.assert_nothing_left();
 }
-in_modes!(a_fork_bomb_is_bounded: root, user);
+in_modes!(a_fork_bomb_is_bounded: root, user, bwrap);
 
 fn limits_that_cannot_hold_are_reported(host: &Host) {
     let mut spec = host.spec("a");

@@ -4,6 +4,7 @@
 //!
 //! Whether a setting of the host can be written is only ever found out by opening it.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
 mod failures;
 mod isolation;

@@ -178,11 +178,8 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
 }
 
 #[tokio::test]
-async fn processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed() {
-    let Some(setup) =
-        Setup::new("processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed")
-            .await
-    else {
+async fn processes_run_as_the_user_that_is_asked_for() {
+    let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);

@@ -216,6 +216,25 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
 }
 
 #[tokio::test]
+async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
+    let Some(setup) = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await
+    else {
+        return;
+    };
+    let mut room = Room::new(&setup.docker, &setup.ground);
+    let plain = room.workspace("plain");
+    std::fs::write(&plain, "no program").unwrap();
+    room.spec.init.binary = plain;
+    setup.docker.create(&room.spec).await.unwrap();
+    let error = setup.docker.start(&room.spec.id).await.unwrap_err();
+    assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
+    assert!(error.to_string().contains("permission denied"), "{error}");
+    let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
+    assert!(logs.contains("permission denied"), "{logs:?}");
+    room.remove().await;
+}
+
+#[tokio::test]
 async fn starting_and_running_commands_takes_no_longer_than_it_should() {
     let Some(setup) =
         Setup::new("starting_and_running_commands_takes_no_longer_than_it_should").await

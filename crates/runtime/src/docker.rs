@@ -7,6 +7,8 @@ mod body;
 mod context;
 mod engine;
 mod image;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -178,11 +178,8 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
 }
 
 #[tokio::test]
-async fn processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed() {
-    let Some(setup) =
-        Setup::new("processes_run_as_the_user_that_is_asked_for_and_their_trees_can_be_killed")
-            .await
-    else {
+async fn processes_run_as_the_user_that_is_asked_for() {
+    let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
         return;
     };
     let mut room = Room::new(&setup.docker, &setup.ground);
@@ -216,6 +213,25 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
     let error = setup.docker.create(&room.spec).await.unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
     assert!(!missing.exists());
+}
+
+#[tokio::test]
+async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
+    let Some(setup) = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await
+    else {
+        return;
+    };
+    let mut room = Room::new(&setup.docker, &setup.ground);
+    let plain = room.workspace("plain");
+    std::fs::write(&plain, "no program").unwrap();
+    room.spec.init.binary = plain;
+    setup.docker.create(&room.spec).await.unwrap();
+    let error = setup.docker.start(&room.spec.id).await.unwrap_err();
+    assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
+    assert!(error.to_string().contains("permission denied"), "{error}");
+    let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
+    assert!(logs.contains("permission denied"), "{logs:?}");
+    room.remove().await;
 }
 
 #[tokio::test]

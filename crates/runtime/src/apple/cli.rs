@@ -116,7 +116,7 @@ async fn collect(
         return Ok(String::new());
     };
     let (mut bytes, mut plain) = (Vec::new(), Plain::default());
-    let mut chunk = [0; 8 << 10];
+    let mut chunk = vec![0; 8 << 10];
     loop {
         let read = stream.read(&mut chunk).await?;
         if read == 0 {

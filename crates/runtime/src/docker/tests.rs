@@ -1,0 +1,129 @@
+//! The driver against an engine that answers first and then fails in every way.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::*;
+
+/// What the engine does with anything but the first questions.
+#[derive(Clone, Copy)]
+enum Manner {
+    Silent = 0,
+    Closing = 1,
+    Failing = 2,
+    /// Answers, and never ends the answer.
+    Endless = 3,
+}
+
+struct Bad {
+    directory: tempfile::TempDir,
+    manner: Arc<AtomicU8>,
+}
+
+impl Bad {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("engine.sock")).unwrap();
+        let manner = Arc::new(AtomicU8::new(0));
+        let shared = manner.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, shared) = (stream.unwrap(), shared.clone());
+                std::thread::spawn(move || answer(stream, shared.load(Ordering::SeqCst)));
+            }
+        });
+        Self { directory, manner }
+    }
+
+    async fn connect(&self) -> Docker {
+        let socket = self.directory.path().join("engine.sock");
+        let surroundings = Surroundings {
+            docker_host: Some(format!("unix://{}", socket.display()).into()),
+            runtime_directory: None,
+        };
+        let (engine, capabilities) = Engine::find(&surroundings).await.unwrap();
+        Docker {
+            engine,
+            capabilities,
+            home: Home::new(Path::new("/h")),
+        }
+    }
+
+    fn turn(&self, manner: Manner) {
+        self.manner.store(manner as u8, Ordering::SeqCst);
+    }
+}
+
+fn answer(mut stream: UnixStream, manner: u8) {
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let request = lines.next().unwrap().unwrap();
+    let _headers: Vec<String> = lines
+        .map_while(Result::ok)
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let mut reply = |status: &str, body: &str| {
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
+        let _ = stream.write_all(format!("{head}{body}").as_bytes());
+    };
+    if request.contains("/version") {
+        return reply("200 OK", r#"{"ApiVersion":"1.41","Version":"9.9"}"#);
+    }
+    if request.contains("/info") {
+        return reply("200 OK", r#"{"NCPU":4,"MemoryLimit":true}"#);
+    }
+    match manner {
+        1 => {}
+        2 => reply("500 Internal Server Error", r#"{"message":"no room"}"#),
+        3 => {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+            std::thread::park();
+        }
+        _ => std::thread::park(),
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_stops_answering_is_unavailable_within_a_time() {
+    let bad = Bad::new();
+    let docker = bad.connect().await;
+    let id = ContainerId::new("c1").unwrap();
+    for manner in [Manner::Silent, Manner::Endless] {
+        bad.turn(manner);
+        // The clock goes on by itself once there is nothing to do but wait.
+        tokio::time::pause();
+        let outcomes = [
+            docker.list().await.map(drop),
+            docker.inspect(&id).await.map(drop),
+            docker.logs(&id, 5).await.map(drop),
+        ];
+        tokio::time::resume();
+        for outcome in outcomes {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, RuntimeError::Unavailable(_)), "{error:?}");
+            assert!(error.to_string().contains("in time"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_closes_or_fails_is_told_apart() {
+    let bad = Bad::new();
+    let docker = bad.connect().await;
+    assert_eq!(
+        docker.about().split(" at ").next(),
+        Some("Docker 9.9"),
+        "{}",
+        docker.about()
+    );
+    let id = ContainerId::new("c1").unwrap();
+    bad.turn(Manner::Closing);
+    let closed = docker.start(&id).await.unwrap_err();
+    assert!(matches!(closed, RuntimeError::Unavailable(_)), "{closed:?}");
+    bad.turn(Manner::Failing);
+    let failed = docker.remove(&id).await.unwrap_err();
+    assert!(matches!(&failed, RuntimeError::Failed(said) if said == "no room"));
+}

@@ -43,11 +43,7 @@ impl Sandbox {
         let scratch = home.join("run").join("probe");
         make_private(&scratch).map_err(|error| error.to_string())?;
         let probe = sandbox::probe(launcher, &scratch);
-        let Some(method) = probe
-            .method
-            .clone()
-            .or(probe.items.is_empty().then_some(sandbox::Method::Native))
-        else {
+        let Some(method) = probe.method.clone() else {
             let why: Vec<String> = probe
                 .items
                 .iter()
@@ -259,9 +255,9 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
             host: true,
             bridge: false,
         },
-        memory_limit: limit("memory limit"),
-        cpu_limit: limit("cpu limit"),
-        process_limit: limit("process limit"),
+        memory_limit: limit("memory_limit"),
+        cpu_limit: limit("cpu_limit"),
+        process_limit: limit("process_limit"),
         disk_limit: Enforcement::NotEnforced,
         host_sockets: true,
         notes: vec![

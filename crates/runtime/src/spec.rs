@@ -22,6 +22,11 @@ impl ContainerId {
         valid.then_some(Self(text))
     }
 
+    /// The id that is these bits, such as those of a UUID, in hexadecimal digits.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(format!("{bits:032x}"))
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

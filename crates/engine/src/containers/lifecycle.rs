@@ -26,12 +26,7 @@ const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 /// The container of a project.
 pub(crate) fn id_of(project: ProjectId) -> ContainerId {
-    // 32 hexadecimal digits are always a valid id.
-    ContainerId::new(project.uuid().simple().to_string()).unwrap_or_else(|| unreachable_id())
-}
-
-fn unreachable_id() -> ContainerId {
-    unreachable!("32 hexadecimal digits are a container id")
+    ContainerId::from_bits(project.uuid().as_u128())
 }
 
 /// Whether a container runs.

@@ -34,7 +34,7 @@ impl Transport {
         let engine = Engine::start(
             store,
             Settings::defaults(home.path()),
-            Err("none".to_owned()),
+            std::future::ready(Err("none".to_owned())),
         )
         .await
         .unwrap();

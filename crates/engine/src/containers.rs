@@ -46,11 +46,14 @@ pub trait Doors: std::fmt::Debug + Send + Sync {
     fn close(&self, container: &ContainerId);
 }
 
+/// What makes containers, or the sentence why nothing does.
+pub type Choice = Result<Arc<dyn Runtime>, String>;
+
 /// What makes containers here, and how to reach them.
 #[derive(Debug)]
 pub(crate) struct Containers {
-    /// None where the machine can make none; the sentence says why.
-    runtime: Result<Arc<dyn Runtime>, String>,
+    /// None until it is chosen, which takes a while: it is tried out.
+    runtime: watch::Receiver<Option<Choice>>,
     doors: Mutex<Option<Arc<dyn Doors>>>,
     links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<Link>>>>>,
     streams: Streams,
@@ -67,7 +70,7 @@ struct Use {
 }
 
 impl Containers {
-    pub(crate) fn new(runtime: Result<Arc<dyn Runtime>, String>) -> Self {
+    pub(crate) fn new(runtime: watch::Receiver<Option<Choice>>) -> Self {
         Self {
             runtime,
             doors: Mutex::default(),
@@ -78,10 +81,15 @@ impl Containers {
         }
     }
 
-    pub(crate) fn runtime(&self) -> Result<&Arc<dyn Runtime>> {
-        self.runtime
-            .as_ref()
-            .map_err(|why| EngineError::Failed(why.clone()))
+    /// What makes containers here, once that is known.
+    pub(crate) async fn runtime(&self) -> Result<Arc<dyn Runtime>> {
+        let mut runtime = self.runtime.clone();
+        let chosen = runtime.wait_for(Option::is_some).await;
+        match chosen.as_deref() {
+            Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
+            Ok(Some(Err(why))) => Err(EngineError::Failed(why.clone())),
+            _ => Err(EngineError::fault("no runtime was chosen")),
+        }
     }
 
     pub(crate) fn set_doors(&self, doors: Arc<dyn Doors>) {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp, Unit};
-use oubliette_runtime::Runtime;
 use oubliette_store::{ProjectState, Store};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
-use crate::containers::Containers;
+use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -40,15 +40,17 @@ impl Engine {
     /// Starts the engine on a store. What a server that died left unfinished is settled here, by
     /// the ordinary ways of doing it.
     ///
-    /// `runtime` is what makes containers, or the sentence why nothing does.
+    /// `runtime` chooses what makes containers; nothing waits for it but what needs a container.
     pub async fn start(
         store: Arc<dyn Store>,
         settings: Settings,
-        runtime: Result<Arc<dyn Runtime>, String>,
+        runtime: impl Future<Output = Choice> + Send + 'static,
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
+        let (chosen, choice) = watch::channel(None);
+        tasks.spawn(async move { drop(chosen.send(Some(runtime.await))) });
         let audit = AuditLog::start(store.clone(), &tasks);
         let engine = Self {
             parts: Arc::new(Parts {
@@ -59,7 +61,7 @@ impl Engine {
                 audit,
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
-                containers: Arc::new(Containers::new(runtime)),
+                containers: Arc::new(Containers::new(choice)),
                 tasks,
                 stopping: CancellationToken::new(),
             }),

@@ -25,7 +25,7 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
-pub use containers::{Doors, Incoming, Link, Stream};
+pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};

@@ -52,7 +52,8 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let address = config.server.listen;
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
     let first = ensure_admin(home, &*store).await?;
-    let runtime = containers::choose(&config.runtime, home.path()).await;
+    let (name, directory) = (config.runtime.clone(), home.path().to_owned());
+    let runtime = async move { containers::choose(&name, &directory).await };
     let engine = Engine::start(store, config.settings(home.path()), runtime)
         .await
         .map_err(|error| Failure::of("the engine could not start", &error))?;
@@ -75,10 +76,7 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     tracing::info!(%url, data_dir = %home.path().display(), "ready");
     let closing = CancellationToken::new();
     let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
-    engine
-        .open_doors(Arc::new(oubliette_server::Doorkeeper(relay)))
-        .await
-        .map_err(|error| Failure::of("the containers could not be settled", &error))?;
+    engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
     let app = oubliette_server::app(&engine, &config.server, &config.mcp);
     oubliette_server::serve(listener, app, &config.server, shutdown).await;
     home.withdraw();

@@ -38,19 +38,23 @@ pub(crate) enum Found {
 
 impl Engine {
     /// Lets containers in, and settles what a server before this one left running.
-    pub async fn open_doors(&self, doors: Arc<dyn Doors>) -> Result<()> {
+    pub fn open_doors(&self, doors: Arc<dyn Doors>) {
         self.containers().set_doors(doors);
-        if self.containers().runtime().is_ok() {
-            self.adopt().await?;
-            let engine = self.clone();
-            self.spawn(async move { engine.stop_idle_ones().await });
-        }
-        Ok(())
+        let engine = self.clone();
+        self.spawn(async move {
+            tokio::select! {
+                adopted = engine.adopt() => match adopted {
+                    Ok(()) => engine.stop_idle_ones().await,
+                    Err(error) => tracing::warn!(%error, "containers could not be adopted"),
+                },
+                () = engine.stopping() => {}
+            }
+        });
     }
 
     /// Opens the doors of containers that run, and removes those that belong to no project.
     async fn adopt(&self) -> Result<()> {
-        let runtime = self.containers().runtime()?.clone();
+        let runtime = self.containers().runtime().await?;
         for status in runtime.list().await? {
             let known = self.store().container(status.id.as_str()).await?;
             if known.is_none() {
@@ -122,7 +126,7 @@ impl Engine {
     ) -> Result<(ContainerId, Arc<Link>, bool)> {
         let id = id_of(project.id);
         let containers = self.containers();
-        let runtime = containers.runtime()?.clone();
+        let runtime = containers.runtime().await?;
         let turn = containers.turn(&id);
         let _turn = turn.lock().await;
         let current = containers.link_of(&id).borrow().clone();
@@ -202,7 +206,7 @@ impl Engine {
             },
             mounts: self.mounts(project, directory).await?,
             hostname: "oubliette".to_owned(),
-            network: self.network(own.network)?,
+            network: self.network(own.network).await?,
             limits: Limits {
                 memory_bytes: Some(
                     u64::from(own.limits.memory_mb.unwrap_or(settings.limits.memory_mb)) << 20,
@@ -223,8 +227,9 @@ impl Engine {
         })
     }
 
-    fn network(&self, asked: Option<Reach>) -> Result<Network> {
-        let capabilities = self.containers().runtime()?.capabilities();
+    async fn network(&self, asked: Option<Reach>) -> Result<Network> {
+        let runtime = self.containers().runtime().await?;
+        let capabilities = runtime.capabilities();
         let can = capabilities.networks;
         let (network, possible) = match asked {
             Some(Reach::None) => (Network::None, can.none),
@@ -285,7 +290,7 @@ impl Engine {
     /// Stops a project's container; whether it ran.
     pub(crate) async fn stop_container(&self, project: ProjectId) -> Result<bool> {
         let id = id_of(project);
-        let runtime = self.containers().runtime()?.clone();
+        let runtime = self.containers().runtime().await?;
         let turn = self.containers().turn(&id);
         let _turn = turn.lock().await;
         let running = runtime
@@ -305,7 +310,7 @@ impl Engine {
         if linked.is_some_and(|link| link.is_open()) {
             return Ok(Found::Running);
         }
-        let status = self.containers().runtime()?.inspect(&id).await?;
+        let status = self.containers().runtime().await?.inspect(&id).await?;
         Ok(match status.map(|status| status.state) {
             Some(State::Running) => Found::Running,
             _ => Found::Stopped,
@@ -318,7 +323,7 @@ impl Engine {
         if self.store().container(id.as_str()).await?.is_none() {
             return Ok(());
         }
-        if let Ok(runtime) = self.containers().runtime() {
+        if let Ok(runtime) = self.containers().runtime().await {
             runtime.remove(&id).await?;
         }
         if let Ok(doors) = self.containers().doors() {

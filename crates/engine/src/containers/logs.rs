@@ -56,7 +56,7 @@ impl Operation for Logs {
             Found::Running => "running",
             Found::Stopped => "stopped",
         };
-        let runtime = engine.containers().runtime()?;
+        let runtime = engine.containers().runtime().await?;
         let logs = runtime.logs(&id_of(project_id), lines as usize).await?;
         Ok(Output {
             project_id,

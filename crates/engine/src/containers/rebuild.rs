@@ -61,7 +61,7 @@ impl Operation for Rebuild {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let runtime = engine.containers().runtime()?.clone();
+        let runtime = engine.containers().runtime().await?;
         let (kind, projects) = affected(engine, actor, &params).await?;
         if !params.force.unwrap_or(false) {
             refuse_busy(engine, &projects)?;

@@ -46,7 +46,7 @@ impl Operation for Start {
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
         let (id, _, started) = engine.ensure_container(&project).await?;
         drop(engine.containers().using(&id));
-        let runtime = engine.containers().runtime()?.capabilities().name;
+        let runtime = engine.containers().runtime().await?.capabilities().name;
         Ok(Output {
             project_id: project.id,
             status: "running",

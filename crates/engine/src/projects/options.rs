@@ -67,6 +67,7 @@ impl Operation for Options {
         let runtimes = engine
             .containers()
             .runtime()
+            .await
             .ok()
             .map(|r| r.capabilities().clone());
         let names = agents::names(settings).into_iter().map(str::to_owned);

@@ -17,7 +17,7 @@ async fn engine() -> (TempDir, Engine, Actor) {
     let engine = Engine::start(
         store,
         Settings::defaults(home.path()),
-        Err("no runtime".to_owned()),
+        std::future::ready(Err("none".to_owned())),
     )
     .await
     .unwrap();

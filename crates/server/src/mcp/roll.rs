@@ -205,7 +205,7 @@ mod tests {
         let path = home.path().join("oubliette.db");
         let store = Arc::new(oubliette_store::sqlite::Sqlite::open(&path).unwrap());
         let settings = oubliette_engine::Settings::defaults(home.path());
-        let engine = Engine::start(store, settings, Err("none".to_owned()))
+        let engine = Engine::start(store, settings, std::future::ready(Err("none".to_owned())))
             .await
             .unwrap();
         (home, Arc::new(Roll::new(engine)))

@@ -17,7 +17,7 @@ use crate::running::{Running, running};
 use crate::{Error, Result, Spec};
 
 /// How long a launch may take. A loaded machine needs a fraction of a second.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(20);
 const MAX_ANSWER: u64 = 64 * 1024;
 
 /// The name of the file below the state directory that PID 1 writes its output to.

@@ -101,3 +101,20 @@ fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
     host.assert_nothing_left();
 }
 in_modes!(a_program_that_ends_at_once_is_an_error_with_its_words: root, user, bwrap);
+
+fn a_launch_that_hangs_is_given_up(host: &Host) {
+    // In the launcher, and in the process that is to be PID 1.
+    let places = [("a", "after clone"), ("b", "after pivot")];
+    std::thread::scope(|scope| {
+        for (id, step) in places {
+            scope.spawn(move || {
+                let spec = host.spec(id);
+                let launched = launch(&spec, &launcher(host, "hang", step));
+                assert!(matches!(launched, Err(Error::Deadline(_))), "{launched:?}");
+                remove(&spec.state_dir, &spec.layers_dir).unwrap();
+            });
+        }
+    });
+    host.assert_nothing_left();
+}
+in_modes!(a_launch_that_hangs_is_given_up: root, user);

@@ -13,6 +13,9 @@ pub enum Error {
     AlreadyRunning { pid: i32 },
     #[error("sandbox is still running as process {pid}")]
     StillRunning { pid: i32 },
+    /// Another launch or removal of the same sandbox is under way.
+    #[error("sandbox is being launched or removed by somebody else")]
+    Busy,
     /// One step of building the sandbox was refused; nothing of it is left.
     #[error("sandbox could not be launched: {step}")]
     Step {

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
+use crate::record::lock;
 use crate::remove::clear_leftovers;
 use crate::running::{Running, running};
 use crate::{Error, Result, Spec};
 
 /// How long a launch may take. A loaded machine needs a fraction of a second.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(20);
 const MAX_ANSWER: u64 = 64 * 1024;
 
 /// The name of the file below the state directory that PID 1 writes its output to.
@@ -46,6 +47,10 @@ pub(crate) struct Failure {
 /// `main` begins with [`crate::launcher_main`]. On failure nothing is left but the directories.
 pub fn launch(spec: &Spec, launcher: &Path) -> Result<Running> {
     spec.validate()?;
+    make_directories(spec)?;
+    let lock = lock(&spec.state_dir)
+        .map_err(|source| Error::io("failed to lock the sandbox's state", source))?;
+    let _lock = lock.ok_or(Error::Busy)?;
     if let Some(running) = running(&spec.state_dir) {
         return Err(Error::AlreadyRunning { pid: running.pid() });
     }
@@ -72,7 +77,7 @@ pub fn launch(spec: &Spec, launcher: &Path) -> Result<Running> {
     result
 }
 
-fn start(spec: &Spec, launcher: &Path) -> Result<Child> {
+fn make_directories(spec: &Spec) -> Result<()> {
     for dir in [
         &spec.state_dir,
         &spec.layers_dir,
@@ -84,6 +89,10 @@ fn start(spec: &Spec, launcher: &Path) -> Result<Child> {
             .create(dir)
             .map_err(|source| Error::io(format!("failed to make {}", dir.display()), source))?;
     }
+    Ok(())
+}
+
+fn start(spec: &Spec, launcher: &Path) -> Result<Child> {
     let log_path = spec.state_dir.join(LOG);
     let log = File::create(&log_path)
         .map_err(|source| Error::io(format!("failed to make {}", log_path.display()), source))?;

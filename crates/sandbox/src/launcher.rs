@@ -305,12 +305,12 @@ fn protect_from_oom(child: Pid) {
     let _ = fs::write(path, "-500");
 }
 
-/// Lets tests stop a launch at any of its steps. Compiled into test builds of the workspace only.
+/// Lets tests stop a launch at any of its steps, by the name they call the launcher. Not in release
+/// builds.
 #[cfg(debug_assertions)]
 pub(crate) fn inject(step: &str) -> Attempt<()> {
-    let Some(order) = std::env::args().nth(2) else {
-        return Ok(());
-    };
+    let name = std::env::args().next().unwrap_or_default();
+    let order = name.rsplit('/').next().unwrap_or_default();
     match order.split_once('=') {
         Some(("fail", at)) if at == step => Err(Failure {
             step: format!("injected {step}"),

@@ -3,8 +3,11 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::Enforced;
@@ -69,6 +72,17 @@ impl Record {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+/// Keeps others from launching or removing the same sandbox until it is dropped; none if somebody
+/// else has it. The directory itself is locked, so that nothing more has to be cleared up.
+pub(crate) fn lock(state_dir: &Path) -> io::Result<Option<OwnedFd>> {
+    let dir = crate::mounts::open_directory(state_dir)?;
+    match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(dir)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

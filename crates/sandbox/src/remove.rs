@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::record::Record;
+use crate::record::{Record, lock};
 use crate::running::{kill_recorded, running};
 use crate::{Error, Result, cgroup};
 
@@ -20,6 +21,11 @@ const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
 /// Removes cgroups, layers and state of a sandbox that is stopped. Removing what is not there is
 /// no error.
 pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
+    let _lock = match lock(state_dir) {
+        Ok(lock) => Some(lock.ok_or(Error::Busy)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(Error::io("failed to lock the sandbox's state", source)),
+    };
     if let Some(running) = running(state_dir) {
         return Err(Error::StillRunning { pid: running.pid() });
     }

@@ -13,6 +13,10 @@ use crate::{Enforced, Error, Result, cgroup};
 /// How long a killed sandbox may take to be gone.
 const DEATH: Duration = Duration::from_secs(20);
 
+/// How often and how far apart PID 1 is asked to end.
+const REQUESTS: usize = 10;
+const REQUEST_INTERVAL: Duration = Duration::from_millis(50);
+
 /// A sandbox whose PID 1 was executed. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Running {
@@ -52,18 +56,34 @@ impl Running {
         &self.enforced
     }
 
-    /// Asks PID 1 to end, kills it when `grace` is over, and returns when every process of the
-    /// sandbox is gone: the kernel kills what is left in the namespace of a dead PID 1.
+    /// Asks PID 1 to end by `SIGTERM`, which may come more than once, kills it when `grace` is
+    /// over, and returns when every process of the sandbox is gone: the kernel kills what is left
+    /// in the namespace of a dead PID 1.
     pub fn stop(&self, grace: Duration) -> Result<()> {
-        if !grace.is_zero() {
-            // Refused only when the process is gone, which is what is asked for.
-            let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
-        }
-        if !has_exited(&self.pidfd, grace) {
+        if !self.ends_when_asked(grace) {
             kill(&self.pidfd)?;
         }
         cgroup::remove(&self.cgroups, DEATH)
             .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))
+    }
+}
+
+impl Running {
+    fn ends_when_asked(&self, grace: Duration) -> bool {
+        let until = Instant::now() + grace;
+        // A PID 1 loses signals until it has asked for them, so the first may come too early.
+        for _ in 0..REQUESTS {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            // Refused only when the process is gone, which is what is asked for.
+            let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+            if has_exited(&self.pidfd, left.min(REQUEST_INTERVAL)) {
+                return true;
+            }
+        }
+        has_exited(&self.pidfd, until.saturating_duration_since(Instant::now()))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
 use crate::spec::{Bind, Network, Spec};
 
 /// How long bubblewrap may take until it executes PID 1; the caller's deadline is longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(15);
 
 pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
     let mut plan = cgroup::Plan::new(&super::group_name(spec), &spec.limits);

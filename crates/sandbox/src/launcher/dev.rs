@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use super::{At, Attempt, Launch};
-use crate::mounts::{self, Kind, NOEXEC, NOSUID};
+use crate::mounts::{self, Kind, NOEXEC, NOSUID, RDONLY};
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 const LINKS: &[(&str, &str)] = &[
@@ -26,6 +26,8 @@ pub(super) fn build(launch: &Launch<'_>, root: BorrowedFd<'_>) -> Attempt<()> {
         let at = format!("bind /dev/{name}");
         let device = mounts::open_host(&Path::new("/dev").join(name)).at(&*at)?;
         let mount = mounts::copy(device.as_fd(), false).at(&*at)?;
+        // Writing to a device is not writing to its mount; changing its mode is.
+        mounts::restrict(&mount, RDONLY | NOSUID | NOEXEC, false).at(&*at)?;
         let place = mounts::place(dev.as_fd(), Path::new(name), Kind::File, owner).at(&*at)?;
         mounts::attach(&mount, place.as_fd()).at(at)?;
     }

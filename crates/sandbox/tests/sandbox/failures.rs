@@ -1,7 +1,6 @@
 //! A launch that fails, dies or hangs at any of its steps leaves nothing, and says where it was.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use oubliette_sandbox::{Error, Spec, launch, remove, running};
@@ -18,15 +17,10 @@ const STEPS: &[&str] = &[
     "before exec",
 ];
 
-/// A launcher that is told to fail or die at a step.
+/// A launcher that is told by its name to fail, die or hang at a step.
 fn launcher(host: &Host, order: &str, step: &str) -> PathBuf {
-    let path = host.path(&format!("launcher-{order}-{}", step.replace(' ', "-")));
-    let script = format!(
-        "#!/bin/sh\nexec {} \"$1\" '{order}={step}'\n",
-        init_binary().display()
-    );
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = host.path(&format!("{order}={step}"));
+    symlink(init_binary(), &path).unwrap();
     path
 }
 
@@ -101,3 +95,20 @@ fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
     host.assert_nothing_left();
 }
 in_modes!(a_program_that_ends_at_once_is_an_error_with_its_words: root, user, bwrap);
+
+fn a_launch_that_hangs_is_given_up(host: &Host) {
+    // In the launcher, and in the process that is to be PID 1.
+    let places = [("a", "after clone"), ("b", "after pivot")];
+    std::thread::scope(|scope| {
+        for (id, step) in places {
+            scope.spawn(move || {
+                let spec = host.spec(id);
+                let launched = launch(&spec, &launcher(host, "hang", step));
+                assert!(matches!(launched, Err(Error::Deadline(_))), "{launched:?}");
+                remove(&spec.state_dir, &spec.layers_dir).unwrap();
+            });
+        }
+    });
+    host.assert_nothing_left();
+}
+in_modes!(a_launch_that_hangs_is_given_up: root, user);

@@ -127,6 +127,7 @@ fn no_devices_can_be_made_or_seen(host: &Host) {
     }
     assert_eq!(sandbox.read("find /dev -type b"), "");
     assert!(sandbox.can("echo x > /dev/null && head -c4 /dev/urandom >/dev/null"));
+    assert!(!sandbox.can("chmod 666 /dev/null") && !sandbox.can("chmod 666 /proc/keys"));
     assert!(sandbox.can("test -c /dev/tty -a -e /dev/ptmx && touch /dev/shm/x"));
     sandbox.remove();
 }

@@ -202,3 +202,28 @@ fn a_hundred_at_once(host: &Host) {
     host.assert_nothing_left();
 }
 in_modes!(a_hundred_at_once: root, user, bwrap);
+
+fn two_launches_of_one_sandbox_make_one(host: &Host) {
+    let spec = host.spec("a");
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| launch(&spec, &init_binary())))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let (up, refused): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    assert_eq!(up.len(), 1, "{refused:?}");
+    for error in refused {
+        assert!(
+            matches!(error, Err(Error::Busy | Error::AlreadyRunning { .. })),
+            "{error:?}"
+        );
+    }
+    running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
+    remove(&spec.state_dir, &spec.layers_dir).unwrap();
+    host.assert_nothing_left();
+}
+in_modes!(two_launches_of_one_sandbox_make_one: root, user);

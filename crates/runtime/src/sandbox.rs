@@ -3,13 +3,16 @@
 //! A container is a directory `DIR/run/s/<id>` with its spec, which is all that `start` needs, also
 //! after the server was replaced.
 
+use std::collections::HashMap;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_sandbox as sandbox;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedMutexGuard;
 
 use crate::{
     Capabilities, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
@@ -27,6 +30,8 @@ pub struct Sandbox {
     launcher: PathBuf,
     method: sandbox::Method,
     capabilities: Capabilities,
+    /// One change of a container at a time.
+    turns: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// What is remembered of a container between `create` and `remove`.
@@ -64,7 +69,25 @@ impl Sandbox {
             launcher: launcher.to_owned(),
             method,
             capabilities: capabilities(&probe),
+            turns: Mutex::default(),
         })
+    }
+
+    async fn turn(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.entry(id.clone()).or_default().clone()
+        };
+        turn.lock_owned().await
+    }
+
+    async fn end(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        let directory = self.state_dir(id);
+        blocking(move || Ok(sandbox::running(&directory).map(|running| running.stop(grace))))
+            .await?
+            .transpose()
+            .map(drop)
+            .map_err(told)
     }
 
     fn state_dir(&self, id: &ContainerId) -> PathBuf {
@@ -87,7 +110,9 @@ impl Sandbox {
         };
         let state = match sandbox::running(&self.state_dir(id)) {
             Some(running) if running.is_alive() => State::Running,
-            _ => State::Stopped,
+            // The log is made by the first start.
+            _ if self.state_dir(id).join(LOG).exists() => State::Stopped,
+            _ => State::Created,
         };
         Ok(Some(Status {
             id: id.clone(),
@@ -142,6 +167,7 @@ impl Runtime for Sandbox {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
+        let _turn = self.turn(&spec.id).await;
         if self
             .status(&spec.id)?
             .is_some_and(|status| status.state == State::Running)
@@ -157,6 +183,10 @@ impl Runtime for Sandbox {
         let text = serde_json::to_vec(&record).map_err(RuntimeError::fault)?;
         blocking(move || {
             make_private(&directory)?;
+            match std::fs::remove_file(directory.join(LOG)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
             // The environment of PID 1 is in it, and with it the container's key.
             let draft = directory.join(".draft");
             let mut options = std::fs::OpenOptions::new();
@@ -168,6 +198,7 @@ impl Runtime for Sandbox {
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
+        let _turn = self.turn(id).await;
         let Some(record) = self.record(id)? else {
             return Err(RuntimeError::NoContainer(id.to_string()));
         };
@@ -188,16 +219,13 @@ impl Runtime for Sandbox {
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let directory = self.state_dir(id);
-        blocking(move || Ok(sandbox::running(&directory).map(|running| running.stop(grace))))
-            .await?
-            .transpose()
-            .map(drop)
-            .map_err(told)
+        let _turn = self.turn(id).await;
+        self.end(id, grace).await
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        self.stop(id, Duration::ZERO).await?;
+        let _turn = self.turn(id).await;
+        self.end(id, Duration::ZERO).await?;
         let (state, layers) = (self.state_dir(id), self.layers.join(id.as_str()));
         blocking(move || Ok(sandbox::remove(&state, &layers)))
             .await?
@@ -221,6 +249,9 @@ impl Runtime for Sandbox {
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
+        if self.record(id)?.is_none() {
+            return Err(RuntimeError::NoContainer(id.to_string()));
+        }
         let path = self.state_dir(id).join(LOG);
         let text = match std::fs::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

@@ -1,6 +1,7 @@
 //! `container_logs`.
 
 use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_runtime::RuntimeError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,11 @@ impl Operation for Logs {
             Found::Stopped => "stopped",
         };
         let runtime = engine.containers().runtime().await?;
-        let logs = runtime.logs(&id_of(project_id), lines as usize).await?;
+        let logs = match runtime.logs(&id_of(project_id), lines as usize).await {
+            // It was never started, so it never said anything.
+            Err(RuntimeError::NoContainer(_)) => String::new(),
+            logs => logs?,
+        };
         Ok(Output {
             project_id,
             status,

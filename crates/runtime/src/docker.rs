@@ -28,14 +28,10 @@ use crate::{
     Capabilities, ContainerId, ContainerSpec, ImageSource, Progress, Result, Runtime, RuntimeError,
     State, Status,
 };
-use engine::{Engine, Surroundings, status};
+use engine::{Engine, LOOK, PAUSE, Surroundings, status};
 
-/// For what the engine only looks up.
-const LOOK: Duration = Duration::from_secs(30);
 /// For what makes or ends processes: with a hundred at once an engine takes half a minute.
 const WORK: Duration = Duration::from_secs(120);
-/// How often a removal that somebody else began is looked after.
-const PAUSE: Duration = Duration::from_millis(50);
 /// A name that is taken again and again is somebody's who does the same as we.
 const ATTEMPTS: usize = 5;
 /// The end of the logs is what is wanted; more of it is no help.
@@ -71,11 +67,11 @@ impl Docker {
     }
 
     async fn find(&self, name: &str) -> Result<Option<Status>> {
-        let look = self
-            .engine
-            .api
-            .inspect_container(name, None::<InspectContainerOptions>);
-        let found = match self.engine.ask(LOOK, look).await {
+        let look = || {
+            let options = None::<InspectContainerOptions>;
+            self.engine.api.inspect_container(name, options)
+        };
+        let found = match self.engine.look(look).await {
             Ok(found) => found,
             Err(error) if status(&error) == Some(404) => return Ok(None),
             Err(error) => return Err(self.engine.explain(error)),
@@ -115,6 +111,30 @@ impl Docker {
         }
     }
 
+    /// Asks again while the container is between two states: Podman refuses what Docker waits for.
+    async fn once_settled<F>(
+        &self,
+        limit: Duration,
+        call: impl Fn() -> F + Send,
+    ) -> Result<(), Error>
+    where
+        F: Future<Output = Result<(), Error>> + Send,
+    {
+        let asking = async {
+            loop {
+                match call().await {
+                    Err(Error::DockerResponseServerError { message, .. })
+                        if message.contains("container state improper") =>
+                    {
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    outcome => return outcome,
+                }
+            }
+        };
+        self.engine.ask(limit, asking).await
+    }
+
     async fn read_logs(&self, name: &str, lines: usize) -> Result<String, Error> {
         let options = LogsOptionsBuilder::default()
             .stdout(true)
@@ -142,6 +162,7 @@ impl Runtime for Docker {
         let image = self.home.image(&spec.image)?;
         let body = body::of(spec, &image, &self.home, (&self.engine).into())?;
         let name = self.home.container(&spec.id);
+        all_there(spec).await?;
         for _ in 0..ATTEMPTS {
             let options = CreateContainerOptionsBuilder::default().name(&name).build();
             let creation = self
@@ -150,11 +171,11 @@ impl Runtime for Docker {
                 .create_container(Some(options), body.clone());
             match self.engine.ask(WORK, creation).await {
                 Ok(_) => return Ok(()),
-                Err(error) => match status(&error) {
-                    Some(404) => return Err(RuntimeError::NoImage(image)),
-                    Some(409) => {}
-                    _ => return Err(self.engine.explain(error)),
-                },
+                Err(error) if is_taken(&error) => {}
+                Err(error) if status(&error) == Some(404) => {
+                    return Err(RuntimeError::NoImage(image));
+                }
+                Err(error) => return Err(self.engine.explain(error)),
             }
             let gone = match self.find(&name).await? {
                 Some(there) if there.state == State::Running => return Ok(()),
@@ -173,11 +194,11 @@ impl Runtime for Docker {
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
         let name = self.home.container(id);
-        let start = self
-            .engine
-            .api
-            .start_container(&name, None::<StartContainerOptions>);
-        match self.engine.ask(WORK, start).await {
+        let start = || {
+            let options = None::<StartContainerOptions>;
+            self.engine.api.start_container(&name, options)
+        };
+        match self.once_settled(WORK, start).await {
             Ok(()) => Ok(()),
             Err(error) if status(&error) == Some(404) => {
                 // The engine also says so of a program that is not in the container.
@@ -197,8 +218,11 @@ impl Runtime for Docker {
         let options = StopContainerOptionsBuilder::default()
             .t(i32::try_from(seconds).unwrap_or(i32::MAX))
             .build();
-        let stop = self.engine.api.stop_container(&name, Some(options));
-        match self.engine.ask(WORK.saturating_add(grace), stop).await {
+        let stop = || {
+            let options = Some(options.clone());
+            self.engine.api.stop_container(&name, options)
+        };
+        match self.once_settled(WORK.saturating_add(grace), stop).await {
             Ok(()) => Ok(()),
             Err(error) if status(&error) == Some(404) => Ok(()),
             Err(error) => Err(self.engine.explain(error)),
@@ -229,8 +253,8 @@ impl Runtime for Docker {
             .all(true)
             .filters(&HashMap::from([("label", vec![label])]))
             .build();
-        let listing = self.engine.api.list_containers(Some(options));
-        let found = self.engine.ask(LOOK, listing).await;
+        let listing = || self.engine.api.list_containers(Some(options.clone()));
+        let found = self.engine.look(listing).await;
         let found = found.map_err(|error| self.engine.explain(error))?;
         let ours = found.into_iter().filter_map(|one| {
             let state = one.state.map(listed_state);
@@ -271,6 +295,31 @@ impl Runtime for Docker {
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         image::make(&self.engine, &self.home, source, progress).await
+    }
+}
+
+/// Podman would make what is missing, as a directory of root's.
+async fn all_there(spec: &ContainerSpec) -> Result<()> {
+    let mounts = spec.mounts.iter().map(|mount| &mount.host);
+    for path in mounts.chain([&spec.init.binary]) {
+        if !tokio::fs::try_exists(path).await.unwrap_or(false) {
+            return Err(RuntimeError::Failed(format!(
+                "There is nothing at {} that could be mounted.",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a container could not be made because of its name; Podman has no status for that.
+fn is_taken(error: &Error) -> bool {
+    match error {
+        Error::DockerResponseServerError {
+            status_code,
+            message,
+        } => *status_code == 409 || message.contains("is already in use"),
+        _ => false,
     }
 }
 

@@ -192,7 +192,7 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
     let mut lines = lines.into_inner().unwrap();
     lines.sort();
     let expected = [
-        "#1 [1/2] FROM docker.io/library/debian",
+        "#1 [1/2] FROM debian",
         "Successfully built",
     ];
     assert_eq!(lines, expected);

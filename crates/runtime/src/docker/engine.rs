@@ -10,8 +10,14 @@ use bollard::{API_DEFAULT_VERSION, Docker as Api};
 
 use crate::{Capabilities, Enforcement, Networks, Result, RuntimeError};
 
-/// Whether anybody is there shows at once; a socket nobody serves must not hold up a start.
-const FIRST_ANSWER: Duration = Duration::from_secs(5);
+/// Podman may be started only now, by this first question; a socket that nobody serves must not
+/// hold up a start for longer.
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+/// For what the engine only looks up.
+pub(super) const LOOK: Duration = Duration::from_secs(30);
+/// Between two attempts at what cannot be waited for.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+const MOST_ATTEMPTS: usize = 100;
 /// Longer than any call is given here, so that only our own bounds count.
 const NEVER: u64 = 24 * 60 * 60;
 
@@ -117,6 +123,26 @@ impl Engine {
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         bounded(limit, call).await
+    }
+
+    /// Looks something up. Podman has names for states on the way from one to another that no
+    /// Docker has, and the whole answer is then not understood; they pass.
+    pub(super) async fn look<T, F>(&self, call: impl Fn() -> F + Send) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>> + Send,
+    {
+        let mut attempts = 0;
+        loop {
+            match bounded(LOOK, call()).await {
+                Err(Error::JsonDataError { message, .. })
+                    if message.contains("unknown variant") && attempts < MOST_ATTEMPTS =>
+                {
+                    attempts += 1;
+                    tokio::time::sleep(PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     pub(super) fn explain(&self, error: Error) -> RuntimeError {

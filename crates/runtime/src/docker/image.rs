@@ -10,14 +10,13 @@ use bollard::query_parameters::{
 use futures_util::{Stream, StreamExt};
 
 use super::context::Context;
-use super::engine::{Engine, status};
+use super::engine::{Engine, LOOK, status};
 use crate::home::{HOME_LABEL, Home};
 use crate::lines::Plain;
 use crate::{ImageSource, Progress, Result, RuntimeError};
 
 /// A build that installs a toolchain over a slow line may take its time, but not for ever.
 const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
-const LOOK: Duration = Duration::from_secs(30);
 
 pub(super) async fn make(
     engine: &Engine,

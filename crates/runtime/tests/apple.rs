@@ -191,10 +191,7 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
     assert!(name.starts_with("oubliette-") && name.ends_with("-dev"));
     let mut lines = lines.into_inner().unwrap();
     lines.sort();
-    let expected = [
-        "#1 [1/2] FROM debian",
-        "Successfully built",
-    ];
+    let expected = ["#1 [1/2] FROM debian", "Successfully built"];
     assert_eq!(lines, expected);
     apple.create(&spec()).await.unwrap();
 

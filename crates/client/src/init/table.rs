@@ -106,7 +106,7 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
         1
     };
     for _ in 0..rounds {
-        let members = marked(&process.mark);
+        let members = members(process);
         if members.is_empty() {
             break;
         }
@@ -116,18 +116,71 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
     }
 }
 
-/// Every process whose environment bears the mark of one that we started.
-fn marked(mark: &str) -> Vec<Pid> {
-    let mark = format!("{MARK}={mark}");
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
-            let environment = std::fs::read(entry.path().join("environ")).ok()?;
-            let bears = environment
-                .split(|byte| *byte == 0)
-                .any(|entry| entry == mark.as_bytes());
-            bears.then_some(pid)
-        })
+/// Every process that one of ours started: those that descend from it, and those that left it and
+/// still bear its mark. Neither finds all: an orphan has lost its line, and the environment of
+/// another user's process cannot be read.
+fn members(process: &Process) -> Vec<Pid> {
+    let all: Vec<Seen> = numbers("/proc").into_iter().filter_map(Seen::of).collect();
+    let mark = format!("{MARK}={}", process.mark);
+    let root = i32::try_from(process.pid).unwrap_or_default();
+    let mut found: Vec<i32> = all
+        .iter()
+        .filter(|seen| seen.bears(&mark))
+        .map(|s| s.pid)
+        .collect();
+    if process.exited().is_none() {
+        found.push(root);
+    }
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        let children = all
+            .iter()
+            .filter(|seen| seen.parent == parent)
+            .map(|seen| seen.pid);
+        let new: Vec<i32> = children.filter(|pid| !found.contains(pid)).collect();
+        found.extend(new);
+    }
+    let alive = |pid: &i32| all.iter().any(|seen| seen.pid == *pid && !seen.is_dead);
+    found
+        .into_iter()
+        .filter(alive)
+        .filter_map(Pid::from_raw)
         .collect()
+}
+
+fn numbers(directory: &str) -> Vec<i32> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// A process as `/proc` shows it.
+struct Seen {
+    pid: i32,
+    parent: i32,
+    is_dead: bool,
+}
+
+impl Seen {
+    fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name is in parentheses and may hold anything, parentheses too.
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        let state = fields.next()?;
+        let parent = fields.next()?.parse().ok()?;
+        Some(Self {
+            pid,
+            parent,
+            is_dead: matches!(state, "Z" | "X"),
+        })
+    }
+
+    fn bears(&self, mark: &str) -> bool {
+        let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
+        environment
+            .split(|byte| *byte == 0)
+            .any(|entry| entry == mark.as_bytes())
+    }
 }

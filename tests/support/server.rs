@@ -139,7 +139,10 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // Containers outlive their server, as they should, but not their test.
-        if self.home().join("run/c").exists() {
+        if ["run/c", "run/probe/probe"]
+            .iter()
+            .any(|name| self.home().join(name).exists())
+        {
             let down = cli(self.home(), ["down", "--remove"]);
             if !down.status.success() && !std::thread::panicking() {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));

@@ -11,14 +11,15 @@ use std::time::Duration;
 use crate::launcher::{IDLE_ARGUMENT, kernel_is_at_least};
 use crate::{
     Applied, Enforced, Error, Ids, Init, Landlock, Limits, Method, Network, Probe, ProbeItem,
-    Result, Sharing, Spec, launch, remove,
+    Result, Sharing, Spec, launch, remove, running,
 };
 
 /// The oldest kernel with everything that is not optional here.
 const OLDEST_KERNEL: (u32, u32) = (5, 12);
 const USUAL_PLACES: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Tries what sandboxes need, in a directory that may hold their state. `launcher` is the binary
+/// Tries what sandboxes need, in a directory that may hold their state and that nobody else probes
+/// in at the same time. `launcher` is the binary
 /// that [`launch`] would be given.
 pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
     let mut items = vec![kernel()];
@@ -66,7 +67,7 @@ fn kernel() -> ProbeItem {
 
 /// Starts a sandbox that does nothing, and removes it.
 fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
-    let dir = scratch.join(format!("probe-{}", std::process::id()));
+    let dir = scratch.join("probe");
     let spec = Spec {
         id: "probe".to_owned(),
         state_dir: dir.join("state"),
@@ -88,6 +89,11 @@ fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
         },
         method,
     };
+    // What somebody left there who died while trying.
+    if let Some(left) = running(&spec.state_dir) {
+        left.stop(Duration::ZERO)?;
+    }
+    remove(&spec.state_dir, &spec.layers_dir)?;
     let result = launch(&spec, launcher).and_then(|running| {
         // It does nothing that it would have to finish.
         running.stop(Duration::ZERO)?;

@@ -13,7 +13,7 @@ pub(crate) mod start;
 pub(crate) mod stop;
 mod streams;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +31,11 @@ pub use streams::Incoming;
 
 use crate::{EngineError, Result};
 use streams::Streams;
+
+/// How the names of commands begin that their callers did not name.
+const UNNAMED: &str = "exec ";
+/// And those that they did.
+const NAMED: &str = "named ";
 
 /// A connection from a container, of whatever kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -57,10 +62,17 @@ pub(crate) struct Containers {
     doors: Mutex<Option<Arc<dyn Doors>>>,
     links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<Link>>>>>,
     streams: Streams,
+    /// Commands that somebody in this server waits for.
+    followed: Mutex<HashSet<String>>,
+    /// One call of a named command at a time: the others join it.
+    named: Mutex<HashMap<(ProjectId, String), Turn>>,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
-    turns: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
+    turns: Mutex<HashMap<ContainerId, Turn>>,
 }
+
+/// Held while something is done that only one may do at a time.
+type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// When a container was last needed, and by how many it is now.
 #[derive(Debug)]
@@ -76,6 +88,8 @@ impl Containers {
             doors: Mutex::default(),
             links: Mutex::default(),
             streams: Streams::default(),
+            followed: Mutex::default(),
+            named: Mutex::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -134,11 +148,34 @@ impl Containers {
         stream: Box<dyn Stream>,
         rest: Vec<u8>,
     ) {
+        let left: Vec<String> = {
+            let followed = lock(&self.followed);
+            let reported = hello.processes.iter().map(|report| &report.process_id);
+            let unnamed = reported.filter(|process| process.starts_with(UNNAMED));
+            unnamed
+                .filter(|process| !followed.contains(*process))
+                .cloned()
+                .collect()
+        };
         let (link, serving) = Link::open(hello, stream, rest);
         let link = Arc::new(link);
         tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
-        self.link_of(id).send_replace(Some(link));
-        serving.await;
+        self.link_of(id).send_replace(Some(link.clone()));
+        // Commands whose server died while it followed them, and that nobody can join.
+        let ending = async {
+            for process in left {
+                process::kill(&link, &process).await;
+                if link.exited(&process).await.is_ok() {
+                    link.forget(&process).await;
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = serving => {}
+            () = ending => {}
+        }
+        link.lose();
         tracing::debug!(container = %id, "supervisor left");
     }
 
@@ -147,7 +184,7 @@ impl Containers {
     }
 
     /// Notes that a container is in use until the guard is dropped.
-    fn using(self: &Arc<Self>, id: &ContainerId) -> InUse {
+    pub(crate) fn using(self: &Arc<Self>, id: &ContainerId) -> InUse {
         let mut used = lock(&self.used);
         let entry = used.entry(id.clone()).or_insert(Use {
             users: 0,
@@ -160,7 +197,18 @@ impl Containers {
         }
     }
 
-    fn turn(&self, id: &ContainerId) -> Arc<tokio::sync::Mutex<()>> {
+    fn is_used(&self, id: &ContainerId) -> bool {
+        lock(&self.used).get(id).is_some_and(|used| used.users > 0)
+    }
+
+    /// Takes note that a container has ended, before its connection shows it.
+    fn unlink(&self, id: &ContainerId) {
+        if let Some(link) = self.link_of(id).send_replace(None) {
+            link.lose();
+        }
+    }
+
+    fn turn(&self, id: &ContainerId) -> Turn {
         lock(&self.turns).entry(id.clone()).or_default().clone()
     }
 
@@ -173,7 +221,7 @@ impl Containers {
 
 /// Keeps a container from being stopped as idle.
 #[derive(Debug)]
-struct InUse {
+pub(crate) struct InUse {
     containers: Arc<Containers>,
     id: ContainerId,
 }

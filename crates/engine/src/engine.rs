@@ -94,6 +94,11 @@ impl Engine {
             if let Err(error) = self.store().trim_audit(before).await {
                 tracing::warn!(%error, "could not trim the audit log");
             }
+            // Long after anybody would join them.
+            let day_ago = self.now() - SignedDuration::from_hours(24);
+            if let Err(error) = self.store().trim_execs(day_ago).await {
+                tracing::warn!(%error, "could not trim named commands");
+            }
             tokio::select! {
                 () = tokio::time::sleep(hour) => {}
                 () = self.parts.stopping.cancelled() => return,

@@ -96,9 +96,8 @@ impl Sandbox {
 
     fn record(&self, id: &ContainerId) -> Result<Option<Record>> {
         match std::fs::read(self.state_dir(id).join(RECORD)) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(RuntimeError::fault),
+            // What cannot be read cannot be started; it is made anew.
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -191,7 +190,9 @@ impl Runtime for Sandbox {
             let draft = directory.join(".draft");
             let mut options = std::fs::OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
-            std::io::Write::write_all(&mut options.open(&draft)?, &text)?;
+            let mut file = options.open(&draft)?;
+            std::io::Write::write_all(&mut file, &text)?;
+            file.sync_all()?;
             std::fs::rename(draft, directory.join(RECORD))
         })
         .await

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oubliette_engine::{Doors, Engine, EngineError, Incoming};
+use oubliette_engine::{Doors, Engine, Incoming};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use rustix::fs::{Mode, OFlags};
@@ -26,9 +26,12 @@ const SOCKET: &str = "relay.sock";
 /// Whoever connects says who it is within this time.
 const INTRODUCTION: Duration = Duration::from_secs(10);
 /// Most bytes of an introduction: a supervisor's report of thousands of processes fits.
-const LONGEST: usize = 4 << 20;
-/// Connections of one container at once.
+const LONGEST: usize = 1 << 20;
+/// Connections of one container at once, and of these, those that have not said who they are.
 const CONNECTIONS: usize = 512;
+const STRANGERS: usize = 16;
+/// Who shows a wrong key waits before it can try another.
+const PENALTY: Duration = Duration::from_secs(1);
 
 /// All open doors.
 #[derive(Debug)]
@@ -75,21 +78,24 @@ impl Doors for Doorkeeper {
     }
 }
 
-/// Binds the socket of a directory. The path of a socket ends at 107 bytes and that of a data
-/// directory does not, so the directory is named by its descriptor.
+/// Binds the socket of a directory: made and opened to all aside, then put in its place, so that
+/// nothing a container could have left there is followed or kept.
 fn bind(directory: &Path) -> io::Result<UnixListener> {
-    let socket = directory.join(SOCKET);
-    match std::fs::remove_file(&socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(short(directory)?.path())?;
+    let parent = directory.parent().unwrap_or(directory);
+    let aside = tempfile::Builder::new()
+        .prefix(".")
+        .rand_bytes(6)
+        .tempdir_in(parent)?;
+    let listener = UnixListener::bind(short(aside.path())?.path())?;
+    let made = aside.path().join(SOCKET);
     // Ids inside a container are not ours; the directory's parent keeps everybody else out.
-    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::rename(made, directory.join(SOCKET))?;
     Ok(listener)
 }
 
-/// A short way to a directory, for as long as it is held.
+/// A short way to a directory, for as long as it is held: the path of a socket ends at 107 bytes and
+/// that of a data directory does not.
 struct Short {
     _directory: OwnedFd,
     path: PathBuf,
@@ -129,6 +135,7 @@ async fn admit(
     closed: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let strangers = Arc::new(Semaphore::new(STRANGERS));
     loop {
         let place = tokio::select! {
             place = places.clone().acquire_owned() => place,
@@ -143,10 +150,11 @@ async fn admit(
             continue;
         };
         let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
+        let strangers = strangers.clone();
         tokio::spawn(async move {
             let _place = place;
             tokio::select! {
-                () = receive(&relay.engine, &container, stream) => {}
+                () = receive(&relay.engine, &container, &strangers, stream) => {}
                 () = closed.cancelled() => {}
             }
         });
@@ -154,7 +162,15 @@ async fn admit(
 }
 
 /// Hears who is there and leads it on.
-async fn receive(engine: &Engine, container: &ContainerId, mut stream: UnixStream) {
+async fn receive(
+    engine: &Engine,
+    container: &ContainerId,
+    strangers: &Semaphore,
+    mut stream: UnixStream,
+) {
+    let Ok(stranger) = strangers.acquire().await else {
+        return;
+    };
     let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut stream)).await;
     let Ok(Some((message, rest))) = introduced else {
         return;
@@ -163,10 +179,14 @@ async fn receive(engine: &Engine, container: &ContainerId, mut stream: UnixStrea
         Some(methods::SUPERVISE) => match message.params::<Supervise>() {
             Ok(hello) => {
                 let stream = Box::new(stream);
-                match engine.supervise(container, hello, stream, rest).await {
-                    Ok(()) | Err(EngineError::Fault(_)) => {}
-                    Err(_) => tracing::warn!(%container, "a supervisor showed a wrong key"),
+                let genuine = engine.knows(container, &hello).await;
+                if !matches!(genuine, Ok(true)) {
+                    tracing::warn!(%container, "a supervisor showed a wrong key");
+                    tokio::time::sleep(PENALTY).await;
+                    return;
                 }
+                drop(stranger);
+                engine.supervise(container, hello, stream, rest).await;
                 return;
             }
             Err(error) => error,

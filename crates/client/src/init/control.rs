@@ -1,7 +1,9 @@
 //! The connection on which the server asks.
 
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
+use std::task::Poll;
 
 use oubliette_wire::{
     Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, RpcError, Start,
@@ -11,6 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::futures::Notified;
 
 use super::process::{Process, StartFault};
 use super::table::{self, Table};
@@ -42,15 +45,21 @@ impl Control<'_> {
             .into_iter()
             .filter_map(|report| report.exited);
         let told = told.map(|exited| exited.process_id).collect();
-        Control { settings, table }.answer(connection, told).await;
-        Ok(())
+        match (Control { settings, table }).answer(connection, told).await {
+            true => Ok(()),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
     }
 
-    async fn answer(&self, mut connection: UnixStream, mut told: Vec<String>) {
+    /// Whether the server greeted us.
+    async fn answer(&self, mut connection: UnixStream, mut told: Vec<String>) -> bool {
+        let mut greeted = false;
         let (mut reader, mut writer) = connection.split();
         let mut lines = Lines::default();
         let mut chunk = vec![0; 8 << 10];
         loop {
+            // Before the look, so that what ends after it is heard of.
+            let ended = self.table.ended.notified();
             // Exits that became complete since the last look.
             let mut out = Vec::new();
             for exited in self.news(&mut told) {
@@ -63,14 +72,17 @@ impl Control<'_> {
                 }
             }
             if !out.is_empty() && writer.write_all(&out).await.is_err() {
-                return;
+                return greeted;
             }
             tokio::select! {
                 read = reader.read(&mut chunk) => match read {
-                    Ok(0) | Err(_) => return,
-                    Ok(read) => lines.push(&chunk[..read]),
+                    Ok(0) | Err(_) => return greeted,
+                    Ok(read) => {
+                        greeted = true;
+                        lines.push(&chunk[..read]);
+                    }
                 },
-                () = self.something_ended() => {}
+                () = self.something_ended(ended) => {}
             }
         }
     }
@@ -88,23 +100,26 @@ impl Control<'_> {
     }
 
     /// Returns when a process has ended, or the output of one that has ended is complete.
-    async fn something_ended(&self) {
-        let ended = self.table.ended.notified();
-        let unfinished: Vec<Rc<Process>> = self
-            .table
-            .all()
-            .into_iter()
+    async fn something_ended(&self, ended: Notified<'_>) {
+        let all = self.table.all();
+        let mut draining: Vec<_> = all
+            .iter()
             .filter(|process| process.is_draining())
+            .map(|process| Box::pin(process.drained()))
             .collect();
-        let drained = async {
-            match unfinished.first() {
-                Some(process) => process.drained().await,
-                None => std::future::pending().await,
+        let any_drained = poll_fn(|context| {
+            let ready = draining
+                .iter_mut()
+                .any(|one| one.as_mut().poll(context).is_ready());
+            if ready {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
-        };
+        });
         tokio::select! {
             () = ended => {}
-            () = drained => {}
+            () = any_drained => {}
         }
     }
 

@@ -178,23 +178,28 @@ impl Stdin {
         self.received.get()
     }
 
-    /// Writes what came at `offset`; what is there already is skipped.
-    pub(super) async fn write(&self, offset: u64, bytes: &[u8]) {
-        let skip = self.received.get().saturating_sub(offset);
-        let mut rest = bytes
-            .get(usize::try_from(skip).unwrap_or(usize::MAX)..)
-            .unwrap_or_default();
-        while !rest.is_empty() {
+    /// Writes what came at `offset`; what is there already is skipped. False if bytes before it are
+    /// missing.
+    pub(super) async fn write(&self, offset: u64, bytes: &[u8]) -> bool {
+        loop {
+            // Looked at anew each time: another connection may bring the same bytes.
+            let Some(done) = self.received.get().checked_sub(offset) else {
+                return false;
+            };
+            let rest = usize::try_from(done)
+                .ok()
+                .and_then(|done| bytes.get(done..));
+            let rest = rest.unwrap_or_default();
+            if rest.is_empty() {
+                break;
+            }
             let Some(pipe) = self.pipe.borrow().clone() else {
                 // Nobody reads any more; the bytes count as taken.
                 self.received.set(self.received.get() + rest.len() as u64);
                 break;
             };
             match pipe.try_write(rest) {
-                Ok(written) => {
-                    self.received.set(self.received.get() + written as u64);
-                    rest = &rest[written..];
-                }
+                Ok(written) => self.received.set(self.received.get() + written as u64),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if pipe.writable().await.is_err() {
                         self.pipe.take();
@@ -204,6 +209,7 @@ impl Stdin {
             }
         }
         self.close_if_done();
+        true
     }
 
     /// No more comes after `offset`.

@@ -83,7 +83,9 @@ async fn take_input(
         if read == 0 {
             return Ok(());
         }
-        process.stdin.write(offset, &chunk[..read]).await;
+        if !process.stdin.write(offset, &chunk[..read]).await {
+            return Ok(());
+        }
         offset += read as u64;
     }
 }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::process::{self, Command, Finished};
+use super::{InUse, NAMED, UNNAMED, id_of, lock};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -99,48 +100,93 @@ impl Operation for Exec {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
         let timeout = timeout(params.timeout_seconds)?;
-        let exec_id = params.exec_id.as_deref().map(exec_name).transpose()?;
-        let choice = Choice {
-            workspace_id: params.workspace_id.clone(),
-            create_workspace: params.create_workspace.unwrap_or(false),
-        };
-        let workspace = engine
-            .choose_workspace(project.id, &choice, &call)
-            .await?
-            .id;
-        let (container, link, _) = engine.ensure_container(&project).await?;
-        let _use = engine.containers().using(&container);
-        let process_id = match exec_id {
-            Some(name) => format!("named {name}"),
-            None => format!("exec {}", Uuid::new_v4()),
-        };
-        if let Some(name) = exec_id
-            && let Some(output) = join(engine, project.id, name, link.boot_id()).await?
-        {
-            return Ok(output);
-        }
-        let command = command(&project, params, &workspace, process_id)?;
-        let started = Instant::now();
-        // A named command can be joined again, so its caller may leave.
-        let named = command.process_id.starts_with("named ");
-        let unwanted = async {
-            match named {
-                true => std::future::pending().await,
-                false => call.cancelled().await,
+        match params.exec_id.clone() {
+            Some(name) => named(engine, &project, exec_name(&name)?, params, timeout, &call).await,
+            None => {
+                let id = format!("{UNNAMED}{}", Uuid::new_v4());
+                let (command, container, _use) =
+                    prepare(engine, &project, params, id, &call).await?;
+                let finished =
+                    follow(engine, &container, &command, timeout, call.cancelled()).await?;
+                process::forget(engine.containers(), &container, &command.process_id).await;
+                match finished.0.unwanted {
+                    true => Err(EngineError::Cancelled),
+                    false => Ok(output(project.id, finished.0, finished.1)),
+                }
             }
-        };
-        let finished =
-            process::run(engine.containers(), &container, &command, timeout, unwanted).await?;
-        if finished.unwanted {
-            return Err(EngineError::Cancelled);
         }
-        let output = output(project.id, finished, started.elapsed());
-        if let Some(name) = command.process_id.strip_prefix("named ") {
-            let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
-            engine.store().end_exec(project.id, name, &result).await?;
-        }
-        Ok(output)
     }
+}
+
+/// Runs a command that its caller named, or joins the one that has the name. One call at a time: the
+/// others wait and find its result.
+async fn named(
+    engine: &Engine,
+    project: &Project,
+    name: &str,
+    params: Params,
+    timeout: Duration,
+    call: &Call,
+) -> Result<Output> {
+    let turn = {
+        let mut turns = lock(&engine.containers().named);
+        turns
+            .entry((project.id, name.to_owned()))
+            .or_default()
+            .clone()
+    };
+    let _turn = turn.lock().await;
+    let id = format!("{NAMED}{name}");
+    let (command, container, _use) = prepare(engine, project, params, id, call).await?;
+    let link = engine
+        .containers()
+        .link(&container, Duration::from_secs(5))
+        .await?;
+    if let Some(output) = join(engine, project.id, name, link.boot_id()).await? {
+        return Ok(output);
+    }
+    // It can be joined again, so its caller may leave.
+    let nobody = std::future::pending();
+    let (finished, took) = follow(engine, &container, &command, timeout, nobody).await?;
+    let output = output(project.id, finished, took);
+    let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
+    engine.store().end_exec(project.id, name, &result).await?;
+    // Only now: until the result is stored, the supervisor is the one who knows it.
+    process::forget(engine.containers(), &container, &command.process_id).await;
+    lock(&engine.containers().named).remove(&(project.id, name.to_owned()));
+    Ok(output)
+}
+
+/// Has everything ready that a command needs, and keeps its container from being stopped.
+async fn prepare(
+    engine: &Engine,
+    project: &Project,
+    params: Params,
+    process_id: String,
+    call: &Call,
+) -> Result<(Command, ContainerId, InUse)> {
+    let in_use = engine.containers().using(&id_of(project.id));
+    let choice = Choice {
+        workspace_id: params.workspace_id.clone(),
+        create_workspace: params.create_workspace.unwrap_or(false),
+    };
+    let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
+    let command = command(project, params, &workspace, process_id)?;
+    let (container, ..) = engine.ensure_container(project).await?;
+    Ok((command, container, in_use))
+}
+
+async fn follow(
+    engine: &Engine,
+    container: &ContainerId,
+    command: &Command,
+    timeout: Duration,
+    unwanted: impl Future<Output = ()>,
+) -> Result<(Finished, Duration)> {
+    let started = Instant::now();
+    let containers = engine.containers();
+    let finished = process::run(containers, container, command, timeout, unwanted).await?;
+    Ok((finished, started.elapsed()))
 }
 
 impl Engine {
@@ -151,7 +197,7 @@ impl Engine {
         argv: Vec<String>,
     ) -> Result<Option<String>> {
         let command = Command {
-            process_id: format!("exec {}", Uuid::new_v4()),
+            process_id: format!("{UNNAMED}{}", Uuid::new_v4()),
             argv,
             env: usual_environment(),
             cwd: "/".to_owned(),
@@ -166,6 +212,7 @@ impl Engine {
             std::future::pending(),
         )
         .await?;
+        process::forget(self.containers(), container, &command.process_id).await;
         let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
         Ok((finished.ended != Some(Ended::Code(0))).then_some(said))
     }

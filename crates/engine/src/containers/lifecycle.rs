@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use oubliette_model::{ApiKey, Network as Reach, ProjectId, WorkspaceId};
 use oubliette_runtime::{
-    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State,
+    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, Runtime, State, Status,
 };
 use oubliette_store::{Container, Project};
 use oubliette_wire::Supervise;
@@ -43,10 +43,12 @@ impl Engine {
         let engine = self.clone();
         self.spawn(async move {
             tokio::select! {
-                adopted = engine.adopt() => match adopted {
-                    Ok(()) => engine.stop_idle_ones().await,
-                    Err(error) => tracing::warn!(%error, "containers could not be adopted"),
-                },
+                adopted = engine.adopt() => {
+                    if let Err(error) = adopted {
+                        tracing::warn!(%error, "containers could not be adopted");
+                    }
+                    engine.stop_idle_ones().await;
+                }
                 () = engine.stopping() => {}
             }
         });
@@ -56,33 +58,33 @@ impl Engine {
     async fn adopt(&self) -> Result<()> {
         let runtime = self.containers().runtime().await?;
         for status in runtime.list().await? {
-            let known = self.store().container(status.id.as_str()).await?;
-            if known.is_none() {
-                tracing::info!(container = %status.id, "removing a container of no project");
-                runtime.remove(&status.id).await?;
-                continue;
-            }
-            if status.state == State::Running {
-                let directory = self.relay_dir(&status.id)?;
-                self.containers()
-                    .doors()?
-                    .open(&status.id, &directory)
-                    .await?;
-                drop(self.containers().using(&status.id));
-                tracing::info!(container = %status.id, "adopted");
+            // One container that cannot be settled must not keep the others from it.
+            if let Err(error) = self.adopt_one(&*runtime, &status).await {
+                tracing::warn!(container = %status.id, %error, "could not be adopted");
             }
         }
         Ok(())
     }
 
-    /// Checks what a supervisor shows, and serves it.
-    pub async fn supervise(
-        &self,
-        container: &ContainerId,
-        hello: Supervise,
-        stream: Box<dyn Stream>,
-        rest: Vec<u8>,
-    ) -> Result<()> {
+    async fn adopt_one(&self, runtime: &dyn Runtime, status: &Status) -> Result<()> {
+        if self.store().container(status.id.as_str()).await?.is_none() {
+            tracing::info!(container = %status.id, "removing a container of no project");
+            return Ok(runtime.remove(&status.id).await?);
+        }
+        if status.state == State::Running {
+            let directory = self.relay_dir(&status.id)?;
+            self.containers()
+                .doors()?
+                .open(&status.id, &directory)
+                .await?;
+            drop(self.containers().using(&status.id));
+            tracing::info!(container = %status.id, "adopted");
+        }
+        Ok(())
+    }
+
+    /// Whether a supervisor shows the key of the container at whose door it is.
+    pub async fn knows(&self, container: &ContainerId, hello: &Supervise) -> Result<bool> {
         let known = self.store().container(container.as_str()).await?;
         let key = hello
             .container_key
@@ -90,13 +92,20 @@ impl Engine {
             .ok()
             .map(|key| key.hash());
         let genuine = known.is_some_and(|known| Some(known.key) == key);
-        if !genuine || hello.container_id != container.as_str() {
-            return Err(EngineError::Refused { parameter: None });
-        }
+        Ok(genuine && hello.container_id == container.as_str())
+    }
+
+    /// Serves a supervisor that has shown its key, to its end.
+    pub async fn supervise(
+        &self,
+        container: &ContainerId,
+        hello: Supervise,
+        stream: Box<dyn Stream>,
+        rest: Vec<u8>,
+    ) {
         self.containers()
             .supervised(container, hello, stream, rest)
             .await;
-        Ok(())
     }
 
     /// Hands a connection for bytes to whoever asked for it.
@@ -165,8 +174,6 @@ impl Engine {
     /// Gives the container a new key and says what it is made of.
     async fn specify(&self, project: &Project, id: &ContainerId) -> Result<ContainerSpec> {
         let settings = self.settings();
-        let directory = self.relay_dir(id)?;
-        self.containers().doors()?.open(id, &directory).await?;
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
         let key = ApiKey::from_random(random);
@@ -179,6 +186,8 @@ impl Engine {
         if !self.store().put_container(&container).await? {
             return Err(EngineError::project_not_found(project.id));
         }
+        let directory = self.relay_dir(id)?;
+        self.containers().doors()?.open(id, &directory).await?;
         let own = &project.settings;
         let kind = own
             .container_type
@@ -264,16 +273,25 @@ impl Engine {
                 false,
             ),
             mount(files.home_dir(project.id).await?, "/root", false),
-            mount(relay, "/mcp", false),
+            // Read-only: a socket can be connected to, and nobody can put another in its place.
+            mount(relay, "/mcp", true),
         ];
+        let real_workspace = workspace.canonicalize()?;
         for path in &project.settings.protected_paths {
-            let host = workspace.join(path);
             // Only what is really inside: a link could lead anywhere.
-            let inside = host
-                .canonicalize()
-                .is_ok_and(|real| real.starts_with(&workspace));
-            if inside {
-                mounts.push(mount(host, &format!("/workspace/{path}"), true));
+            match workspace.join(path).canonicalize() {
+                Ok(real) if real.starts_with(&real_workspace) => {
+                    mounts.push(mount(real, &format!("/workspace/{path}"), true));
+                }
+                Ok(_) => {
+                    return Err(EngineError::Failed(format!(
+                        "the protected path `{path}` leads out of the workspace; take it out of \
+                         `protected_paths` or remove the link"
+                    )));
+                }
+                // There is nothing to protect yet.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
         }
         for path in &self.settings().containers.read_only_paths {
@@ -290,16 +308,33 @@ impl Engine {
     /// Stops a project's container; whether it ran.
     pub(crate) async fn stop_container(&self, project: ProjectId) -> Result<bool> {
         let id = id_of(project);
-        let runtime = self.containers().runtime().await?;
         let turn = self.containers().turn(&id);
         let _turn = turn.lock().await;
+        self.stop_in_turn(&id).await
+    }
+
+    /// The same, unless somebody uses it.
+    async fn stop_if_unused(&self, project: ProjectId) -> Result<bool> {
+        let id = id_of(project);
+        let turn = self.containers().turn(&id);
+        let _turn = turn.lock().await;
+        if self.containers().is_used(&id) {
+            return Ok(false);
+        }
+        lock(&self.containers().used).remove(&id);
+        self.stop_in_turn(&id).await
+    }
+
+    async fn stop_in_turn(&self, id: &ContainerId) -> Result<bool> {
+        let runtime = self.containers().runtime().await?;
         let running = runtime
-            .inspect(&id)
+            .inspect(id)
             .await?
             .is_some_and(|status| status.state == State::Running);
         if running {
             let grace = Duration::from_secs(self.settings().containers.stop_grace_seconds);
-            runtime.stop(&id, grace).await?;
+            runtime.stop(id, grace).await?;
+            self.containers().unlink(id);
         }
         Ok(running)
     }
@@ -320,6 +355,8 @@ impl Engine {
     /// Removes everything a project has in the way of containers.
     pub(crate) async fn discard_containers(&self, project: ProjectId) -> Result<()> {
         let id = id_of(project);
+        let turn = self.containers().turn(&id);
+        let _turn = turn.lock().await;
         if self.store().container(id.as_str()).await?.is_none() {
             return Ok(());
         }
@@ -357,11 +394,11 @@ impl Engine {
                 .map(|(id, _)| id.clone())
                 .collect();
             for id in idle {
-                lock(&self.containers().used).remove(&id);
                 let Ok(Some(container)) = self.store().container(id.as_str()).await else {
+                    lock(&self.containers().used).remove(&id);
                     continue;
                 };
-                match self.stop_container(container.project_id).await {
+                match self.stop_if_unused(container.project_id).await {
                     Ok(true) => tracing::info!(container = %id, "stopped, idle"),
                     Ok(false) => {}
                     Err(error) => tracing::warn!(container = %id, %error, "could not be stopped"),

@@ -20,6 +20,8 @@ const ANSWER: Duration = Duration::from_secs(15);
 /// Most bytes of one message from a supervisor: reports of thousands of processes fit.
 const LONGEST: usize = 4 << 20;
 const WAITING: usize = 256;
+/// More than a supervisor looks after.
+const MOST_EXITS: usize = 8192;
 
 /// Why a request to a supervisor failed.
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl Link {
             exits: exits.clone(),
             lost: lost.clone(),
         };
+        let given_up = lost.clone();
         let serving = async move {
             let greeting = Supervised {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -96,6 +99,7 @@ impl Link {
                         Ok(0) | Err(_) => break,
                         Ok(read) => lines.push(&chunk[..read]),
                     },
+                    () = given_up.raised() => break,
                     request = outgoing.recv() => match request {
                         Some(request) => {
                             out.extend(request);
@@ -123,6 +127,11 @@ impl Link {
         !self.lost.is_raised()
     }
 
+    /// Gives the connection up.
+    pub(crate) fn lose(&self) {
+        self.lost.raise();
+    }
+
     pub(crate) async fn lost(&self) {
         self.lost.raised().await;
     }
@@ -141,7 +150,14 @@ impl Link {
             reply.await.ok()
         };
         let reply = tokio::select! {
-            reply = tokio::time::timeout(ANSWER, asked) => reply.ok().flatten(),
+            reply = tokio::time::timeout(ANSWER, asked) => match reply {
+                Ok(reply) => reply,
+                Err(_) => {
+                    // The next connection may do better.
+                    self.lose();
+                    None
+                }
+            },
             () = self.lost() => None,
         };
         lock(&self.waiting).remove(&id);
@@ -163,10 +179,11 @@ impl Link {
 
     /// Says something that needs no answer.
     pub(crate) async fn tell(&self, method: &str, params: &impl Serialize) {
-        let _ = self
-            .requests
-            .send(Message::notification(method, params).line())
-            .await;
+        let line = Message::notification(method, params).line();
+        tokio::select! {
+            _ = self.requests.send(line) => {}
+            () = self.lost() => {}
+        }
     }
 
     /// How a process ended, when it has.
@@ -201,7 +218,13 @@ fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Ex
     };
     if message.method.as_deref() == Some(methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
-            exits.send_modify(|exits| drop(exits.insert(exited.process_id.clone(), exited)));
+            exits.send_if_modified(|exits| {
+                let room = exits.len() < MOST_EXITS;
+                if room {
+                    exits.insert(exited.process_id.clone(), exited);
+                }
+                room
+            });
         }
         return;
     }

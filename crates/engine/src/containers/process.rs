@@ -9,9 +9,10 @@ use oubliette_wire::{
     Ack, CloseStdin, Ended, Exited, FaultKind, OpenStream, Start, StreamKind, ToSignal, methods,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 use super::link::{Link, LinkError};
-use super::{Containers, Incoming, unreachable_container};
+use super::{Containers, Incoming, lock};
 use crate::{EngineError, Result};
 
 /// What is kept of each stream; the rest is counted and thrown away.
@@ -20,6 +21,10 @@ pub(super) const KEPT: usize = 1 << 20;
 const SPOOL: u64 = (KEPT + (256 << 10)) as u64;
 /// A supervisor whose connection broke comes back within this time, or its container has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a command that was killed may take to be gone.
+const ENDING: Duration = Duration::from_secs(30);
+/// Before another try on a connection that may be as bad as the last.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -69,6 +74,8 @@ impl From<LinkError> for Trouble {
 
 /// Runs a command to its end, or ends it with everything it started when `timeout` is over or
 /// `unwanted` happens. A command that was started under this name before is joined.
+///
+/// The supervisor keeps the command until [`forget`] is called.
 pub(crate) async fn run(
     containers: &Arc<Containers>,
     container: &ContainerId,
@@ -76,36 +83,44 @@ pub(crate) async fn run(
     timeout: Duration,
     unwanted: impl Future<Output = ()>,
 ) -> Result<Finished> {
+    let _followed = Followed::new(containers, &command.process_id);
     let mut unwanted = std::pin::pin!(unwanted);
-    let mut given_up = false;
-    let first = containers.link(container, PATIENCE).await?;
-    let boot = first.boot_id().to_owned();
-    let deadline = tokio::time::Instant::now() + timeout;
-    if let Some(refused) = begin(&first, command).await? {
-        return Ok(refused);
-    }
+    let deadline = Instant::now() + timeout;
+    let mut link = containers.link(container, PATIENCE).await?;
+    let boot = link.boot_id().to_owned();
     let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
-    let mut timed_out = false;
-    let mut link = first;
-    let exited = loop {
-        let followed = follow(containers, &link, command, &mut stdout, &mut stderr);
+    let (mut timed_out, mut given_up) = (false, false);
+    let ended = loop {
+        let round = async {
+            if timed_out || given_up {
+                kill(&link, &command.process_id).await;
+            } else if let Some(refused) = begin(&link, command).await? {
+                return Ok(Round::Refused(refused));
+            }
+            let exited = follow(containers, &link, command, &mut stdout, &mut stderr).await?;
+            Ok::<_, Trouble>(Round::Ended(exited))
+        };
         let outcome = tokio::select! {
-            outcome = followed => outcome,
+            outcome = round => outcome,
             () = tokio::time::sleep_until(deadline), if !timed_out => {
                 timed_out = true;
-                kill(&link, &command.process_id).await;
                 continue;
             }
             () = &mut unwanted, if !given_up => {
                 given_up = true;
-                kill(&link, &command.process_id).await;
                 continue;
             }
+            // What cannot be ended is left to the end of its container.
+            () = tokio::time::sleep_until(deadline + ENDING), if timed_out => break None,
         };
         match outcome {
-            Ok(exited) => break exited,
+            Ok(Round::Ended(exited)) => break Some(exited.ended),
+            Ok(Round::Refused(refused)) => return Ok(refused),
             Err(Trouble::Failed(error)) => return Err(error),
-            Err(Trouble::Lost) => {}
+            Err(Trouble::Lost) => {
+                // The next round starts it again, which is the same start if it was heard.
+                tokio::time::sleep(PAUSE).await;
+            }
         }
         link = containers.link(container, PATIENCE).await?;
         if link.boot_id() != boot {
@@ -115,9 +130,8 @@ pub(crate) async fn run(
             ));
         }
     };
-    link.forget(&command.process_id).await;
     Ok(Finished {
-        ended: (!timed_out).then_some(exited.ended),
+        ended: ended.filter(|_| !timed_out),
         truncated: stdout.truncated || stderr.truncated,
         stdout: stdout.bytes,
         stderr: stderr.bytes,
@@ -126,8 +140,42 @@ pub(crate) async fn run(
     })
 }
 
+/// Lets the supervisor forget a command whose outcome is no longer needed.
+pub(crate) async fn forget(containers: &Containers, container: &ContainerId, process_id: &str) {
+    if let Ok(link) = containers.link(container, Duration::ZERO).await {
+        link.forget(process_id).await;
+    }
+}
+
+enum Round {
+    Refused(Finished),
+    Ended(Exited),
+}
+
+/// Says that somebody waits for a command, for as long as it lives.
+struct Followed<'a> {
+    containers: &'a Containers,
+    process_id: &'a str,
+}
+
+impl<'a> Followed<'a> {
+    fn new(containers: &'a Containers, process_id: &'a str) -> Self {
+        lock(&containers.followed).insert(process_id.to_owned());
+        Self {
+            containers,
+            process_id,
+        }
+    }
+}
+
+impl Drop for Followed<'_> {
+    fn drop(&mut self) {
+        lock(&self.containers.followed).remove(self.process_id);
+    }
+}
+
 /// Starts the command; what it came to if it could not be.
-async fn begin(link: &Link, command: &Command) -> Result<Option<Finished>> {
+async fn begin(link: &Link, command: &Command) -> std::result::Result<Option<Finished>, Trouble> {
     let start = Start {
         process_id: command.process_id.clone(),
         argv: command.argv.clone(),
@@ -140,7 +188,7 @@ async fn begin(link: &Link, command: &Command) -> Result<Option<Finished>> {
     };
     let code = match link.ask(methods::START, &start).await {
         Ok(_) => return Ok(None),
-        Err(LinkError::Lost) => return Err(unreachable_container()),
+        Err(LinkError::Lost) => return Err(Trouble::Lost),
         Err(LinkError::Told {
             kind: FaultKind::NotFound,
             why,
@@ -149,7 +197,7 @@ async fn begin(link: &Link, command: &Command) -> Result<Option<Finished>> {
             kind: FaultKind::Denied,
             why,
         }) => (126, why),
-        Err(LinkError::Told { why, .. }) => return Err(EngineError::Failed(why)),
+        Err(LinkError::Told { why, .. }) => return Err(Trouble::Failed(EngineError::Failed(why))),
     };
     Ok(Some(Finished {
         ended: Some(Ended::Code(code.0)),
@@ -293,7 +341,7 @@ async fn feed(
     Ok(())
 }
 
-async fn kill(link: &Link, process_id: &str) {
+pub(super) async fn kill(link: &Link, process_id: &str) {
     let signal = ToSignal {
         process_id: process_id.to_owned(),
         signal: 9,

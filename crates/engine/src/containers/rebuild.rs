@@ -63,7 +63,8 @@ impl Operation for Rebuild {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let runtime = engine.containers().runtime().await?;
         let (kind, projects) = affected(engine, actor, &params).await?;
-        if !params.force.unwrap_or(false) {
+        let force = params.force.unwrap_or(false);
+        if !force {
             refuse_busy(engine, &projects)?;
         }
         let log = Mutex::new(String::new());
@@ -85,8 +86,13 @@ impl Operation for Rebuild {
         for id in projects.iter().map(|project| id_of(project.id)) {
             let turn = engine.containers().turn(&id);
             let _turn = turn.lock().await;
+            // It may have become busy while the image was built; then its next start takes the new one.
+            if !force && engine.containers().is_used(&id) {
+                continue;
+            }
             if runtime.inspect(&id).await?.is_some() {
                 runtime.remove(&id).await?;
+                engine.containers().unlink(&id);
                 containers_removed += 1;
             }
         }

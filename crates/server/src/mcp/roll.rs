@@ -74,7 +74,7 @@ impl Roll {
                 fresh: false,
                 streams: 0,
             };
-            self.live().insert(id, live);
+            self.live().entry(id).or_insert(live);
         }
     }
 
@@ -143,6 +143,11 @@ impl Roll {
         }
     }
 
+    /// Keeps a session from being given up as idle.
+    pub(super) fn busy(self: &Arc<Self>, id: &SessionId) -> OpenStream {
+        OpenStream::new(self.clone(), id.clone())
+    }
+
     /// A stream to the session's client that ends with its token, and when the server drains.
     pub(super) fn stream<S>(
         self: &Arc<Self>,
@@ -173,7 +178,7 @@ impl Roll {
 
 /// Counts a stream for as long as somebody holds its reading end.
 #[derive(Debug)]
-struct OpenStream {
+pub(super) struct OpenStream {
     roll: Arc<Roll>,
     id: SessionId,
 }

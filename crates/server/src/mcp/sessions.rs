@@ -165,12 +165,14 @@ impl SessionManager for Sessions {
             }
             _ => false,
         };
+        let busy = self.roll.busy(id);
         let inner = self.inner.create_stream(id, message).await?;
-        Ok(if chatty {
-            streams::queued(inner, std::future::pending()).left_stream()
-        } else {
-            inner.right_stream()
-        })
+        let stream = match chatty {
+            true => streams::queued(inner, std::future::pending()).left_stream(),
+            false => inner.right_stream(),
+        };
+        // A session with a call in flight is not idle.
+        Ok(streams::held(stream, busy))
     }
 
     async fn accept_message(

@@ -195,6 +195,84 @@ async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goe
 }
 
 #[tokio::test]
+async fn a_named_command_runs_once_however_many_ask_for_it() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "").await;
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let call = json!({
+            "project_id": id, "exec_id": "once", "stdin": "in\n",
+            "command": "cat; echo ran >> times; sleep 0.5; echo done",
+        });
+        let callers = (0..8).map(|_| {
+            let (admin, call) = (admin.clone(), call.clone());
+            tokio::spawn(async move { admin.call("container_exec", call).await.ok().clone() })
+        });
+        for caller in callers.collect::<Vec<_>>() {
+            assert_eq!(caller.await.unwrap()["stdout"], "in\ndone\n", "{runtime}");
+        }
+        let times = std::fs::read_to_string(server.workspace(&id).join("times")).unwrap();
+        assert_eq!(times, "ran\n", "{runtime}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_inside_can_touch_the_door() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "").await;
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        for attempt in [
+            "touch /mcp/x",
+            "rm -f /mcp/relay.sock",
+            "mkdir /mcp/d",
+            "mv /mcp/relay.sock /mcp/y",
+        ] {
+            let result = exec(&admin, &id, json!(attempt)).await;
+            assert_ne!(result["exit_code"], 0, "{runtime}: {attempt} worked");
+        }
+        assert_eq!(
+            exec(&admin, &id, json!("echo still")).await["stdout"],
+            "still\n"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_command_of_a_dead_server_that_nobody_can_join_is_ended() {
+    for runtime in runtimes() {
+        let mut server = server_with(&runtime, "").await;
+        let id = server.admin().project("one").await;
+        let (admin, project) = (server.admin(), id.clone());
+        let lost = tokio::spawn(async move {
+            let command = "touch begun; while :; do sleep 0.1; date +%N > alive; done";
+            let arguments = json!({ "project_id": project, "command": command });
+            let call = json!({ "name": "container_exec", "arguments": arguments });
+            admin.try_send("tools/call", call).await
+        });
+        while !server.workspace(&id).join("alive").exists() {
+            tokio::task::yield_now().await;
+        }
+        server.kill();
+        lost.await.unwrap();
+        server.start_again();
+        let admin = server.admin();
+        let ended = async {
+            loop {
+                let check =
+                    "a=$(cat alive); sleep 0.5; [ \"$a\" = \"$(cat alive)\" ] && echo ended";
+                if exec(&admin, &id, json!(check)).await["stdout"] == "ended\n" {
+                    return;
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), ended)
+            .await
+            .expect("it runs on");
+    }
+}
+
+#[tokio::test]
 async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
     for runtime in runtimes()
         .into_iter()

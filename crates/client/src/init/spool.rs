@@ -8,12 +8,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 use oubliette_wire::Spooled;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 const CHUNK: usize = 64 << 10;
+const RETRY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Spool {
@@ -25,20 +27,27 @@ pub(super) struct Spool {
     /// Everything that was written before the process ended is here.
     drained: Cell<bool>,
     buffer: RefCell<Vec<u8>>,
+    /// What was read and could not be written yet: the disk is full, for one.
+    stuck: RefCell<Vec<u8>>,
     changed: Notify,
 }
 
 impl Spool {
     pub(super) fn new(directory: &Path, limit: u64) -> io::Result<Self> {
-        Ok(Self {
-            file: tempfile::tempfile_in(directory)?,
+        Ok(Self::on(tempfile::tempfile_in(directory)?, limit))
+    }
+
+    fn on(file: File, limit: u64) -> Self {
+        Self {
+            file,
             limit: limit.max(1),
             held: Cell::default(),
             closed: Cell::new(false),
             drained: Cell::new(false),
             buffer: RefCell::default(),
+            stuck: RefCell::default(),
             changed: Notify::new(),
-        })
+        }
     }
 
     pub(super) fn held(&self) -> Spooled {
@@ -84,6 +93,11 @@ impl Spool {
     /// Reads a pipe to its end, as fast as there is room.
     pub(super) async fn fill(&self, pipe: pipe::Receiver, ended: &Notify, has_ended: &Cell<bool>) {
         loop {
+            if !self.store_stuck() {
+                // The process waits, and nothing is lost, until there is room on the disk again.
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
             if self.room() == 0 {
                 // Register first: an acknowledgement between the look and the wait counts.
                 let changed = self.changed();
@@ -143,17 +157,33 @@ impl Spool {
         let mut buffer = self.buffer.borrow_mut();
         buffer.resize(CHUNK, 0);
         let read = read(&mut buffer[..most])?;
-        self.file.write_all_at(&buffer[..read], at)?;
+        if self.store(&buffer[..read]).is_err() {
+            *self.stuck.borrow_mut() = buffer[..read].to_vec();
+        }
         // Idle streams keep no buffer.
         if read < CHUNK / 4 {
             *buffer = Vec::new();
         }
-        self.held.set(Spooled {
-            end: held.end + read as u64,
-            ..held
-        });
-        self.changed.notify_waiters();
         Ok(read)
+    }
+
+    /// Writes bytes, for which there is room, at the end of the ring.
+    fn store(&self, bytes: &[u8]) -> io::Result<()> {
+        let held = self.held.get();
+        self.file.write_all_at(bytes, held.end % self.limit)?;
+        let end = held.end + bytes.len() as u64;
+        self.held.set(Spooled { end, ..held });
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// Whether nothing is left that could not be written.
+    fn store_stuck(&self) -> bool {
+        let mut stuck = self.stuck.borrow_mut();
+        if !stuck.is_empty() && self.store(&stuck).is_ok() {
+            *stuck = Vec::new();
+        }
+        stuck.is_empty()
     }
 }
 
@@ -230,6 +260,27 @@ mod tests {
         assert_eq!(spool.held().end, 9);
         assert!(!spool.is_closed());
         drop(writer);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_full_disk_holds_bytes_back_and_loses_none() {
+        let full = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let spool = Spool::on(full, 1000);
+        let (mut writer, reader) = pipe();
+        writer.write_all(b"kept").unwrap();
+        drop(writer);
+        let (ended, has_ended) = (Notify::new(), Cell::new(true));
+        let filled = spool.fill(reader, &ended, &has_ended);
+        tokio::select! {
+            () = filled => panic!("the stream was given up"),
+            () = tokio::time::sleep(RETRY * 3) => {}
+        }
+        assert_eq!(*spool.stuck.borrow(), b"kept");
+        assert!(!spool.is_drained(), "what is not stored is not complete");
     }
 
     /// Runs a future that is not `Send`.

@@ -25,7 +25,7 @@ struct Ours {
 impl Ours {
     async fn with(runtime: &str) -> Self {
         let server = server_with(runtime, "").await;
-        let admin = server.admin();
+        let admin = server.admin().kept_alive();
         let project = admin.project("measured").await;
         Self {
             server,

@@ -22,6 +22,17 @@ impl Modern {
         }
     }
 
+    /// The same client with connections that are kept, for what is measured.
+    #[must_use]
+    pub fn kept_alive(mut self) -> Self {
+        self.http = reqwest::Client::builder()
+            .no_proxy()
+            .tcp_nodelay(true)
+            .build()
+            .unwrap();
+        self
+    }
+
     /// A request that can still be changed before it is sent.
     pub fn request(&self, method: &str, mut params: Value) -> reqwest::RequestBuilder {
         params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(Self::VERSION);

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::link::{Link, LinkError};
+use super::streams::Expected;
 use super::{Containers, Incoming, lock};
 use crate::{EngineError, Result};
 
@@ -50,10 +51,12 @@ pub(crate) struct Finished {
 
 /// The output of one stream, so far.
 #[derive(Debug, Default)]
-struct Captured {
+struct Captured<'a> {
     bytes: Vec<u8>,
     offset: u64,
     truncated: bool,
+    /// The connection that was asked for together with the start.
+    expected: Option<Expected<'a>>,
 }
 
 /// Why following a command stopped short.
@@ -92,10 +95,20 @@ pub(crate) async fn run(
     let (mut timed_out, mut given_up) = (false, false);
     let ended = loop {
         let round = async {
+            let id = &command.process_id;
             if timed_out || given_up {
-                kill(&link, &command.process_id).await;
-            } else if let Some(refused) = begin(&link, command).await? {
-                return Ok(Round::Refused(refused));
+                kill(&link, id).await;
+                stdout.expected = None;
+                stderr.expected = None;
+            } else {
+                // The streams come with the start, which saves a round trip.
+                let streams = vec![
+                    stdout.expect(containers, id, StreamKind::Stdout),
+                    stderr.expect(containers, id, StreamKind::Stderr),
+                ];
+                if let Some(refused) = begin(&link, command, streams).await? {
+                    return Ok(Round::Refused(refused));
+                }
             }
             let exited = follow(containers, &link, command, &mut stdout, &mut stderr).await?;
             Ok::<_, Trouble>(Round::Ended(exited))
@@ -175,7 +188,11 @@ impl Drop for Followed<'_> {
 }
 
 /// Starts the command; what it came to if it could not be.
-async fn begin(link: &Link, command: &Command) -> std::result::Result<Option<Finished>, Trouble> {
+async fn begin(
+    link: &Link,
+    command: &Command,
+    streams: Vec<OpenStream>,
+) -> std::result::Result<Option<Finished>, Trouble> {
     let start = Start {
         process_id: command.process_id.clone(),
         argv: command.argv.clone(),
@@ -184,7 +201,7 @@ async fn begin(link: &Link, command: &Command) -> std::result::Result<Option<Fin
         user: None,
         pty: None,
         spool_limit: SPOOL,
-        streams: Vec::new(),
+        streams,
     };
     let code = match link.ask(methods::START, &start).await {
         Ok(_) => return Ok(None),
@@ -211,8 +228,8 @@ async fn follow(
     containers: &Containers,
     link: &Link,
     command: &Command,
-    stdout: &mut Captured,
-    stderr: &mut Captured,
+    stdout: &mut Captured<'_>,
+    stderr: &mut Captured<'_>,
 ) -> std::result::Result<Exited, Trouble> {
     let id = &command.process_id;
     let feeding = feed(containers, link, id, &command.stdin);
@@ -259,9 +276,12 @@ async fn capture(
     link: &Link,
     process_id: &str,
     kind: StreamKind,
-    captured: &mut Captured,
+    captured: &mut Captured<'_>,
 ) -> std::result::Result<(), Trouble> {
-    let mut incoming = open(containers, link, process_id, kind, captured.offset).await?;
+    let mut incoming = match captured.expected.take() {
+        Some(expected) => expected.arrive().await.ok_or(Trouble::Lost)?,
+        None => open(containers, link, process_id, kind, captured.offset).await?,
+    };
     if incoming.from > captured.offset {
         // Joined late: what came before was given to a caller that is gone.
         captured.truncated = true;
@@ -350,7 +370,25 @@ pub(super) async fn kill(link: &Link, process_id: &str) {
     let _ = link.ask(methods::SIGNAL, &signal).await;
 }
 
-impl Captured {
+impl<'a> Captured<'a> {
+    /// Asks for the rest of the stream.
+    fn expect(
+        &mut self,
+        containers: &'a Containers,
+        process_id: &str,
+        kind: StreamKind,
+    ) -> OpenStream {
+        let expected = containers.streams.expect();
+        let stream_id = expected.id.clone();
+        self.expected = Some(expected);
+        OpenStream {
+            stream_id,
+            process_id: process_id.to_owned(),
+            kind,
+            from: self.offset,
+        }
+    }
+
     fn take(&mut self, bytes: &[u8]) {
         self.offset += bytes.len() as u64;
         let room = KEPT - self.bytes.len();

@@ -25,21 +25,25 @@ pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
     let mut items = vec![kernel()];
     let native = trial(launcher, scratch, Method::Native);
     items.push(method_item("native", &native));
-    let bwrap = find_bwrap().map(|program| {
-        let method = Method::Bwrap { program };
-        (method.clone(), trial(launcher, scratch, method))
-    });
-    items.push(match &bwrap {
-        Some((_, tried)) => method_item("bwrap", tried),
-        None => ProbeItem {
-            name: "bwrap".to_owned(),
-            works: false,
-            detail: "bubblewrap is not installed".to_owned(),
-            remedy: native
-                .is_err()
-                .then(|| "Install the package bubblewrap.".to_owned()),
-        },
-    });
+    // Only where it is needed: whoever dies while bubblewrap starts leaves it behind unrecorded.
+    let bwrap = match (&native, find_bwrap()) {
+        (Err(_), Some(program)) => {
+            let method = Method::Bwrap { program };
+            let tried = trial(launcher, scratch, method.clone());
+            items.push(method_item("bwrap", &tried));
+            Some((method, tried))
+        }
+        (Err(_), None) => {
+            items.push(ProbeItem {
+                name: "bwrap".to_owned(),
+                works: false,
+                detail: "bubblewrap is not installed".to_owned(),
+                remedy: Some("Install the package bubblewrap.".to_owned()),
+            });
+            None
+        }
+        (Ok(_), _) => None,
+    };
     let (method, enforced) = match (native, bwrap) {
         (Ok(enforced), _) => (Some(Method::Native), Some(enforced)),
         (Err(_), Some((method, Ok(enforced)))) => (Some(method), Some(enforced)),

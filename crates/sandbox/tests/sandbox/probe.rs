@@ -23,16 +23,16 @@ fn a_machine_that_runs_sandboxes_says_so(host: &Host) {
 }
 in_modes!(a_machine_that_runs_sandboxes_says_so: root, user);
 
-fn bubblewrap_is_tried_as_well(host: &Host) {
+fn bubblewrap_is_tried_only_where_it_is_needed(host: &Host) {
     let probe = probe(&init_binary(), host.dir.path());
-    let item = probe
-        .items
-        .iter()
-        .find(|item| item.name == "bwrap")
-        .unwrap();
-    assert!(item.works, "{item:?}");
+    assert_eq!(probe.method, Some(Method::Native), "{probe:#?}");
+    assert!(
+        probe.items.iter().all(|item| item.name != "bwrap"),
+        "{probe:#?}"
+    );
+    host.assert_nothing_left();
 }
-in_modes!(bubblewrap_is_tried_as_well: bwrap);
+in_modes!(bubblewrap_is_tried_only_where_it_is_needed: root, user);
 
 /// A launcher that is none: nothing works, and nothing is left.
 fn a_machine_that_runs_none_says_what_is_wrong(host: &Host) {

@@ -15,3 +15,4 @@ mod permission;
 mod projects;
 mod shutdown;
 mod surface;
+mod terminal;

@@ -3,6 +3,7 @@
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
+mod dialogue;
 pub(crate) mod exec;
 mod lifecycle;
 mod link;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use oubliette_model::ProjectId;
 use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
-use oubliette_wire::Supervise;
+use oubliette_wire::{OpenStream, StreamKind, Supervise, methods};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
@@ -30,12 +31,16 @@ pub use link::Link;
 pub use streams::Incoming;
 
 use crate::{EngineError, Result};
+use dialogue::Dialogues;
+use link::LinkError;
 use streams::Streams;
 
 /// How the names of commands begin that their callers did not name.
 const UNNAMED: &str = "exec ";
 /// And those that they did.
 const NAMED: &str = "named ";
+/// And those that are talked to, call by call.
+const DIALOGUE: &str = "talk ";
 
 /// A connection from a container, of whatever kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -66,6 +71,7 @@ pub(crate) struct Containers {
     followed: Mutex<HashSet<String>>,
     /// One call of a named command at a time: the others join it.
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
+    dialogues: Dialogues,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -90,6 +96,7 @@ impl Containers {
             streams: Streams::default(),
             followed: Mutex::default(),
             named: Mutex::default(),
+            dialogues: Dialogues::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -177,6 +184,25 @@ impl Containers {
         }
         link.lose();
         tracing::debug!(container = %id, "supervisor left");
+    }
+
+    /// A connection for the bytes of one stream, from an offset on.
+    async fn open_stream(
+        &self,
+        link: &Link,
+        process_id: &str,
+        kind: StreamKind,
+        from: u64,
+    ) -> Result<Incoming, LinkError> {
+        let expected = self.streams.expect();
+        let asked = OpenStream {
+            stream_id: expected.id.clone(),
+            process_id: process_id.to_owned(),
+            kind,
+            from,
+        };
+        link.ask(methods::OPEN_STREAM, &asked).await?;
+        expected.arrive().await.ok_or(LinkError::Lost)
     }
 
     pub(crate) fn deliver(&self, stream_id: &str, incoming: Incoming) {

@@ -33,6 +33,7 @@ struct Parts {
     metrics: Metrics,
     containers: Arc<Containers>,
     tasks: TaskTracker,
+    draining: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -63,6 +64,7 @@ impl Engine {
                 metrics: Metrics::default(),
                 containers: Arc::new(Containers::new(choice)),
                 tasks,
+                draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
             }),
         };
@@ -104,6 +106,16 @@ impl Engine {
                 () = self.parts.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// Ends calls that only wait for something to happen; the others finish.
+    pub fn drain(&self) {
+        self.parts.draining.cancel();
+    }
+
+    /// Returns when calls that only wait are to end.
+    pub(crate) async fn draining(&self) {
+        self.parts.draining.cancelled().await;
     }
 
     /// Ends the engine's own tasks after they have written what they hold.

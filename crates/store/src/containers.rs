@@ -42,6 +42,8 @@ pub trait Containers {
     /// Adds a command, or returns the one that has its name already.
     async fn begin_exec(&self, exec: &Exec) -> Result<Option<Exec>>;
 
+    async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>>;
+
     /// Stores what a command came to.
     async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()>;
 

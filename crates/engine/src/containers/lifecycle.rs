@@ -103,6 +103,7 @@ impl Engine {
         stream: Box<dyn Stream>,
         rest: Vec<u8>,
     ) {
+        self.resume_dialogues(container, &hello).await;
         self.containers()
             .supervised(container, hello, stream, rest)
             .await;

@@ -41,7 +41,9 @@ pub(super) async fn a_named_command_begins_once_and_remembers_its_result(store: 
         started_at: at(1),
         result: None,
     };
+    assert_eq!(store.exec(one, "build").await.must(), None);
     assert_eq!(store.begin_exec(&exec).await.must(), None);
+    assert_eq!(store.exec(one, "build").await.must(), Some(exec.clone()));
     let again = Exec {
         boot_id: "b2".to_owned(),
         started_at: at(5),

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{KeyHash, ProjectId};
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
 use super::convert::{Columns, time};
@@ -27,6 +27,20 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         started_at: row.time(3)?,
         result: row.get(4)?,
     })
+}
+
+fn find(
+    connection: &Connection,
+    project: ProjectId,
+    exec_id: &str,
+) -> rusqlite::Result<Option<Exec>> {
+    connection
+        .prepare_cached(
+            "select project_id, exec_id, boot_id, started_at, result from execs
+             where project_id = ?1 and exec_id = ?2",
+        )?
+        .query_row(params![project.to_string(), exec_id], exec)
+        .optional()
 }
 
 #[async_trait]
@@ -85,14 +99,7 @@ impl Containers for Sqlite {
     async fn begin_exec(&self, new: &Exec) -> Result<Option<Exec>> {
         let new = new.clone();
         self.write(move |connection| {
-            let known = connection
-                .query_row(
-                    "select project_id, exec_id, boot_id, started_at, result from execs
-                     where project_id = ?1 and exec_id = ?2",
-                    params![new.project_id.to_string(), new.exec_id],
-                    exec,
-                )
-                .optional()?;
+            let known = find(connection, new.project_id, &new.exec_id)?;
             if known.is_none() {
                 connection.execute(
                     "insert into execs (project_id, exec_id, boot_id, started_at)
@@ -108,6 +115,10 @@ impl Containers for Sqlite {
             Ok(known)
         })
         .await
+    }
+
+    async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>> {
+        self.look(|connection| Ok(find(connection, project, exec_id)?))
     }
 
     async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {

@@ -10,6 +10,7 @@ mod containers;
 mod crashes;
 mod data_directory;
 mod keys;
+mod leftovers;
 mod mcp_sessions;
 mod permission;
 mod projects;

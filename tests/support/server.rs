@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Modern, binary, cli};
+use crate::{Modern, binary, cli, traces};
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -148,6 +148,7 @@ impl Drop for Server {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
             }
         }
+        traces::remove_images(self.home());
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         }

@@ -8,6 +8,7 @@ mod clone;
 mod command_line;
 mod containers;
 mod crashes;
+mod cut_short;
 mod data_directory;
 mod keys;
 mod leftovers;

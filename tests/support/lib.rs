@@ -10,6 +10,7 @@
 )]
 
 mod binary;
+mod chance;
 pub mod clients;
 mod legacy;
 mod modern;
@@ -20,6 +21,7 @@ mod server;
 mod traces;
 
 pub use binary::{binary, cli};
+pub use chance::Chance;
 pub use legacy::Legacy;
 pub use modern::Modern;
 pub use reply::Reply;

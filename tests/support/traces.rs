@@ -113,8 +113,8 @@ impl Server {
     }
 }
 
-/// Processes that were told of the directory, or that see something of it mounted: all that a
-/// container holds are in a mount namespace where its files are.
+/// Processes that were told of the directory, write to it, or see something of it mounted: all that
+/// a container holds are in a mount namespace where its files are.
 fn processes(home: &Path, server: u32) -> BTreeSet<String> {
     let place = home.to_str().unwrap();
     let mut namespaces: HashMap<PathBuf, bool> = HashMap::new();
@@ -131,7 +131,7 @@ fn processes(home: &Path, server: u32) -> BTreeSet<String> {
         };
         let command = text("cmdline");
         let told = command.contains(place) || text("environ").contains(place);
-        let links = ["cwd", "exe", "root"];
+        let links = ["cwd", "exe", "root", "fd/1", "fd/2"];
         let stands = links.iter().any(|name| {
             fs::read_link(process.join(name)).is_ok_and(|target| target.starts_with(home))
         });

@@ -3,8 +3,10 @@
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
+mod adopt;
 mod dialogue;
 pub(crate) mod exec;
+mod idle;
 mod lifecycle;
 mod link;
 pub(crate) mod logs;

@@ -110,18 +110,19 @@ impl Engine {
         let source = self
             .files()
             .workspace_dir(project, &WorkspaceId::default_one());
-        let draft = self.files().draft_workspace(project).await?;
+        let draft = self.files().draft();
+        let directory = self.files().make_draft(project, &draft).await?;
         let made = if self.files().is_repository(&source) {
             self.git()
-                .branch_off(&source, &draft, &format!("oubliette/{id}"), call)
+                .branch_off(&source, &directory, &format!("oubliette/{id}"), call)
                 .await
         } else {
             Ok(())
         };
         match made {
-            Ok(()) => self.files().adopt_workspace(project, id, draft).await,
+            Ok(()) => self.files().adopt_draft(project, id, &draft).await,
             Err(error) => {
-                self.files().discard(draft).await?;
+                self.files().discard_draft(project, &draft).await?;
                 Err(error)
             }
         }
@@ -132,27 +133,25 @@ impl Engine {
         let stored = self.store().get(project).await?;
         let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
         let (container, ..) = self.ensure_container(&stored).await?;
-        let draft = format!(".new-{}", Uuid::new_v4());
+        let draft = self.files().draft();
         let script = "[ -d /workspace/.git ] || exec mkdir \"$1\"\n\
                       git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
                       git -C \"$1\" checkout -q -b \"$2\"";
         let words = ["/bin/sh", "-c", script, "sh"]
             .map(str::to_owned)
             .into_iter();
-        let words = words.chain([format!("/workspaces/{draft}"), format!("oubliette/{id}")]);
+        let words = words.chain([
+            format!("/workspaces/{}", draft.name()),
+            format!("oubliette/{id}"),
+        ]);
         let finished = self.run_inside(&container, words.collect()).await?;
-        let draft = self
-            .files()
-            .project_dir(project)
-            .join("workspaces")
-            .join(draft);
         if let Some(said) = finished {
-            self.files().discard(draft).await?;
+            self.files().discard_draft(project, &draft).await?;
             return Err(EngineError::Failed(format!(
                 "the workspace could not be made: {said}"
             )));
         }
-        self.files().adopt_workspace(project, id, draft).await
+        self.files().adopt_draft(project, id, &draft).await
     }
 }
 

@@ -3,25 +3,23 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oubliette_model::{ApiKey, Network as Reach, ProjectId, WorkspaceId};
 use oubliette_runtime::{
-    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, Runtime, State, Status,
+    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, State,
 };
 use oubliette_store::{Container, Project};
 use oubliette_wire::Supervise;
 
+use super::Stream;
 use super::link::Link;
-use super::{Stream, lock};
-use crate::{Doors, Engine, EngineError, Incoming, Result};
+use crate::{Engine, EngineError, Incoming, Result};
 
 /// A container that was started has its supervisor call within this time.
 const FIRST_CALL: Duration = Duration::from_secs(20);
-/// One that ran before the server did.
-const NEXT_CALL: Duration = Duration::from_secs(5);
-/// How often idle containers are looked for.
-const ROUND: Duration = Duration::from_secs(15);
+/// One that ran before the server did; past it, it is started anew, and what runs in it is lost.
+const NEXT_CALL: Duration = Duration::from_secs(15);
 const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 /// The container of a project.
@@ -37,52 +35,6 @@ pub(crate) enum Found {
 }
 
 impl Engine {
-    /// Lets containers in, and settles what a server before this one left running.
-    pub fn open_doors(&self, doors: Arc<dyn Doors>) {
-        self.containers().set_doors(doors);
-        let engine = self.clone();
-        self.spawn(async move {
-            tokio::select! {
-                adopted = engine.adopt() => {
-                    if let Err(error) = adopted {
-                        tracing::warn!(%error, "containers could not be adopted");
-                    }
-                    engine.stop_idle_ones().await;
-                }
-                () = engine.stopping() => {}
-            }
-        });
-    }
-
-    /// Opens the doors of containers that run, and removes those that belong to no project.
-    async fn adopt(&self) -> Result<()> {
-        let runtime = self.containers().runtime().await?;
-        for status in runtime.list().await? {
-            // One container that cannot be settled must not keep the others from it.
-            if let Err(error) = self.adopt_one(&*runtime, &status).await {
-                tracing::warn!(container = %status.id, %error, "could not be adopted");
-            }
-        }
-        Ok(())
-    }
-
-    async fn adopt_one(&self, runtime: &dyn Runtime, status: &Status) -> Result<()> {
-        if self.store().container(status.id.as_str()).await?.is_none() {
-            tracing::info!(container = %status.id, "removing a container of no project");
-            return Ok(runtime.remove(&status.id).await?);
-        }
-        if status.state == State::Running {
-            let directory = self.relay_dir(&status.id)?;
-            self.containers()
-                .doors()?
-                .open(&status.id, &directory)
-                .await?;
-            drop(self.containers().using(&status.id));
-            tracing::info!(container = %status.id, "adopted");
-        }
-        Ok(())
-    }
-
     /// Whether a supervisor shows the key of the container at whose door it is.
     pub async fn knows(&self, container: &ContainerId, hello: &Supervise) -> Result<bool> {
         let known = self.store().container(container.as_str()).await?;
@@ -114,9 +66,14 @@ impl Engine {
         self.containers().deliver(stream_id, incoming);
     }
 
-    fn relay_dir(&self, id: &ContainerId) -> Result<PathBuf> {
+    /// Where each container has a directory with its socket.
+    pub(super) fn doors_dir(&self) -> PathBuf {
+        self.settings().data_dir.join("run").join("c")
+    }
+
+    pub(super) fn relay_dir(&self, id: &ContainerId) -> Result<PathBuf> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-        let parent = self.settings().data_dir.join("run").join("c");
+        let parent = self.doors_dir();
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -314,19 +271,7 @@ impl Engine {
         self.stop_in_turn(&id).await
     }
 
-    /// The same, unless somebody uses it.
-    async fn stop_if_unused(&self, project: ProjectId) -> Result<bool> {
-        let id = id_of(project);
-        let turn = self.containers().turn(&id);
-        let _turn = turn.lock().await;
-        if self.containers().is_used(&id) {
-            return Ok(false);
-        }
-        lock(&self.containers().used).remove(&id);
-        self.stop_in_turn(&id).await
-    }
-
-    async fn stop_in_turn(&self, id: &ContainerId) -> Result<bool> {
+    pub(super) async fn stop_in_turn(&self, id: &ContainerId) -> Result<bool> {
         let runtime = self.containers().runtime().await?;
         let running = runtime
             .inspect(id)
@@ -367,44 +312,13 @@ impl Engine {
         if let Ok(doors) = self.containers().doors() {
             doors.close(&id);
         }
-        self.containers().forget(&id);
+        match std::fs::remove_dir_all(self.doors_dir().join(id.as_str())) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        // Last: whoever is cut off before finds the row, and does it all again.
         self.store().remove_container(id.as_str()).await?;
-        let directory = self
-            .settings()
-            .data_dir
-            .join("run")
-            .join("c")
-            .join(id.as_str());
-        match std::fs::remove_dir_all(directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
-    }
-
-    async fn stop_idle_ones(&self) {
-        let patience = Duration::from_secs(self.settings().containers.idle_seconds);
-        loop {
-            tokio::select! {
-                () = tokio::time::sleep(ROUND.min(patience)) => {}
-                () = self.stopping() => return,
-            }
-            let now = Instant::now();
-            let idle: Vec<ContainerId> = lock(&self.containers().used)
-                .iter()
-                .filter(|(_, used)| used.users == 0 && now.duration_since(used.since) >= patience)
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in idle {
-                let Ok(Some(container)) = self.store().container(id.as_str()).await else {
-                    lock(&self.containers().used).remove(&id);
-                    continue;
-                };
-                match self.stop_if_unused(container.project_id).await {
-                    Ok(true) => tracing::info!(container = %id, "stopped, idle"),
-                    Ok(false) => {}
-                    Err(error) => tracing::warn!(container = %id, %error, "could not be stopped"),
-                }
-            }
-        }
+        self.containers().forget(&id);
+        Ok(())
     }
 }

@@ -18,3 +18,4 @@ mod projects;
 mod shutdown;
 mod surface;
 mod terminal;
+mod workspace_containers;

@@ -1,4 +1,4 @@
-//! Containers: one per project, started when needed, and the commands that run in them.
+//! Containers: one per project or one per workspace, started when needed, and the commands that run in them.
 //!
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
@@ -10,6 +10,8 @@ mod idle;
 mod lifecycle;
 mod link;
 pub(crate) mod logs;
+mod making;
+mod place;
 mod process;
 pub(crate) mod rebuild;
 pub(crate) mod start;
@@ -28,8 +30,9 @@ use oubliette_wire::{OpenStream, StreamKind, Supervise, methods};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
-pub(crate) use lifecycle::id_of;
 pub use link::Link;
+pub(crate) use making::{Plan, mount};
+pub(crate) use place::Place;
 pub use streams::Incoming;
 
 use crate::{EngineError, Result};
@@ -129,10 +132,10 @@ impl Containers {
         lock(&self.links).entry(id.clone()).or_default().clone()
     }
 
-    /// Whether a project's container runs and its supervisor is on the line.
-    pub(crate) fn is_linked(&self, project: ProjectId) -> bool {
+    /// Whether a container runs and its supervisor is on the line.
+    pub(crate) fn is_linked(&self, id: &ContainerId) -> bool {
         let links = lock(&self.links);
-        let link = links.get(&id_of(project)).map(|link| link.borrow().clone());
+        let link = links.get(id).map(|link| link.borrow().clone());
         link.flatten().is_some_and(|link| link.is_open())
     }
 

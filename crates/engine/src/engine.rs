@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
-use crate::containers::{Choice, Containers, id_of};
+use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -83,8 +83,7 @@ impl Engine {
                 continue;
             }
             tracing::info!(project = %id, ?state, "settling an unfinished project");
-            let container = self.store().container(id_of(id).as_str()).await?;
-            if container.is_some() {
+            if !self.store().containers_of(id).await?.is_empty() {
                 self.spawn(self.clone().finish_deletion(id));
             } else {
                 // Its name is free again when this returns.

@@ -19,7 +19,7 @@ use oubliette_wire::{Ended, FaultKind, Start, methods};
 use super::exec::{self, Output, Params, exec_name};
 use super::link::LinkError;
 use super::process::Command;
-use super::{Containers, DIALOGUE, id_of};
+use super::{Containers, DIALOGUE, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 pub(super) use attendance::Dialogues;
@@ -68,23 +68,22 @@ pub(super) async fn step(
     let name = exec_name(&step.exec_id)?.to_owned();
     let begins = params.command.is_some();
     let process_id = format!("{DIALOGUE}{name}");
+    let workspace = params.workspace_id.clone();
+    let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
     let mut partner = Partner {
         engine,
         project_id: project.id,
-        workspace: params
-            .workspace_id
-            .clone()
-            .unwrap_or_else(WorkspaceId::default_one),
-        container: id_of(project.id),
+        container: Place::of(project, &workspace).container(),
+        workspace,
         process_id,
         name,
     };
-    let _use = engine.containers().using(&partner.container);
     engine.containers().dialogues.hear_of(&partner);
     if begins {
         let id = partner.process_id.clone();
         let ready = exec::prepare(engine, project, params, id, call).await?;
         partner.workspace = ready.workspace.clone();
+        partner.container = ready.container.clone();
         if let Some(ended) = partner.begin(&ready.command, &step).await? {
             return Ok(ended);
         }

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::dialogue::{self, Offsets, Talk};
 use super::process::{self, Command, Finished};
-use super::{InUse, NAMED, UNNAMED, id_of, lock};
+use super::{InUse, NAMED, Place, UNNAMED, lock};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -195,14 +195,15 @@ pub(super) async fn prepare(
     process_id: String,
     call: &Call,
 ) -> Result<Ready> {
-    let in_use = engine.containers().using(&id_of(project.id));
     let choice = Choice {
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
     };
     let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
     let command = command(project, params, &workspace, process_id)?;
-    let (container, ..) = engine.ensure_container(project).await?;
+    let container = Place::of(project, &workspace).container();
+    let in_use = engine.containers().using(&container);
+    engine.ensure_container(project, &workspace).await?;
     Ok(Ready {
         project_id: project.id,
         workspace,

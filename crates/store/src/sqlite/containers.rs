@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, ProjectId};
+use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
@@ -10,12 +11,19 @@ use super::convert::{Columns, time};
 use super::projects::is_ready;
 use crate::{Container, Containers, Exec, Result};
 
+const CONTAINERS: &str =
+    "select id, project_id, workspace_id, key_hash, created_at from containers";
+
 fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
     Ok(Container {
         id: row.get(0)?,
         project_id: row.parsed(1)?,
-        key: KeyHash::from_bytes(row.get(2)?),
-        created_at: row.time(3)?,
+        workspace_id: match row.get_ref(2)? {
+            ValueRef::Null => None,
+            _ => Some(row.parsed(2)?),
+        },
+        key: KeyHash::from_bytes(row.get(3)?),
+        created_at: row.time(4)?,
     })
 }
 
@@ -51,12 +59,23 @@ impl Containers for Sqlite {
             if !is_ready(connection, container.project_id)? {
                 return Ok(false);
             }
+            let workspace = container.workspace_id.as_ref().map(WorkspaceId::as_str);
+            let project = container.project_id.to_string();
+            if let Some(workspace) = workspace
+                && !connection
+                    .prepare_cached("select 1 from workspaces where project_id = ?1 and id = ?2")?
+                    .exists(params![project, workspace])?
+            {
+                return Ok(false);
+            }
             connection.execute(
-                "insert or replace into containers (id, project_id, key_hash, created_at)
-                 values (?1, ?2, ?3, ?4)",
+                "insert or replace into containers
+                     (id, project_id, workspace_id, key_hash, created_at)
+                 values (?1, ?2, ?3, ?4, ?5)",
                 params![
                     container.id,
-                    container.project_id.to_string(),
+                    project,
+                    workspace,
                     container.key.as_bytes(),
                     time(container.created_at),
                 ],
@@ -69,9 +88,7 @@ impl Containers for Sqlite {
     async fn container(&self, id: &str) -> Result<Option<Container>> {
         self.look(|connection| {
             Ok(connection
-                .prepare_cached(
-                    "select id, project_id, key_hash, created_at from containers where id = ?1",
-                )?
+                .prepare_cached(&format!("{CONTAINERS} where id = ?1"))?
                 .query_row([id], container)
                 .optional()?)
         })
@@ -79,12 +96,20 @@ impl Containers for Sqlite {
 
     async fn containers(&self) -> Result<Vec<Container>> {
         self.scan(|connection| {
-            let mut statement = connection
-                .prepare("select id, project_id, key_hash, created_at from containers")?;
+            let mut statement = connection.prepare_cached(CONTAINERS)?;
             let rows = statement.query_map([], container)?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         })
         .await
+    }
+
+    async fn containers_of(&self, project: ProjectId) -> Result<Vec<Container>> {
+        self.look(|connection| {
+            let query = format!("{CONTAINERS} where project_id = ?1 order by workspace_id");
+            let mut statement = connection.prepare_cached(&query)?;
+            let rows = statement.query_map([project.to_string()], container)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {

@@ -408,3 +408,48 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "").await;
+        let admin = server.admin();
+        let made = json!({ "name": "one", "disk_mb": 16 });
+        let made = admin.call("project_create", made).await;
+        assert_eq!(made.ok()["disk_mb"], 16);
+        let id = made.ok()["project_id"].as_str().unwrap().to_owned();
+        exec(
+            &admin,
+            &id,
+            json!("head -c 24000000 /dev/zero | tr '\\0' x > big"),
+        )
+        .await;
+        let measured = async {
+            loop {
+                let shown = admin.call("project_get", json!({ "project_id": id })).await;
+                match shown.ok()["disk_used_mb"].as_u64() {
+                    Some(used) if used >= 22 => return,
+                    _ => tokio::task::yield_now().await,
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), measured)
+            .await
+            .expect("it is not measured");
+        let warned = async {
+            while !server.log().contains("takes more of the disk") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), warned)
+            .await
+            .expect("nobody is warned");
+        let options = admin.call("project_options", json!({})).await;
+        let runtime = &options.ok()["runtimes"][0];
+        assert!(runtime["disk_limit"].is_string(), "{runtime}");
+        assert!(
+            runtime["notes"].to_string().contains("disk_mb"),
+            "{runtime}"
+        );
+    }
+}

@@ -5,6 +5,7 @@
 
 mod adopt;
 mod dialogue;
+mod disk;
 pub(crate) mod exec;
 mod idle;
 mod lifecycle;
@@ -37,6 +38,7 @@ pub use streams::Incoming;
 
 use crate::{EngineError, Result};
 use dialogue::Dialogues;
+use disk::Disk;
 use link::LinkError;
 use streams::Streams;
 
@@ -77,6 +79,7 @@ pub(crate) struct Containers {
     /// One call of a named command at a time: the others join it.
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
     dialogues: Dialogues,
+    disk: Disk,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -102,6 +105,7 @@ impl Containers {
             followed: Mutex::default(),
             named: Mutex::default(),
             dialogues: Dialogues::default(),
+            disk: Disk::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }

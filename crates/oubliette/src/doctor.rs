@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::Command;
 
+use oubliette_runtime::{Enforcement, Runtime};
 use oubliette_store::sqlite;
 
 use crate::config::Config;
@@ -142,7 +143,13 @@ fn sandbox() -> Vec<Finding> {
         }
         (false, None) => Finding::Hint(format!("sandbox: {}: {}", item.name, item.detail)),
     };
-    std::iter::once(verdict)
+    let disk = Finding::Hint(
+        "sandbox: disk_limit: `disk_mb` is measured and reported, not enforced; a filesystem of \
+         its own for the data directory keeps others from harm"
+            .to_owned(),
+    );
+    [verdict, disk]
+        .into_iter()
         .chain(probe.items.into_iter().map(item))
         .collect()
 }
@@ -155,12 +162,23 @@ fn docker(home: &Home) -> Vec<Finding> {
         return Vec::new();
     };
     let home = oubliette_runtime::Home::new(home.path());
-    vec![
-        match runtime.block_on(oubliette_runtime::Docker::connect(home)) {
-            Ok(docker) => Finding::Good(format!("{} answers", docker.about())),
-            Err(error) => Finding::Hint(format!("Docker and Podman: {error}")),
-        },
-    ]
+    let docker = match runtime.block_on(oubliette_runtime::Docker::connect(home)) {
+        Ok(docker) => docker,
+        Err(error) => return vec![Finding::Hint(format!("Docker and Podman: {error}"))],
+    };
+    let capabilities = docker.capabilities();
+    let disk = match capabilities.disk_limit {
+        Enforcement::NotEnforced => Finding::Hint,
+        Enforcement::Enforced | Enforcement::Partly => Finding::Good,
+    };
+    let notes = capabilities.notes.iter();
+    std::iter::once(Finding::Good(format!("{} answers", docker.about())))
+        .chain(
+            notes
+                .filter(|note| note.contains("disk_mb"))
+                .map(|note| disk(format!("Docker: {note}"))),
+        )
+        .collect()
 }
 
 fn server(home: &Home) -> Vec<Finding> {

@@ -113,6 +113,7 @@ fn capabilities() -> Capabilities {
              machine cannot be mounted."
                 .to_owned(),
             "A container's host name is its name, whatever is asked for.".to_owned(),
+            "`disk_mb` is measured and reported, not enforced.".to_owned(),
         ],
     }
 }

@@ -7,6 +7,7 @@ mod body;
 mod context;
 mod engine;
 mod image;
+mod layers;
 #[cfg(test)]
 mod tests;
 

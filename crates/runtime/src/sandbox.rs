@@ -298,6 +298,9 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
         notes: vec![
             "network `host` lets a container reach services on this machine's loopback address"
                 .to_owned(),
+            "`disk_mb` is measured and reported: bounding it takes a quota of the filesystem, which \
+             the sandbox does not set up"
+                .to_owned(),
         ],
     }
 }

@@ -98,6 +98,8 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u32>,
+    /// What the container itself may take on the disk, besides its mounts.
+    pub disk_bytes: Option<u64>,
 }
 
 /// PID 1: the supervisor.

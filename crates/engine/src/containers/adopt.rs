@@ -26,7 +26,7 @@ impl Engine {
                     if let Err(error) = adopted {
                         tracing::warn!(%error, "containers could not be adopted");
                     }
-                    engine.stop_idle_ones().await;
+                    tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
                 }
                 () = engine.stopping() => {}
             }

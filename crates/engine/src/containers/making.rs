@@ -106,6 +106,10 @@ impl Engine {
                         .max_processes
                         .unwrap_or(settings.limits.max_processes),
                 ),
+                disk_bytes: settings
+                    .limits
+                    .disk_of(&own.limits)
+                    .map(|mb| u64::from(mb) << 20),
             },
             users_of,
             init: Init {

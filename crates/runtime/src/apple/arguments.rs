@@ -213,6 +213,7 @@ mod tests {
                 memory_bytes: Some((64 << 20) + 1),
                 cpus: Some(1.5),
                 processes: Some(100),
+                disk_bytes: None,
             },
             users_of: None,
             init: Init {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Modern, Server, runtimes, server_with};
+use support::{Modern, Server, runtime_name, runtimes, server_with};
 
 async fn exec(admin: &Modern, project: &str, command: Value) -> Value {
     exec_with(admin, project, json!({ "command": command })).await
@@ -20,7 +20,7 @@ async fn a_command_runs_with_its_input_environment_and_workspace() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         // The tiny image that Docker is tested with has no git.
-        let parameters = json!({ "name": "one", "init_git": runtime != "docker" });
+        let parameters = json!({ "name": "one", "init_git": runtime_name(&runtime) != "docker" });
         let made = admin.call("project_create", parameters).await;
         let id = made.ok()["project_id"].as_str().unwrap().to_owned();
         let result = exec(&admin, &id, json!("echo out; echo err >&2; exit 3")).await;
@@ -166,7 +166,7 @@ async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goe
         let project = json!({ "project_id": id });
         let started = admin.call("container_start", project.clone()).await;
         assert_eq!(started.ok()["started"], true);
-        assert_eq!(started.ok()["runtime"], json!(runtime));
+        assert_eq!(started.ok()["runtime"], json!(runtime_name(&runtime)));
         assert_eq!(
             admin.call("container_start", project.clone()).await.ok()["started"],
             false
@@ -216,9 +216,16 @@ async fn a_named_command_runs_once_however_many_ask_for_it() {
     }
 }
 
+/// Runtimes whose containers have a socket of the host.
+fn mounted() -> impl Iterator<Item = String> {
+    runtimes()
+        .into_iter()
+        .filter(|runtime| !runtime.ends_with("-channel"))
+}
+
 #[tokio::test]
 async fn nothing_inside_can_touch_the_door() {
-    for runtime in runtimes() {
+    for runtime in mounted() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -320,7 +327,10 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
         let shown = admin.call("project_get", project).await;
         assert_eq!(shown.ok()["container_status"], "running");
         let options = admin.call("project_options", json!({})).await;
-        assert_eq!(options.ok()["runtimes"][0]["name"], json!(runtime));
+        assert_eq!(
+            options.ok()["runtimes"][0]["name"],
+            json!(runtime_name(&runtime))
+        );
     }
 }
 
@@ -328,7 +338,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
 async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
-    for runtime in runtimes() {
+    for runtime in mounted() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -451,5 +461,44 @@ async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret
             runtime["notes"].to_string().contains("disk_mb"),
             "{runtime}"
         );
+    }
+}
+
+#[tokio::test]
+async fn where_no_socket_is_mounted_the_runtime_says_so_and_carries_what_is_said() {
+    for runtime in runtimes() {
+        let server = server_with(&runtime, "").await;
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let options = admin.call("project_options", json!({})).await;
+        let mounted = &options.ok()["runtimes"][0]["host_sockets"];
+        assert_eq!(*mounted, json!(!runtime.ends_with("-channel")));
+        let seen = exec(&admin, &id, json!("test -S /mcp/relay.sock && echo there")).await;
+        assert_eq!(seen["stdout"], "there\n", "{runtime}: {seen}");
+        let flood = exec(&admin, &id, json!("head -c 1000000 /dev/zero | tr '\\0' x")).await;
+        assert_eq!(
+            flood["stdout"].as_str().unwrap().len(),
+            1_000_000,
+            "{runtime}"
+        );
+        let keys = "cat /proc/[0-9]*/environ 2> /dev/null | tr '\\0' '\\n' | \
+                    grep -c '^OUBLIETTE_CONTAINER_KEY=oub'";
+        let keys = exec(&admin, &id, json!(keys)).await;
+        assert_eq!(
+            keys["stdout"], "0\n",
+            "{runtime}: the container's key can be read"
+        );
+        if runtime.ends_with("-channel") {
+            // Whoever breaks the channel breaks nothing else.
+            let kill = "for process in /proc/[0-9]*; do \
+                        tr '\\0' ' ' < $process/cmdline | grep -q 'client carr[y]' && \
+                        kill ${process#/proc/} && echo on; done";
+            let broken = exec(&admin, &id, json!(kill)).await;
+            assert_eq!(broken["stdout"], "on\n", "{broken}");
+            assert_eq!(
+                exec(&admin, &id, json!("echo again")).await["stdout"],
+                "again\n"
+            );
+        }
     }
 }

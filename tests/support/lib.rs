@@ -27,7 +27,7 @@ pub use legacy::Legacy;
 pub use modern::Modern;
 pub use pty::Pty;
 pub use reply::Reply;
-pub use runtimes::{runtimes, server_with};
+pub use runtimes::{runtime_name, runtimes, server_with};
 pub use server::{Server, ServerOptions};
 pub use traces::Traces;
 

@@ -4,7 +4,12 @@
 //! until the server has it, and outlives any server. Everything around it is hostile; it keeps
 //! nothing but the processes and their bytes.
 
+// What runs in containers runs on Linux, wherever the server does.
+#[cfg(target_os = "linux")]
+mod channel;
+#[cfg(target_os = "linux")]
 mod init;
+#[cfg(target_os = "linux")]
 mod stage;
 
 use std::ffi::OsString;
@@ -14,7 +19,11 @@ use std::process::ExitCode;
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().skip(1);
     match arguments.next().as_deref().and_then(|role| role.to_str()) {
+        #[cfg(target_os = "linux")]
         Some("init") => init::run(),
+        #[cfg(target_os = "linux")]
+        Some(channel::ROLE) => channel::run(),
+        #[cfg(target_os = "linux")]
         Some(stage::ROLE) => stage::run(arguments),
         _ => {
             eprintln!(

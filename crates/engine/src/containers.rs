@@ -4,6 +4,7 @@
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
 mod adopt;
+mod channel;
 mod dialogue;
 mod disk;
 pub(crate) mod exec;
@@ -30,6 +31,7 @@ use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
 use oubliette_wire::{OpenStream, StreamKind, Supervise, methods};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 pub use link::Link;
 pub(crate) use making::{Plan, mount};
@@ -57,8 +59,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
 #[async_trait]
 pub trait Doors: std::fmt::Debug + Send + Sync {
-    /// Opens the door of a container in its own directory. Opening an open door changes nothing.
-    async fn open(&self, container: &ContainerId, directory: &Path) -> std::io::Result<()>;
+    /// Opens the door of a container, with a socket in its own directory if it has one. Opening an
+    /// open door changes nothing.
+    async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> std::io::Result<()>;
+
+    /// Lets in a connection that came another way. Without an open door, or with too many inside, it
+    /// is dropped.
+    fn admit(&self, container: &ContainerId, connection: Box<dyn Stream>);
 
     fn close(&self, container: &ContainerId);
 }
@@ -80,6 +87,8 @@ pub(crate) struct Containers {
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
     dialogues: Dialogues,
     disk: Disk,
+    /// Ways to containers that are kept open, until these end.
+    channels: Mutex<HashMap<ContainerId, CancellationToken>>,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -106,6 +115,7 @@ impl Containers {
             named: Mutex::default(),
             dialogues: Dialogues::default(),
             disk: Disk::default(),
+            channels: Mutex::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -238,6 +248,9 @@ impl Containers {
 
     /// Takes note that a container has ended, before its connection shows it.
     fn unlink(&self, id: &ContainerId) {
+        if let Some(channel) = lock(&self.channels).remove(id) {
+            channel.cancel();
+        }
         if let Some(link) = self.link_of(id).send_replace(None) {
             link.lose();
         }

@@ -12,6 +12,7 @@ use oubliette_engine::{
     AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits,
     ProjectRules, Settings, ToolSettings,
 };
+use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -35,6 +36,7 @@ pub(crate) struct Config {
     pub(crate) container_types: BTreeMap<String, ContainerType>,
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
+    pub(crate) docker: DockerSettings,
 }
 
 impl Default for Config {
@@ -51,6 +53,7 @@ impl Default for Config {
             container_types: BTreeMap::new(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            docker: DockerSettings::default(),
         }
     }
 }

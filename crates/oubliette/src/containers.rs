@@ -3,10 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oubliette_runtime::{Home, Runtime, RuntimeError, Sandbox, Wanted};
+use oubliette_runtime::{DockerSettings, Home, Runtime, RuntimeError, Sandbox, Wanted};
 
 /// The runtime of that name, or the sentence why there is none.
-pub(crate) async fn choose(name: &str, home: &Path) -> Result<Arc<dyn Runtime>, String> {
+pub(crate) async fn choose(
+    name: &str,
+    home: &Path,
+    docker: &DockerSettings,
+) -> Result<Arc<dyn Runtime>, String> {
     if name == "none" {
         return Err("containers are switched off (`runtime = \"none\"`)".to_owned());
     }
@@ -15,7 +19,7 @@ pub(crate) async fn choose(name: &str, home: &Path) -> Result<Arc<dyn Runtime>, 
         Wanted::Auto | Wanted::Sandbox => open_sandbox(home).await,
         Wanted::Docker | Wanted::Apple => Err(RuntimeError::Unsupported(String::new())),
     };
-    let chosen = oubliette_runtime::choose(wanted, &Home::new(home), sandbox).await;
+    let chosen = oubliette_runtime::choose(wanted, &Home::new(home), docker, sandbox).await;
     let chosen = chosen.map_err(|error| error.to_string())?;
     tracing::info!(reason = chosen.reason, "runtime chosen");
     Ok(chosen.runtime)

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use oubliette_runtime::{Enforcement, Runtime};
+use oubliette_runtime::{Docker, DockerSettings, Enforcement, Runtime};
 use oubliette_store::sqlite;
 
 use crate::config::Config;
@@ -162,7 +162,7 @@ fn docker(home: &Home) -> Vec<Finding> {
         return Vec::new();
     };
     let home = oubliette_runtime::Home::new(home.path());
-    let docker = match runtime.block_on(oubliette_runtime::Docker::connect(home)) {
+    let docker = match runtime.block_on(Docker::connect(home, &DockerSettings::default())) {
         Ok(docker) => docker,
         Err(error) => return vec![Finding::Hint(format!("Docker and Podman: {error}"))],
     };

@@ -53,7 +53,8 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
     let first = ensure_admin(home, &*store).await?;
     let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-    let runtime = async move { containers::choose(&name, &directory).await };
+    let docker = config.docker.clone();
+    let runtime = async move { containers::choose(&name, &directory, &docker).await };
     let engine = Engine::start(store, config.settings(home.path()), runtime)
         .await
         .map_err(|error| Failure::of("the engine could not start", &error))?;

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
-    Capabilities, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
-    Progress, Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
+    Program, Progress, Result, Runtime, RuntimeError, State, Status,
 };
 
 const RECORD: &str = "container.json";
@@ -264,6 +264,12 @@ impl Runtime for Sandbox {
         };
         let all: Vec<&str> = text.lines().collect();
         Ok(all[all.len().saturating_sub(lines)..].join("\n"))
+    }
+
+    async fn channel(&self, _: &ContainerId, _: &Program) -> Result<Box<dyn Channel>> {
+        Err(RuntimeError::Unsupported(
+            "the sandbox has no channel and needs none: sockets of the host are mounted".to_owned(),
+        ))
     }
 
     async fn build_image(&self, _: &ImageSource, _: Progress<'_>) -> Result<String> {

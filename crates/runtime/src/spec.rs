@@ -114,6 +114,14 @@ pub struct Init {
     pub env: BTreeMap<String, String>,
 }
 
+/// Something to run in a container beside PID 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Variables of PID 1 whose values it does not get: others could read them from it.
+    pub without: Vec<String>,
+}
+
 /// How far a container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {

@@ -1,4 +1,5 @@
-//! The relay: the door of each container, a unix socket in a directory that only it sees.
+//! The relay: the door of each container, a unix socket in a directory that only it sees, or another
+//! stream of bytes that the runtime keeps open to it.
 //!
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
@@ -12,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use oubliette_engine::{Doors, Engine, Incoming};
+use oubliette_engine::{Doors, Engine, Incoming, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 const SOCKET: &str = "relay.sock";
@@ -37,8 +38,16 @@ const PENALTY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Relay {
     engine: Engine,
-    open: Mutex<HashMap<ContainerId, CancellationToken>>,
+    open: Mutex<HashMap<ContainerId, Door>>,
     closing: CancellationToken,
+}
+
+/// The bounds of one container's connections.
+#[derive(Debug, Clone)]
+struct Door {
+    closed: CancellationToken,
+    places: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
 }
 
 impl Relay {
@@ -57,23 +66,40 @@ pub struct Doorkeeper(pub Arc<Relay>);
 
 #[async_trait]
 impl Doors for Doorkeeper {
-    async fn open(&self, container: &ContainerId, directory: &Path) -> io::Result<()> {
+    async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> io::Result<()> {
         let relay = &self.0;
         let mut open = relay.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.contains_key(container) {
             return Ok(());
         }
-        let listener = bind(directory)?;
-        let closed = relay.closing.child_token();
-        open.insert(container.clone(), closed.clone());
-        tokio::spawn(admit(relay.clone(), container.clone(), listener, closed));
+        let listener = directory.map(bind).transpose()?;
+        let door = Door {
+            closed: relay.closing.child_token(),
+            places: Arc::new(Semaphore::new(CONNECTIONS)),
+            strangers: Arc::new(Semaphore::new(STRANGERS)),
+        };
+        open.insert(container.clone(), door.clone());
+        if let Some(listener) = listener {
+            tokio::spawn(accept(relay.clone(), container.clone(), listener, door));
+        }
         Ok(())
+    }
+
+    fn admit(&self, container: &ContainerId, connection: Box<dyn Stream>) {
+        let open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let door = open.get(container).cloned();
+        drop(open);
+        if let Some(door) = door
+            && let Ok(place) = door.places.clone().try_acquire_owned()
+        {
+            admit(&self.0, container, door, place, connection);
+        }
     }
 
     fn close(&self, container: &ContainerId) {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(closed) = open.remove(container) {
-            closed.cancel();
+        if let Some(door) = open.remove(container) {
+            door.closed.cancel();
         }
     }
 }
@@ -128,37 +154,40 @@ fn short(directory: &Path) -> io::Result<Short> {
     })
 }
 
-async fn admit(
-    relay: Arc<Relay>,
-    container: ContainerId,
-    listener: UnixListener,
-    closed: CancellationToken,
-) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+async fn accept(relay: Arc<Relay>, container: ContainerId, listener: UnixListener, door: Door) {
     loop {
         let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
-            () = closed.cancelled() => return,
+            place = door.places.clone().acquire_owned() => place,
+            () = door.closed.cancelled() => return,
         };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = closed.cancelled() => return,
+            () = door.closed.cancelled() => return,
         };
-        let Ok((stream, _)) = accepted else {
+        let (Ok(place), Ok((stream, _))) = (place, accepted) else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
-        let strangers = strangers.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            tokio::select! {
-                () = receive(&relay.engine, &container, &strangers, stream) => {}
-                () = closed.cancelled() => {}
-            }
-        });
+        admit(&relay, &container, door.clone(), place, Box::new(stream));
     }
+}
+
+/// Serves a connection until it ends or the door closes.
+fn admit(
+    relay: &Arc<Relay>,
+    container: &ContainerId,
+    door: Door,
+    place: OwnedSemaphorePermit,
+    connection: Box<dyn Stream>,
+) {
+    let (relay, container) = (relay.clone(), container.clone());
+    tokio::spawn(async move {
+        let _place = place;
+        tokio::select! {
+            () = receive(&relay.engine, &container, &door.strangers, connection) => {}
+            () = door.closed.cancelled() => {}
+        }
+    });
 }
 
 /// Hears who is there and leads it on.
@@ -166,19 +195,18 @@ async fn receive(
     engine: &Engine,
     container: &ContainerId,
     strangers: &Semaphore,
-    mut stream: UnixStream,
+    mut stream: Box<dyn Stream>,
 ) {
     let Ok(stranger) = strangers.acquire().await else {
         return;
     };
-    let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut stream)).await;
+    let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut *stream)).await;
     let Ok(Some((message, rest))) = introduced else {
         return;
     };
     let refusal = match message.method.as_deref() {
         Some(methods::SUPERVISE) => match message.params::<Supervise>() {
             Ok(hello) => {
-                let stream = Box::new(stream);
                 let genuine = engine.knows(container, &hello).await;
                 if !matches!(genuine, Ok(true)) {
                     tracing::warn!(%container, "a supervisor showed a wrong key");
@@ -195,7 +223,7 @@ async fn receive(
             Ok(opened) => {
                 let incoming = Incoming {
                     from: opened.from,
-                    stream: Box::new(stream),
+                    stream,
                     rest,
                 };
                 engine.deliver_stream(&opened.stream_id, incoming);
@@ -211,7 +239,7 @@ async fn receive(
 }
 
 /// The first line, and what came after it. Anything that is not one is answered and ends it.
-async fn introduction(stream: &mut UnixStream) -> Option<(Message, Vec<u8>)> {
+async fn introduction(stream: &mut dyn Stream) -> Option<(Message, Vec<u8>)> {
     let mut lines = Lines::new(LONGEST);
     let mut chunk = [0; 4096];
     loop {

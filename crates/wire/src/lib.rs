@@ -3,6 +3,7 @@
 //! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
+pub mod carry;
 mod lines;
 mod message;
 mod supervise;

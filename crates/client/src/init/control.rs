@@ -12,23 +12,23 @@ use oubliette_wire::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::sync::futures::Notified;
 
 use super::process::{Process, StartFault};
 use super::table::{self, Table};
+use super::way::{Connection, Way};
 use super::{Settings, streams};
 
 #[derive(Debug)]
 pub(super) struct Control<'a> {
-    settings: &'a Settings,
+    way: &'a Way,
     table: &'a Rc<Table>,
 }
 
 impl Control<'_> {
     /// Serves one connection to its end. An error means that it never came to be.
-    pub(super) async fn serve(settings: &Settings, table: &Rc<Table>) -> io::Result<()> {
-        let mut connection = UnixStream::connect(&settings.socket).await?;
+    pub(super) async fn serve(settings: &Settings, way: &Way, table: &Rc<Table>) -> io::Result<()> {
+        let mut connection = way.dial().await?;
         let supervise = Supervise {
             container_id: settings.container_id.clone(),
             container_key: settings.container_key.clone(),
@@ -45,16 +45,16 @@ impl Control<'_> {
             .into_iter()
             .filter_map(|report| report.exited);
         let told = told.map(|exited| exited.process_id).collect();
-        match (Control { settings, table }).answer(connection, told).await {
+        match (Control { way, table }).answer(connection, told).await {
             true => Ok(()),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
 
     /// Whether the server greeted us.
-    async fn answer(&self, mut connection: UnixStream, mut told: Vec<String>) -> bool {
+    async fn answer(&self, connection: Box<dyn Connection>, mut told: Vec<String>) -> bool {
         let mut greeted = false;
-        let (mut reader, mut writer) = connection.split();
+        let (mut reader, mut writer) = tokio::io::split(connection);
         let mut lines = Lines::default();
         let mut chunk = vec![0; 8 << 10];
         loop {
@@ -201,8 +201,8 @@ impl Control<'_> {
     }
 
     fn open(&self, process: Rc<Process>, asked: OpenStream) {
-        let socket = self.settings.socket.clone();
-        tokio::task::spawn_local(async move { streams::carry(&socket, process, asked).await });
+        let way = self.way.clone();
+        tokio::task::spawn_local(async move { streams::carry(&way, process, asked).await });
     }
 }
 

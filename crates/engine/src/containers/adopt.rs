@@ -99,11 +99,8 @@ impl Engine {
             return self.discard_in_turn(&status.id).await;
         }
         if status.state == State::Running {
-            let directory = self.relay_dir(&status.id)?;
-            self.containers()
-                .doors()?
-                .open(&status.id, &directory)
-                .await?;
+            self.open_door(&status.id).await?;
+            self.keep_channel(&status.id).await?;
             drop(self.containers().using(&status.id));
             tracing::info!(container = %status.id, "adopted");
         }

@@ -11,7 +11,9 @@ use super::Place;
 use crate::workspaces::path_in_container;
 use crate::{Engine, EngineError, Result};
 
-const CLIENT: &str = "/usr/local/bin/oubliette-client";
+/// Where PID 1 finds its key.
+pub(super) const KEY: &str = "OUBLIETTE_CONTAINER_KEY";
+pub(super) const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 /// A container to be made.
 #[derive(Debug)]
@@ -56,10 +58,12 @@ impl Engine {
                 None => EngineError::project_not_found(project.id),
             });
         }
-        let directory = self.relay_dir(&id)?;
-        self.containers().doors()?.open(&id, &directory).await?;
-        // Read-only: a socket can be connected to, and nobody can put another in its place.
-        mounts.push(mount(directory, "/mcp", true));
+        self.open_door(&id).await?;
+        let mounted = self.mounts_sockets().await?;
+        if mounted {
+            // Read-only: a socket can be connected to, and nobody can put another in its place.
+            mounts.push(mount(self.relay_dir(&id)?, "/mcp", true));
+        }
         for path in &settings.containers.read_only_paths {
             let inside = path.clone();
             mounts.push(Mount {
@@ -78,13 +82,13 @@ impl Engine {
             .get(&kind)
             .cloned()
             .unwrap_or_default();
-        let env = BTreeMap::from([
+        let mut env = BTreeMap::from([
             ("OUBLIETTE_CONTAINER_ID".to_owned(), id.to_string()),
-            (
-                "OUBLIETTE_CONTAINER_KEY".to_owned(),
-                key.reveal().to_owned(),
-            ),
+            (KEY.to_owned(), key.reveal().to_owned()),
         ]);
+        if !mounted {
+            env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
+        }
         Ok(ContainerSpec {
             id,
             project: project.id.to_string(),

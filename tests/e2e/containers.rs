@@ -421,7 +421,7 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
 
 #[tokio::test]
 async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret() {
-    for runtime in runtimes() {
+    for runtime in mounted() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let made = json!({ "name": "one", "disk_mb": 16 });

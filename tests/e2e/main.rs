@@ -15,5 +15,6 @@ mod leftovers;
 mod mcp_sessions;
 mod permission;
 mod projects;
+mod races;
 mod shutdown;
 mod surface;

@@ -132,7 +132,7 @@ impl Engine {
     async fn make_workspace_inside(&self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
         let stored = self.store().get(project).await?;
         let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
-        let (container, ..) = self.ensure_container(&stored).await?;
+        let (container, link, _) = self.ensure_container(&stored).await?;
         let draft = self.files().draft();
         let script = "[ -d /workspace/.git ] || exec mkdir \"$1\"\n\
                       git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
@@ -144,7 +144,7 @@ impl Engine {
             format!("/workspaces/{}", draft.name()),
             format!("oubliette/{id}"),
         ]);
-        let finished = self.run_inside(&container, words.collect()).await?;
+        let finished = self.run_inside(&container, link, words.collect()).await?;
         if let Some(said) = finished {
             self.files().discard_draft(project, &draft).await?;
             return Err(EngineError::Failed(format!(

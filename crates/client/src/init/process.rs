@@ -124,6 +124,10 @@ impl Process {
         self.told.notify_waiters();
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
     /// How it ended, once all it wrote until then is here.
     pub(super) fn exited(&self) -> Option<Exited> {
         let ended = self.ended.get()?;

@@ -1,6 +1,6 @@
 //! The processes the supervisor looks after.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,6 +21,8 @@ pub(super) struct Table {
     spools: PathBuf,
     pub(super) boot_id: String,
     processes: RefCell<BTreeMap<String, Rc<Process>>>,
+    /// The container is being stopped.
+    closed: Cell<bool>,
     /// Told whenever a process has ended.
     pub(super) ended: Notify,
 }
@@ -32,6 +34,7 @@ impl Table {
             spools: spools.to_owned(),
             boot_id: boot_id.to_owned(),
             processes: RefCell::default(),
+            closed: Cell::new(false),
             ended: Notify::new(),
         }
     }
@@ -40,6 +43,12 @@ impl Table {
     pub(super) fn start(&self, start: &Start) -> Result<Rc<Process>, StartFault> {
         if let Some(process) = self.get(&start.process_id) {
             return Ok(process);
+        }
+        if self.closed.get() {
+            return Err(StartFault {
+                kind: FaultKind::Stopping,
+                why: "the container is being stopped".to_owned(),
+            });
         }
         if self.processes.borrow().len() >= MOST {
             let why = format!("{MOST} processes are looked after already");
@@ -53,6 +62,11 @@ impl Table {
             .borrow_mut()
             .insert(start.process_id.clone(), process.clone());
         Ok(process)
+    }
+
+    /// Starts no more processes.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
     }
 
     pub(super) fn get(&self, id: &str) -> Option<Rc<Process>> {

@@ -308,6 +308,7 @@ impl Engine {
         if let Ok(runtime) = self.containers().runtime().await {
             runtime.remove(&id).await?;
         }
+        self.containers().unlink(&id);
         if let Ok(doors) = self.containers().doors() {
             doors.close(&id);
         }

@@ -26,6 +26,8 @@ const MOST_EXITS: usize = 8192;
 /// Why a request to a supervisor failed.
 #[derive(Debug)]
 pub(crate) enum LinkError {
+    /// The connection was gone before anything was said on it.
+    Unsaid,
     /// The connection is gone; the supervisor will be back, or the container has ended.
     Lost,
     /// The supervisor said no.
@@ -43,6 +45,7 @@ pub struct Link {
     next: AtomicU64,
     exits: watch::Sender<HashMap<String, Exited>>,
     lost: Arc<Flag>,
+    ended: Flag,
 }
 
 impl Link {
@@ -71,6 +74,7 @@ impl Link {
             next: AtomicU64::new(1),
             exits: exits.clone(),
             lost: lost.clone(),
+            ended: Flag::default(),
         };
         let given_up = lost.clone();
         let serving = async move {
@@ -136,11 +140,24 @@ impl Link {
         self.lost.raised().await;
     }
 
+    /// Notes that the container has ended, so that nobody waits for its supervisor.
+    pub(crate) fn end(&self) {
+        self.ended.raise();
+        self.lose();
+    }
+
+    pub(crate) async fn ended(&self) {
+        self.ended.raised().await;
+    }
+
     pub(crate) async fn ask(
         &self,
         method: &str,
         params: &impl Serialize,
     ) -> Result<Value, LinkError> {
+        if !self.is_open() {
+            return Err(LinkError::Unsaid);
+        }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, reply) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);

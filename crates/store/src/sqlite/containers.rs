@@ -6,9 +6,10 @@ use oubliette_model::{KeyHash, ProjectId};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::Sqlite;
+use super::audit::append;
 use super::convert::{Columns, time};
 use super::projects::is_ready;
-use crate::{Container, Containers, Exec, Result};
+use crate::{AuditEntry, Container, Containers, Exec, Result};
 
 fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
     Ok(Container {
@@ -82,9 +83,10 @@ impl Containers for Sqlite {
         .await
     }
 
-    async fn begin_exec(&self, new: &Exec) -> Result<Option<Exec>> {
+    async fn begin_exec(&self, new: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>> {
         let new = new.clone();
         self.write(move |connection| {
+            append(connection, audit)?;
             let known = connection
                 .query_row(
                     "select project_id, exec_id, boot_id, started_at, result from execs
@@ -106,6 +108,18 @@ impl Containers for Sqlite {
                 )?;
             }
             Ok(known)
+        })
+        .await
+    }
+
+    async fn forget_exec(&self, project: ProjectId, exec_id: &str) -> Result<()> {
+        let exec_id = exec_id.to_owned();
+        self.write(move |connection| {
+            connection.execute(
+                "delete from execs where project_id = ?1 and exec_id = ?2 and result is null",
+                params![project.to_string(), exec_id],
+            )?;
+            Ok(())
         })
         .await
     }

@@ -325,44 +325,6 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
 }
 
 #[tokio::test]
-async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
-    use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixStream;
-    for runtime in runtimes() {
-        let server = server_with(&runtime, "").await;
-        let admin = server.admin();
-        let id = admin.project("one").await;
-        exec(&admin, &id, json!("true")).await;
-        let socket = server
-            .home()
-            .join("run/c")
-            .join(id.replace('-', ""))
-            .join("relay.sock");
-        let ask = |line: &str| {
-            let mut stream = UnixStream::connect(&socket).unwrap();
-            stream.write_all(line.as_bytes()).unwrap();
-            let mut reply = String::new();
-            BufReader::new(stream).read_line(&mut reply).unwrap();
-            reply
-        };
-        assert!(ask("garbage\n").contains("-32700"));
-        assert!(ask("{\"id\":1,\"method\":\"fly\"}\n").contains("-32601"));
-        let wrong = format!(
-            "{{\"id\":0,\"method\":\"supervise\",\"params\":{{\"container_id\":\"{}\",\
-             \"container_key\":\"oub_wrong\",\"boot_id\":\"x\"}}}}\n",
-            id.replace('-', "")
-        );
-        assert_eq!(ask(&wrong), "", "a wrong key is shown the door");
-        let half = UnixStream::connect(&socket).unwrap();
-        assert_eq!(
-            exec(&admin, &id, json!("echo fine")).await["stdout"],
-            "fine\n"
-        );
-        drop(half);
-    }
-}
-
-#[tokio::test]
 async fn without_a_runtime_the_error_says_so_and_projects_work() {
     let server = server_with("none", "").await;
     let admin = server.admin();

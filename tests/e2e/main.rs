@@ -10,6 +10,7 @@ mod containers;
 mod crashes;
 mod cut_short;
 mod data_directory;
+mod door;
 mod keys;
 mod leftovers;
 mod mcp_sessions;

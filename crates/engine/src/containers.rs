@@ -172,7 +172,7 @@ impl Containers {
             .filter(|report| report.exited.is_none())
             .map(|report| report.process_id.clone())
             .collect();
-        let (link, serving) = Link::open(hello, stream, rest);
+        let (link, serving) = Link::open(id.clone(), hello, stream, rest);
         let link = Arc::new(link);
         tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
         self.link_of(id).send_replace(Some(link.clone()));
@@ -202,8 +202,8 @@ impl Containers {
         let _ = tokio::time::timeout(JOINABLE, all).await;
     }
 
-    pub(crate) fn deliver(&self, stream_id: &str, incoming: Incoming) {
-        self.streams.deliver(stream_id, incoming);
+    pub(crate) fn deliver(&self, container: &ContainerId, stream_id: &str, incoming: Incoming) {
+        self.streams.deliver(container, stream_id, incoming);
     }
 
     /// Notes that a container is in use until the guard is dropped.

@@ -26,10 +26,11 @@ impl<'a> Captured<'a> {
     pub(super) fn expect(
         &mut self,
         containers: &'a Containers,
+        link: &Link,
         process_id: &str,
         kind: StreamKind,
     ) -> OpenStream {
-        let expected = containers.streams.expect();
+        let expected = containers.streams.expect(link.container());
         let stream_id = expected.id.clone();
         self.expected = Some(expected);
         OpenStream {
@@ -49,14 +50,14 @@ impl<'a> Captured<'a> {
     }
 }
 
-async fn open(
+pub(super) async fn open(
     containers: &Containers,
     link: &Link,
     process_id: &str,
     kind: StreamKind,
     from: u64,
 ) -> Result<Incoming, Trouble> {
-    let expected = containers.streams.expect();
+    let expected = containers.streams.expect(link.container());
     let asked = OpenStream {
         stream_id: expected.id.clone(),
         process_id: process_id.to_owned(),

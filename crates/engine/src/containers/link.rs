@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Exited, Fault, FaultKind, Lines, Message, RpcError, Supervise, Supervised, codes, methods,
 };
@@ -22,6 +23,8 @@ const LONGEST: usize = 4 << 20;
 const WAITING: usize = 256;
 /// More than a supervisor looks after.
 const MOST_EXITS: usize = 8192;
+/// Longer than any name that is given to a process.
+const LONGEST_NAME: usize = 256;
 
 /// Why a request to a supervisor failed.
 #[derive(Debug)]
@@ -39,6 +42,7 @@ type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>>
 /// A live connection to a supervisor.
 #[derive(Debug)]
 pub struct Link {
+    container: ContainerId,
     boot_id: String,
     requests: mpsc::Sender<Vec<u8>>,
     waiting: Waiting,
@@ -52,6 +56,7 @@ impl Link {
     /// Makes a link of a connection on which the supervisor has introduced itself; the future
     /// serves it to its end.
     pub(super) fn open(
+        container: ContainerId,
         hello: Supervise,
         mut stream: Box<dyn Stream>,
         rest: Vec<u8>,
@@ -68,6 +73,7 @@ impl Link {
             .collect();
         let exits = watch::Sender::new(known);
         let link = Self {
+            container,
             boot_id: hello.boot_id,
             requests,
             waiting: waiting.clone(),
@@ -120,6 +126,10 @@ impl Link {
             lock(&waiting).clear();
         };
         (link, serving)
+    }
+
+    pub(crate) fn container(&self) -> &ContainerId {
+        &self.container
     }
 
     /// One life of the container: another one means that every process of before is gone.
@@ -236,7 +246,7 @@ fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Ex
     if message.method.as_deref() == Some(methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
             exits.send_if_modified(|exits| {
-                let room = exits.len() < MOST_EXITS;
+                let room = exits.len() < MOST_EXITS && exited.process_id.len() <= LONGEST_NAME;
                 if room {
                     exits.insert(exited.process_id.clone(), exited);
                 }

@@ -107,8 +107,8 @@ pub(crate) async fn run(
             } else {
                 // The streams come with the start, which saves a round trip.
                 let streams = vec![
-                    stdout.expect(containers, id, StreamKind::Stdout),
-                    stderr.expect(containers, id, StreamKind::Stderr),
+                    stdout.expect(containers, &link, id, StreamKind::Stdout),
+                    stderr.expect(containers, &link, id, StreamKind::Stderr),
                 ];
                 if let Some(refused) = begin(&link, command, streams, &mut is_said).await? {
                     return Ok(Round::Refused(refused));

@@ -255,7 +255,7 @@ async fn what_a_command_leaves_in_its_workspace_leads_nowhere() {
         std::fs::write(outside.path().join("precious"), "x").unwrap();
         let leave = format!(
             "ln -s {out} out; ln -s / root; ln -s ../../../admin.token token; \
-             ln -s {out} /workspaces/way; ln -s {out}/precious /root/.profile; \
+             ln -s {out} /workspaces/way; ln -s {out}/precious ~/.profile; \
              ln /mcp/relay.sock sock; ln /usr/local/bin/oubliette-client client; \
              cp /bin/busybox setuid 2>/dev/null || cp /bin/sh setuid; chmod 6755 setuid; \
              mkdir -p locked/d; chmod 000 locked/d locked; cat token",

@@ -11,6 +11,7 @@ mod crashes;
 mod cut_short;
 mod data_directory;
 mod door;
+mod engine_faults;
 mod hostile_commands;
 mod keys;
 mod leftovers;

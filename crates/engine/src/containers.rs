@@ -67,7 +67,7 @@ pub type Choice = Result<Arc<dyn Runtime>, String>;
 #[derive(Debug)]
 pub(crate) struct Containers {
     /// None until it is chosen, which takes a while: it is tried out.
-    runtime: watch::Receiver<Option<Choice>>,
+    runtime: watch::Sender<Option<Choice>>,
     doors: Mutex<Option<Arc<dyn Doors>>>,
     links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<Link>>>>>,
     streams: Streams,
@@ -91,9 +91,9 @@ struct Use {
 }
 
 impl Containers {
-    pub(crate) fn new(runtime: watch::Receiver<Option<Choice>>) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            runtime,
+            runtime: watch::Sender::new(None),
             doors: Mutex::default(),
             links: Mutex::default(),
             streams: Streams::default(),
@@ -104,13 +104,34 @@ impl Containers {
         }
     }
 
+    pub(crate) fn set_runtime(&self, choice: Choice) {
+        self.runtime.send_replace(Some(choice));
+    }
+
     /// What makes containers here, once that is known.
     pub(crate) async fn runtime(&self) -> Result<Arc<dyn Runtime>> {
-        let mut runtime = self.runtime.clone();
+        let mut runtime = self.runtime.subscribe();
         let chosen = runtime.wait_for(Option::is_some).await;
         match chosen.as_deref() {
             Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
             Ok(Some(Err(why))) => Err(EngineError::Failed(why.clone())),
+            _ => Err(EngineError::fault("no runtime was chosen")),
+        }
+    }
+
+    /// What is known of the runtime; false while nothing is.
+    pub(crate) fn is_runtime(&self, what: impl Fn(&Choice) -> bool) -> bool {
+        self.runtime.borrow().as_ref().is_some_and(what)
+    }
+
+    /// The same, as soon as there is one.
+    async fn any_runtime(&self) -> Result<Arc<dyn Runtime>> {
+        let mut runtime = self.runtime.subscribe();
+        let chosen = runtime
+            .wait_for(|chosen| matches!(chosen, Some(Ok(_))))
+            .await;
+        match chosen.as_deref() {
+            Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
             _ => Err(EngineError::fault("no runtime was chosen")),
         }
     }
@@ -246,9 +267,9 @@ impl Containers {
                 () = tokio::time::sleep_until(until) => return Err(unreachable_container()),
                 () = tokio::time::sleep(LOOK) => {}
             }
-            // One that ended by itself tells nobody.
-            let found = self.runtime().await?.inspect(id).await?;
-            if found.is_none_or(|status| status.state != State::Running) {
+            // One that ended by itself tells nobody; a runtime that does not answer says nothing.
+            let found = self.runtime().await?.inspect(id).await;
+            if found.is_ok_and(|found| found.is_none_or(|it| it.state != State::Running)) {
                 return Err(ended_meanwhile());
             }
         }

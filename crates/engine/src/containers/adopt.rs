@@ -3,10 +3,14 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use oubliette_runtime::{ContainerId, Runtime, State, Status};
 
 use crate::{Doors, Engine, Result};
+
+/// Before a runtime is asked again that did not answer.
+const AGAIN: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Lets containers in, and settles what a server before this one left running.
@@ -19,12 +23,7 @@ impl Engine {
         let engine = self.clone();
         self.spawn(async move {
             tokio::select! {
-                adopted = engine.adopt() => {
-                    if let Err(error) = adopted {
-                        tracing::warn!(%error, "containers could not be adopted");
-                    }
-                    engine.stop_idle_ones().await;
-                }
+                () = engine.adopt_all() => engine.stop_idle_ones().await,
                 () = engine.stopping() => {}
             }
         });
@@ -49,9 +48,17 @@ impl Engine {
             .collect()
     }
 
+    /// Adopts as soon as there is a runtime that answers.
+    async fn adopt_all(&self) {
+        while let Err(error) = self.adopt().await {
+            tracing::warn!(%error, "containers could not be adopted yet");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
     /// Opens the doors of containers that run, and removes those that belong to no project.
     async fn adopt(&self) -> Result<()> {
-        let runtime = self.containers().runtime().await?;
+        let runtime = self.containers().any_runtime().await?;
         for status in runtime.list().await? {
             // One container that cannot be settled must not keep the others from it.
             if let Err(error) = self.adopt_one(&*runtime, &status).await {

@@ -12,6 +12,7 @@ mod cut_short;
 mod data_directory;
 mod door;
 mod engine_faults;
+mod full_disk;
 mod hostile_commands;
 mod keys;
 mod leftovers;

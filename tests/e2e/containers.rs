@@ -370,3 +370,46 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_named_command_that_goes_on_alone_keeps_its_container_running() {
+    for runtime in runtimes().into_iter().take(1) {
+        let mut server = server_with(&runtime, "[containers]\nidle_seconds = 1\n").await;
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let call = |name: &str| {
+            json!({
+                "project_id": id, "exec_id": name, "timeout_seconds": 60,
+                "command": format!("touch {name}; sleep 4; echo {name} is done"),
+            })
+        };
+        // One whose caller leaves, and one whose server dies.
+        for name in ["left", "killed"] {
+            let (caller, call) = (server.admin(), call(name));
+            let calling = tokio::spawn(async move {
+                let request = json!({ "name": "container_exec", "arguments": call });
+                caller.try_send("tools/call", request).await
+            });
+            let begun = server.workspace(&id).join(name);
+            let begun = support::eventually(Duration::from_secs(20), async || begun.exists());
+            assert!(begun.await);
+            if name == "killed" {
+                server.kill();
+                server.start_again();
+            }
+            calling.abort();
+        }
+        // Long after the container would have been stopped as idle.
+        let alive = Instant::now() + Duration::from_millis(3500);
+        let stopped = support::eventually(Duration::from_millis(3500), async || {
+            let logs = json!({ "project_id": id });
+            let logs = server.admin().call("container_logs", logs).await;
+            logs.ok()["status"] == "stopped" && Instant::now() < alive
+        });
+        assert!(!stopped.await, "the container was stopped under a command");
+        for name in ["left", "killed"] {
+            let joined = server.admin().call("container_exec", call(name)).await;
+            assert_eq!(joined.ok()["stdout"], format!("{name} is done\n"));
+        }
+    }
+}

@@ -73,11 +73,12 @@ impl Table {
         self.processes.borrow().get(id).cloned()
     }
 
+    /// The process that has this number now; those that have ended had it before.
     pub(super) fn by_pid(&self, pid: u32) -> Option<Rc<Process>> {
         self.processes
             .borrow()
             .values()
-            .find(|process| process.pid == pid)
+            .find(|process| process.pid == pid && !process.has_ended())
             .cloned()
     }
 
@@ -106,12 +107,16 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
     let Some(pid) = pid else { return };
     if !tree {
-        if process.exited().is_none() {
+        if !process.has_ended() {
             let _ = kill_process(pid, signal);
         }
         return;
     }
-    let _ = kill_process_group(pid, signal);
+    // The number of a group is not given away while there is somebody in it; but once all have
+    // left, it may be another's.
+    if !process.has_ended() || Seen::of(pid.as_raw_nonzero().get()).is_none() {
+        let _ = kill_process_group(pid, signal);
+    }
     // A process may start another while the others are found, so what must die is looked for until
     // there is nothing left.
     let rounds = if signal == Signal::KILL {
@@ -142,7 +147,7 @@ fn members(process: &Process) -> Vec<Pid> {
         .filter(|seen| seen.bears(&mark))
         .map(|s| s.pid)
         .collect();
-    if process.exited().is_none() {
+    if !process.has_ended() {
         found.push(root);
     }
     let mut next = 0;

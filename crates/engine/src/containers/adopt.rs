@@ -9,8 +9,9 @@ use oubliette_runtime::{ContainerId, Runtime, State, Status};
 
 use crate::{Doors, Engine, Result};
 
-/// Before a runtime is asked again that did not answer.
-const AGAIN: Duration = Duration::from_secs(5);
+/// How soon, and how seldom in the end, a runtime is asked again that did not answer.
+const SOON: Duration = Duration::from_secs(2);
+const SELDOM: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Lets containers in, and settles what a server before this one left running.
@@ -50,9 +51,11 @@ impl Engine {
 
     /// Adopts as soon as there is a runtime that answers.
     async fn adopt_all(&self) {
+        let mut pause = SOON;
         while let Err(error) = self.adopt().await {
             tracing::warn!(%error, "containers could not be adopted yet");
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SELDOM);
         }
     }
 

@@ -12,6 +12,7 @@
 mod binary;
 mod chance;
 pub mod clients;
+mod engine;
 mod legacy;
 mod modern;
 pub mod process;
@@ -23,13 +24,14 @@ mod traces;
 
 pub use binary::{binary, cli};
 pub use chance::Chance;
+pub use engine::{Engine, Mood};
 pub use legacy::Legacy;
 pub use modern::Modern;
 pub use pty::Pty;
 pub use reply::Reply;
-pub use runtimes::{runtime_name, runtimes, server_with};
+pub use runtimes::{docker_options, runtime_name, runtimes, server_with};
 pub use server::{Server, ServerOptions};
-pub use traces::Traces;
+pub use traces::{Traces, kill_containers};
 
 use std::sync::Once;
 use std::time::{Duration, Instant};

@@ -134,10 +134,10 @@ impl Engine {
     /// The same where an agent may have been: there, git runs only in the container.
     async fn make_workspace_inside(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
         let default = WorkspaceId::default_one();
-        let (container, ..) = self.ensure_container(project, &default).await?;
+        let (container, link, _) = self.ensure_container(project, &default).await?;
         let draft = self.files().draft();
-        let directory = format!("/workspaces/{}", draft.name());
-        let finished = self.run_inside(&container, cloning(&directory, id)).await?;
+        let words = cloning(&format!("/workspaces/{}", draft.name()), id);
+        let finished = self.run_inside(&container, link, words).await?;
         self.accept_draft(project.id, id, &draft, finished).await
     }
 
@@ -163,8 +163,8 @@ impl Engine {
             users_of: Some(default.container()),
         };
         let made = async {
-            self.bring_up(plan).await?;
-            self.run_inside(&container, cloning("/workspaces/new", id))
+            let link = self.bring_up(plan).await?;
+            self.run_inside(&container, link, cloning("/workspaces/new", id))
                 .await
         };
         let made = made.await;

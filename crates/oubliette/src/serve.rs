@@ -54,6 +54,7 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let first = ensure_admin(home, &*store).await?;
     let (name, directory) = (config.runtime.clone(), home.path().to_owned());
     let docker = config.docker.clone();
+    let (again, there, still) = (name.clone(), directory.clone(), docker.clone());
     let runtime = async move { containers::choose(&name, &directory, &docker).await };
     let engine = Engine::start(store, config.settings(home.path()), runtime)
         .await
@@ -78,6 +79,8 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let closing = CancellationToken::new();
     let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
     engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+    let looking = containers::keep_looking(engine.clone(), again, there, still);
+    tokio::spawn(closing.clone().run_until_cancelled_owned(looking));
     let app = oubliette_server::app(&engine, &config.server, &config.mcp);
     oubliette_server::serve(listener, app, &config.server, shutdown).await;
     home.withdraw();

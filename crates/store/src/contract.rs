@@ -57,6 +57,7 @@ cases![
     workspaces::workspaces_belong_to_their_project,
     containers::containers_go_with_their_project,
     containers::a_named_command_begins_once_and_remembers_its_result,
+    containers::asking_for_a_named_command_is_in_the_audit_log,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

@@ -11,15 +11,15 @@ mod voice;
 
 use std::time::{Duration, Instant};
 
-use oubliette_model::{ProjectId, WorkspaceId, quoted};
-use oubliette_runtime::{ContainerId, State};
+use oubliette_model::{ProjectId, WorkspaceId};
+use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use oubliette_wire::{Ended, FaultKind, Start, methods};
 
 use super::exec::{self, Output, Params, exec_name};
-use super::link::LinkError;
-use super::process::Command;
-use super::{Containers, DIALOGUE, Place};
+use super::link::{Link, LinkError};
+use super::process::{Command, Failed};
+use super::{Containers, DIALOGUE, Place, ended_meanwhile};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 pub(super) use attendance::Dialogues;
@@ -44,6 +44,15 @@ struct Partner<'a> {
     /// Its name at the supervisor and in the store.
     process_id: String,
     name: String,
+}
+
+/// What came of a start.
+#[derive(Debug)]
+enum Begun {
+    Runs,
+    Ended(Box<Output>),
+    /// The container ended before the command reached it.
+    Unsaid,
 }
 
 /// What a call can tell.
@@ -83,9 +92,16 @@ pub(super) async fn step(
         let id = partner.process_id.clone();
         let ready = exec::prepare(engine, project, params, id, call).await?;
         partner.workspace = ready.workspace.clone();
-        partner.container = ready.container.clone();
-        if let Some(ended) = partner.begin(&ready.command, &step).await? {
-            return Ok(ended);
+        partner.container = Place::of(project, &partner.workspace).container();
+        let mut attempts = exec::ATTEMPTS;
+        loop {
+            let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
+            match partner.begin(&link, &ready.command, &step, call).await? {
+                Begun::Runs => break,
+                Begun::Ended(output) => return Ok(*output),
+                Begun::Unsaid if attempts > 1 => attempts -= 1,
+                Begun::Unsaid => return Err(Failed::Unsaid.into()),
+            }
         }
         step.size = None;
     }
@@ -118,17 +134,18 @@ impl Partner<'_> {
         self.engine.containers()
     }
 
-    /// Starts the command, or finds that it runs; its result if it has ended already.
-    async fn begin(&self, command: &Command, step: &Step) -> Result<Option<Output>> {
-        let link = self.containers().link(&self.container, PATIENCE).await?;
-        let ended = exec::join(
-            self.engine,
-            self.project_id,
-            &self.process_id,
-            link.boot_id(),
-        );
+    /// Starts the command, or finds that it runs or has ended.
+    async fn begin(
+        &self,
+        link: &Link,
+        command: &Command,
+        step: &Step,
+        call: &Call,
+    ) -> Result<Begun> {
+        let (project, name) = (self.project_id, &self.process_id);
+        let ended = exec::join(self.engine, project, name, link.boot_id(), call);
         if let Some(ended) = ended.await? {
-            return Ok(Some(ended));
+            return Ok(Begun::Ended(Box::new(ended)));
         }
         let mut env = command.env.clone();
         if step.size.is_some() {
@@ -147,7 +164,7 @@ impl Partner<'_> {
         };
         self.engine.attend(self, link.boot_id())?;
         let (code, why) = match link.ask(methods::START, &start).await {
-            Ok(_) => return Ok(None),
+            Ok(_) => return Ok(Begun::Runs),
             Err(LinkError::Told {
                 kind: FaultKind::NotFound,
                 why,
@@ -156,8 +173,19 @@ impl Partner<'_> {
                 kind: FaultKind::Denied,
                 why,
             }) => (126, why),
+            // It did not begin, so nobody must be told that its outcome is unknown.
+            Err(
+                LinkError::Unsaid
+                | LinkError::Told {
+                    kind: FaultKind::Stopping,
+                    ..
+                },
+            ) => {
+                self.give_up().await?;
+                return Ok(Begun::Unsaid);
+            }
             Err(LinkError::Told { why, .. }) => {
-                self.containers().dialogues.finish(self);
+                self.give_up().await?;
                 return Err(EngineError::Failed(why));
             }
             Err(LinkError::Lost) => return Err(super::unreachable_container()),
@@ -169,39 +197,39 @@ impl Partner<'_> {
         let mut output = self.output(step, heard, Instant::now());
         output.stderr = step.encode(format!("{why}\n").as_bytes());
         self.remember(&output).await?;
-        Ok(Some(output))
+        Ok(Begun::Ended(Box::new(output)))
+    }
+
+    /// Takes back that the command was begun.
+    async fn give_up(&self) -> Result<()> {
+        self.containers().dialogues.finish(self);
+        let store = self.engine.store();
+        Ok(store.forget_exec(self.project_id, &self.process_id).await?)
     }
 
     /// Brings and takes, through any loss of the connection, until there is something to tell.
     async fn converse(&self, step: &mut Step) -> Result<Told> {
         let begun = tokio::time::Instant::now();
+        let mut link = match self.containers().link(&self.container, PATIENCE).await {
+            Ok(link) => link,
+            Err(error) => return self.recall(error).await,
+        };
         loop {
-            let link = match self.containers().link(&self.container, PATIENCE).await {
-                Ok(link) => link,
-                Err(error) => return self.recall(Some(error)).await,
-            };
             match self.round(&link, step, begun).await {
                 Ok(heard) => return Ok(Told::New(heard)),
                 Err(Halt::Failed(error)) => return Err(error),
-                Err(Halt::Gone) => return self.recall(None).await,
-                Err(Halt::Lost) => {
-                    tokio::time::sleep(PAUSE).await;
-                    if !self.container_runs().await? {
-                        return self.recall(None).await;
-                    }
-                }
+                Err(Halt::Gone) => return self.recall(ended_meanwhile()).await,
+                Err(Halt::Lost) => tokio::time::sleep(PAUSE).await,
             }
+            link = match self.containers().relink(&self.container, &link).await {
+                Ok(link) => link,
+                Err(error) => return self.recall(error).await,
+            };
         }
     }
 
-    async fn container_runs(&self) -> Result<bool> {
-        let runtime = self.containers().runtime().await?;
-        let status = runtime.inspect(&self.container).await?;
-        Ok(status.is_some_and(|status| status.state == State::Running))
-    }
-
     /// What is known of a command that the supervisor does not have.
-    async fn recall(&self, otherwise: Option<EngineError>) -> Result<Told> {
+    async fn recall(&self, otherwise: EngineError) -> Result<Told> {
         let Some(known) = self
             .engine
             .store()
@@ -218,12 +246,7 @@ impl Partner<'_> {
             Some(result) => serde_json::from_str(&result)
                 .map(|output| Told::Known(Box::new(output)))
                 .map_err(EngineError::fault),
-            None => Err(otherwise.unwrap_or_else(|| {
-                EngineError::Failed(format!(
-                    "the container ended while {} ran",
-                    quoted(&self.name)
-                ))
-            })),
+            None => Err(otherwise),
         }
     }
 

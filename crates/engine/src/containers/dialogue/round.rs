@@ -12,6 +12,7 @@ use super::Partner;
 use super::talk::Step;
 use super::voice::Voice;
 use crate::EngineError;
+use crate::containers::flow;
 use crate::containers::link::{Link, LinkError};
 
 /// Input that a command does not take is not waited for any longer once it has said something.
@@ -33,7 +34,7 @@ pub(super) enum Halt {
 impl From<LinkError> for Halt {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Lost => Self::Lost,
+            LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
                 kind: FaultKind::NoSuchProcess,
                 ..
@@ -175,10 +176,9 @@ impl Partner<'_> {
         let from = step.offsets.stdin.unwrap_or_default();
         let end = from + step.input.len() as u64;
         if !step.input.is_empty() {
-            let mut incoming = self
-                .containers()
-                .open_stream(link, &self.process_id, StreamKind::Stdin, from)
-                .await?;
+            let kind = StreamKind::Stdin;
+            let opened = flow::open(self.containers(), link, &self.process_id, kind, from);
+            let mut incoming = opened.await?;
             if incoming.from < from {
                 return Err(Halt::Failed(EngineError::invalid(format!(
                     "`offsets.stdin` is {from}, and only {} bytes came before; send what is missing",

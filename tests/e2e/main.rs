@@ -23,4 +23,5 @@ mod races;
 mod shutdown;
 mod surface;
 mod terminal;
+mod versions;
 mod workspace_containers;

@@ -216,9 +216,10 @@ impl Containers {
             .filter(|report| report.exited.is_none())
             .map(|report| report.process_id.clone())
             .collect();
+        let protocol = hello.protocol;
         let (link, serving) = Link::open(id.clone(), hello, stream, rest);
         let link = Arc::new(link);
-        tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
+        tracing::debug!(container = %id, protocol, boot = link.boot_id(), "supervisor connected");
         self.link_of(id).send_replace(Some(link.clone()));
         let minding = async {
             tokio::join!(end_left(&link, left), self.keep_used(id, &link, joinable));

@@ -11,7 +11,7 @@ mod supervise;
 pub use lines::{LONGEST_LINE, LineTooLong, Lines};
 pub use message::{Message, RpcError, codes};
 pub use supervise::{
-    Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened,
+    Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened, PROTOCOL,
     ProcessReport, Size, Spooled, Start, Started, StreamKind, Supervise, Supervised,
     TerminalResize, ToSignal, User, methods,
 };

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use oubliette_wire::{
-    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, RpcError, Start,
-    Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
+    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, PROTOCOL,
+    RpcError, Start, Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -37,6 +37,7 @@ impl Control<'_> {
             container_key: settings.container_key.clone(),
             boot_id: table.boot_id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL,
             processes: table.reports(),
         };
         connection
@@ -143,11 +144,15 @@ impl Control<'_> {
             methods::START => {
                 let start: Start = message.params()?;
                 let process = self.table.start(&start).map_err(fault)?;
+                let started = Started {
+                    pid: process.pid,
+                    streams: start.streams.len(),
+                };
                 start
                     .streams
                     .into_iter()
                     .for_each(|asked| self.open(process.clone(), asked));
-                serde_json::to_value(Started { pid: process.pid }).map_err(internal)
+                serde_json::to_value(started).map_err(internal)
             }
             methods::OPEN_STREAM => {
                 let asked: OpenStream = message.params()?;

@@ -16,6 +16,7 @@ mod full_disk;
 mod hostile_commands;
 mod keys;
 mod leftovers;
+mod machines;
 mod mcp_sessions;
 mod permission;
 mod projects;

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use toml::Table;
 
 use crate::failure::Failure;
+use crate::inside;
 
 /// All of it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -104,7 +105,8 @@ impl Config {
             container_types: self.container_types.clone(),
             agents: self.agents.clone(),
             containers: self.containers.clone(),
-            client: std::env::current_exe().unwrap_or_else(|_| "oubliette-client".into()),
+            // Without one no runtime is chosen, which says why.
+            client: inside::find().unwrap_or_default(),
         }
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use oubliette_engine::Engine;
 use oubliette_runtime::{DockerSettings, Home, Runtime, RuntimeError, Sandbox, Wanted};
 
+use crate::inside;
+
 /// How soon, and how seldom in the end, a runtime is looked for again.
 const SOON: Duration = Duration::from_secs(2);
 const SELDOM: Duration = Duration::from_secs(60);
@@ -26,10 +28,21 @@ pub(crate) async fn keep_looking(
     while !engine.has_runtime() {
         tokio::time::sleep(pause).await;
         if engine.lacks_runtime() {
-            engine.set_runtime(choose(&name, &home, &docker).await);
+            engine.set_runtime(choose_to_make(&name, &home, &docker).await);
             pause = (pause * 2).min(SELDOM);
         }
     }
+}
+
+/// The runtime of that name if containers can be made with it, which takes the program that runs in
+/// them.
+pub(crate) async fn choose_to_make(
+    name: &str,
+    home: &Path,
+    docker: &DockerSettings,
+) -> Result<Arc<dyn Runtime>, String> {
+    inside::find()?;
+    choose(name, home, docker).await
 }
 
 /// The runtime of that name, or the sentence why there is none.

@@ -9,6 +9,7 @@ use oubliette_store::sqlite;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::inside;
 
 enum Finding {
     Good(String),
@@ -23,6 +24,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         database(home),
         configuration(home),
         git(),
+        client(),
         sandbox(),
         docker(home),
         server(home),
@@ -121,6 +123,18 @@ fn git() -> Vec<Finding> {
                 .to_owned(),
         ),
     }]
+}
+
+/// The program that containers get, where it is not this one.
+fn client() -> Vec<Finding> {
+    match inside::find() {
+        Ok(client) if std::env::current_exe().is_ok_and(|own| own == client) => Vec::new(),
+        Ok(client) => vec![Finding::Good(format!(
+            "containers get {}",
+            client.display()
+        ))],
+        Err(why) => vec![Finding::Bad(why)],
+    }
 }
 
 /// What the embedded sandbox can do here, found out by trying it.

@@ -11,6 +11,7 @@ mod doctor;
 mod down;
 mod failure;
 mod home;
+mod inside;
 mod logs;
 mod reset;
 mod serve;

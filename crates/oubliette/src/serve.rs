@@ -55,7 +55,7 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let (name, directory) = (config.runtime.clone(), home.path().to_owned());
     let docker = config.docker.clone();
     let (again, there, still) = (name.clone(), directory.clone(), docker.clone());
-    let runtime = async move { containers::choose(&name, &directory, &docker).await };
+    let runtime = async move { containers::choose_to_make(&name, &directory, &docker).await };
     let engine = Engine::start(store, config.settings(home.path()), runtime)
         .await
         .map_err(|error| Failure::of("the engine could not start", &error))?;

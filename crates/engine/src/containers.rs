@@ -3,6 +3,7 @@
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
+pub(crate) mod attachment;
 pub(crate) mod exec;
 mod lifecycle;
 mod link;
@@ -38,9 +39,9 @@ const UNNAMED: &str = "exec ";
 const NAMED: &str = "named ";
 
 /// A connection from a container, of whatever kind.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for T {}
 
 /// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
 #[async_trait]
@@ -235,7 +236,7 @@ impl Drop for InUse {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

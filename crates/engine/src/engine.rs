@@ -13,6 +13,7 @@ use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::sessions::Sessions;
 use crate::tokens::Watch;
 use crate::{Result, Settings};
 
@@ -32,6 +33,7 @@ struct Parts {
     tokens: Watch,
     metrics: Metrics,
     containers: Arc<Containers>,
+    sessions: Sessions,
     tasks: TaskTracker,
     stopping: CancellationToken,
 }
@@ -62,6 +64,7 @@ impl Engine {
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
                 containers: Arc::new(Containers::new(choice)),
+                sessions: Sessions::default(),
                 tasks,
                 stopping: CancellationToken::new(),
             }),
@@ -98,6 +101,12 @@ impl Engine {
             let day_ago = self.now() - SignedDuration::from_hours(24);
             if let Err(error) = self.store().trim_execs(day_ago).await {
                 tracing::warn!(%error, "could not trim named commands");
+            }
+            let sessions = &self.settings().sessions;
+            let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
+            let most = i64::from(sessions.keep_events);
+            if let Err(error) = self.store().trim_events(self.now() - oldest, most).await {
+                tracing::warn!(%error, "could not trim the logs of sessions");
             }
             tokio::select! {
                 () = tokio::time::sleep(hour) => {}
@@ -144,6 +153,10 @@ impl Engine {
         &self.parts.containers
     }
 
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.parts.sessions
+    }
+
     /// Ends with the engine.
     pub(crate) async fn stopping(&self) {
         self.parts.stopping.cancelled().await;
@@ -151,6 +164,14 @@ impl Engine {
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);
+    }
+
+    /// The same for a task that can be given up.
+    pub(crate) fn spawn_abortable(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::AbortHandle {
+        self.parts.tasks.spawn(task).abort_handle()
     }
 
     pub(crate) fn git(&self) -> &Git {

@@ -7,6 +7,7 @@ use oubliette_model::{ProjectId, WorkspaceId};
 use oubliette_store::{StoreError, Workspace};
 use uuid::Uuid;
 
+use crate::containers::exec::Inside;
 use crate::containers::id_of;
 use crate::{Call, Engine, EngineError, Result};
 
@@ -140,13 +141,15 @@ impl Engine {
             .map(str::to_owned)
             .into_iter();
         let words = words.chain([format!("/workspaces/{draft}"), format!("oubliette/{id}")]);
-        let finished = self.run_inside(&container, words.collect()).await?;
+        let finished = self
+            .run_inside(&container, words.collect(), Vec::new())
+            .await?;
         let draft = self
             .files()
             .project_dir(project)
             .join("workspaces")
             .join(draft);
-        if let Some(said) = finished {
+        if let Inside::Failed(said) = finished {
             self.files().discard(draft).await?;
             return Err(EngineError::Failed(format!(
                 "the workspace could not be made: {said}"

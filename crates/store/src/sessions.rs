@@ -171,6 +171,8 @@ pub struct Step {
     pub input_taken: Option<u64>,
     /// The message that a turn took.
     pub message_done: Option<i64>,
+    /// Nobody wants the messages any more that wait.
+    pub messages_dropped: bool,
     pub turn_begun: bool,
     /// Whatever was wanted has been done.
     pub wanted_done: bool,

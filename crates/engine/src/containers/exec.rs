@@ -176,6 +176,13 @@ async fn prepare(
     Ok((command, container, in_use))
 }
 
+/// What a command of our own came to, with what it said.
+#[derive(Debug)]
+pub(crate) enum Inside {
+    Done(String),
+    Failed(String),
+}
+
 async fn follow(
     engine: &Engine,
     container: &ContainerId,
@@ -190,18 +197,19 @@ async fn follow(
 }
 
 impl Engine {
-    /// Runs a command of our own in a container; what it said if it failed.
+    /// Runs a command of our own in a container.
     pub(crate) async fn run_inside(
         &self,
         container: &ContainerId,
         argv: Vec<String>,
-    ) -> Result<Option<String>> {
+        stdin: Vec<u8>,
+    ) -> Result<Inside> {
         let command = Command {
             process_id: format!("{UNNAMED}{}", Uuid::new_v4()),
             argv,
             env: usual_environment(),
             cwd: "/".to_owned(),
-            stdin: Vec::new(),
+            stdin,
         };
         let _use = self.containers().using(container);
         let finished = process::run(
@@ -213,8 +221,11 @@ impl Engine {
         )
         .await?;
         process::forget(self.containers(), container, &command.process_id).await;
-        let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
-        Ok((finished.ended != Some(Ended::Code(0))).then_some(said))
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        Ok(match finished.ended == Some(Ended::Code(0)) {
+            true => Inside::Done(text(&finished.stdout)),
+            false => Inside::Failed(text(&finished.stderr)),
+        })
     }
 }
 
@@ -284,7 +295,7 @@ fn command(
     })
 }
 
-fn usual_environment() -> BTreeMap<String, String> {
+pub(crate) fn usual_environment() -> BTreeMap<String, String> {
     let usual = [
         (
             "PATH",

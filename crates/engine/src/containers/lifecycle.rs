@@ -47,6 +47,9 @@ impl Engine {
                     if let Err(error) = adopted {
                         tracing::warn!(%error, "containers could not be adopted");
                     }
+                    if let Err(error) = engine.adopt_sessions().await {
+                        tracing::warn!(%error, "sessions could not be adopted");
+                    }
                     engine.stop_idle_ones().await;
                 }
                 () = engine.stopping() => {}
@@ -294,6 +297,9 @@ impl Engine {
                 Err(error) => return Err(error.into()),
             }
         }
+        let agents = self.settings().data_dir.join("agents");
+        std::fs::create_dir_all(&agents)?;
+        mounts.push(mount(agents, crate::agents::INSTALLED, true));
         for path in &self.settings().containers.read_only_paths {
             let inside = path.clone();
             mounts.push(Mount {

@@ -60,9 +60,11 @@ struct Captured<'a> {
 }
 
 /// Why following a command stopped short.
-enum Trouble {
+pub(super) enum Trouble {
     /// Try again on the next connection.
     Lost,
+    /// The supervisor knows no such process.
+    Gone,
     Failed(EngineError),
 }
 
@@ -70,6 +72,10 @@ impl From<LinkError> for Trouble {
     fn from(error: LinkError) -> Self {
         match error {
             LinkError::Lost => Self::Lost,
+            LinkError::Told {
+                kind: FaultKind::NoSuchProcess,
+                ..
+            } => Self::Gone,
             LinkError::Told { why, .. } => Self::Failed(EngineError::Failed(why)),
         }
     }
@@ -130,6 +136,7 @@ pub(crate) async fn run(
             Ok(Round::Ended(exited)) => break Some(exited.ended),
             Ok(Round::Refused(refused)) => return Ok(refused),
             Err(Trouble::Failed(error)) => return Err(error),
+            Err(Trouble::Gone) => return Err(ended_with_container()),
             Err(Trouble::Lost) => {
                 // The next round starts it again, which is the same start if it was heard.
                 tokio::time::sleep(PAUSE).await;
@@ -137,10 +144,7 @@ pub(crate) async fn run(
         }
         link = containers.link(container, PATIENCE).await?;
         if link.boot_id() != boot {
-            return Err(EngineError::Failed(
-                "the container ended while the command ran; what it did until then is done"
-                    .to_owned(),
-            ));
+            return Err(ended_with_container());
         }
     };
     Ok(Finished {
@@ -151,6 +155,12 @@ pub(crate) async fn run(
         timed_out,
         unwanted: given_up,
     })
+}
+
+fn ended_with_container() -> EngineError {
+    EngineError::Failed(
+        "the container ended while the command ran; what it did until then is done".to_owned(),
+    )
 }
 
 /// Lets the supervisor forget a command whose outcome is no longer needed.
@@ -252,7 +262,7 @@ async fn follow(
     Ok(exited)
 }
 
-async fn open(
+pub(super) async fn open(
     containers: &Containers,
     link: &Link,
     process_id: &str,

@@ -62,6 +62,11 @@ pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Resul
             .prepare_cached("delete from messages where session = ?1 and id = ?2")?
             .execute(params![seq, message])?;
     }
+    if step.messages_dropped {
+        connection
+            .prepare_cached("delete from messages where session = ?1")?
+            .execute([seq])?;
+    }
     if let Some(limit) = step.cost_limit {
         connection
             .prepare_cached("update sessions set cost_limit = ?2 where id = ?1")?

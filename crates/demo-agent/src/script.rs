@@ -238,3 +238,126 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn actions(prompt: &str) -> Vec<Action> {
+        let lines = parse(prompt).unwrap();
+        assert!(lines.iter().all(|line| line.times == 1), "{lines:?}");
+        lines.into_iter().map(|line| line.action).collect()
+    }
+
+    fn problem(prompt: &str) -> String {
+        parse(prompt).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_command_is_read() {
+        let arguments = json!({ "text": "a b" }).as_object().unwrap().clone();
+        let usage = Usage {
+            input: 1200,
+            output: 80,
+            usd: 0.004,
+        };
+        let tool = |name: &str, arguments| Action::Tool {
+            name: name.to_owned(),
+            arguments,
+        };
+        let cases = [
+            ("/sh echo  hi | cat", Action::Shell("echo  hi | cat".into())),
+            ("/tool echo", tool("echo", Map::new())),
+            ("/tool a_b {\"text\": \"a b\"}", tool("a_b", arguments)),
+            ("/say hello", Action::Say("hello".into())),
+            ("/sleep 0.25", Action::Sleep(Duration::from_millis(250))),
+            ("/ask may I?", Action::Ask("may I?".into())),
+            ("/usage 1200 80 0.004", Action::Usage(usage)),
+            ("/fail so it is", Action::Fail("so it is".into())),
+            ("/exit 3", Action::Exit(3)),
+            ("/exit", Action::Exit(0)),
+            ("/hang", Action::Hang),
+            ("/flood 10", Action::Flood(10)),
+            ("/garbage }{", Action::Garbage("}{".into())),
+            ("/stderr oh", Action::Stderr("oh".into())),
+        ];
+        for (line, action) in cases {
+            assert_eq!(actions(line), [action], "{line}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_text_and_lines_of_it_belong_together() {
+        assert_eq!(
+            actions("what is here?\n\n  and there?\n/say x\n/etc/passwd is a path"),
+            [
+                Action::Text("what is here?\nand there?".into()),
+                Action::Say("x".into()),
+                Action::Text("/etc/passwd is a path".into()),
+            ]
+        );
+        assert_eq!(actions(" \n"), [Action::Text(String::new())]);
+        assert_eq!(actions("/shell x"), [Action::Text("/shell x".into())]);
+    }
+
+    #[test]
+    fn repetitions_multiply() {
+        let lines = parse("/repeat 3 /repeat 4 /say x").unwrap();
+        assert_eq!(lines[0].times, 12);
+        assert_eq!(lines[0].action, Action::Say("x".into()));
+        assert_eq!(parse("/repeat 0 /exit 1").unwrap()[0].times, 0);
+        assert!(problem("/repeat 1000 /repeat 1001 /say x").contains("at most 1000000 times"));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line_and_an_example() {
+        let cases = [
+            (
+                "/say a\n\n/sleep long",
+                "line 3: /sleep needs a number of seconds",
+            ),
+            ("/sleep -1", "0 to 86400"),
+            ("/sleep NaN", "0 to 86400"),
+            ("/sh", "/sh needs something after it"),
+            ("/tool", "/tool needs something after it"),
+            ("/tool x [1]", "needs a JSON object after the name"),
+            ("/tool x {", "needs a JSON object after the name"),
+            ("/repeat x /say a", "/repeat needs a count"),
+            ("/repeat 3", "/repeat needs a line"),
+            ("/usage 1 2", "`/usage 1200 80 0.004`"),
+            ("/usage 1 -2 0", "a count of tokens"),
+            ("/usage 1 2 inf", "0 to 1000000 US dollars"),
+            ("/exit 256", "a code from 0 to 255"),
+            ("/flood 1000001", "at most 1000000 updates"),
+        ];
+        for (prompt, expected) in cases {
+            let problem = problem(prompt);
+            assert!(problem.contains(expected), "{prompt}: {problem}");
+            assert!(problem.ends_with("nothing of this prompt was done"));
+        }
+    }
+
+    #[test]
+    fn the_announced_commands_are_the_ones_that_are_read() {
+        for (name, ..) in COMMANDS {
+            let alone = format!("/{name}");
+            let read = parse(&alone);
+            assert!(
+                !matches!(&read, Ok(lines) if matches!(lines[0].action, Action::Text(_))),
+                "{alone} is read as text"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_prompt_is_read_or_refused(prompt in "(/?[a-z]{0,6}[ \t\n{}\"0-9.]{0,4}){0,12}|\\PC{0,60}") {
+            if let Ok(lines) = parse(&prompt) {
+                prop_assert!(!lines.is_empty());
+                prop_assert!(lines.iter().all(|line| line.times <= MOST_REPEATS));
+            }
+        }
+    }
+}

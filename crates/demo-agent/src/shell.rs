@@ -7,9 +7,9 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::process::Command;
-use tokio::time::Instant;
 
 /// How much output is kept; the rest is read and dropped.
 const MOST_OUTPUT: usize = 1024 * 1024;
@@ -44,42 +44,40 @@ impl Outcome {
 
 /// Runs a command to the end of its shell. Dropping the future kills the whole group.
 pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<Outcome> {
+    // One pipe for both streams, so that what was written first comes first.
+    let (reader, writer) = io::pipe()?;
     let mut child = Command::new("/bin/sh")
         .arg("-c")
         .arg(command)
         .current_dir(directory)
         .process_group(0)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
         .spawn()?;
     let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+    let mut output = pipe::Receiver::from_owned_fd(reader.into())?;
     let mut kept = Kept::default();
-    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let (mut first, mut second) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
-    let mut status = None;
-    let deadline = tokio::time::sleep(Duration::ZERO);
-    tokio::pin!(deadline);
-    loop {
+    let mut buffer = vec![0; 16 * 1024];
+    let status = loop {
         tokio::select! {
-            read = read(&mut stdout, &mut first), if stdout.is_some() => kept.add(&first[..read]),
-            read = read(&mut stderr, &mut second), if stderr.is_some() => kept.add(&second[..read]),
-            ended = child.wait(), if status.is_none() => {
-                status = Some(ended?);
-                deadline.as_mut().reset(Instant::now() + LINGER);
+            biased;
+            read = output.read(&mut buffer) => match read? {
+                0 => break child.wait().await?,
+                read => kept.add(&buffer[..read]),
+            },
+            ended = child.wait() => {
+                let rest = drain(&mut output, &mut buffer, &mut kept);
+                // No end within this time: something in the background holds the pipe.
+                if let Ok(drained) = tokio::time::timeout(LINGER, rest).await {
+                    drained?;
+                }
+                break ended?;
             }
-            () = &mut deadline, if status.is_some() => break,
         }
-        if stdout.is_none() && stderr.is_none() && status.is_some() {
-            break;
-        }
-    }
+    };
     // What the command left in the background on purpose goes on.
     group.forget();
-    let status = match status {
-        Some(status) => status,
-        None => child.wait().await?,
-    };
     Ok(Outcome {
         output: String::from_utf8_lossy(&kept.bytes).into_owned(),
         truncated: kept.truncated,
@@ -87,16 +85,13 @@ pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<Outcome> 
     })
 }
 
-/// Reads once; a stream that ended or failed is taken away.
-async fn read(stream: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> usize {
-    let Some(open) = stream else {
-        return 0;
-    };
-    let read = open.read(buffer).await.unwrap_or(0);
-    if read == 0 {
-        *stream = None;
+async fn drain(output: &mut pipe::Receiver, buffer: &mut [u8], kept: &mut Kept) -> io::Result<()> {
+    loop {
+        match output.read(buffer).await? {
+            0 => return Ok(()),
+            read => kept.add(&buffer[..read]),
+        }
     }
-    read
 }
 
 #[derive(Debug, Default)]

@@ -1,6 +1,8 @@
 //! One turn: the lines of a prompt, one after the other, and what is said about them.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_client_protocol::v1::schema::{
@@ -31,6 +33,8 @@ pub(crate) struct Turn<'a> {
     usage: Option<Usage>,
     /// The tool call that is not finished.
     open: Option<ToolCallId>,
+    /// Whether a cancel is ignored, because the next line hangs.
+    deaf: Arc<AtomicBool>,
 }
 
 /// Why a turn ends before its last line.
@@ -61,6 +65,7 @@ impl<'a> Turn<'a> {
             result: None,
             usage: None,
             open: None,
+            deaf: Arc::default(),
         }
     }
 
@@ -70,9 +75,16 @@ impl<'a> Turn<'a> {
         lines: &[Line],
         cancelled: impl Future<Output = ()>,
     ) -> Result<PromptResponse, Error> {
+        let deaf = self.deaf.clone();
+        let heard = async {
+            cancelled.await;
+            if deaf.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
         let done = tokio::select! {
             biased;
-            () = cancelled => Err(Stop::Cancelled),
+            () = heard => Err(Stop::Cancelled),
             done = self.perform_all(lines) => done,
         };
         let ended = match done {
@@ -88,7 +100,12 @@ impl<'a> Turn<'a> {
     }
 
     async fn perform_all(&mut self, lines: &[Line]) -> Result<(), Stop> {
-        for line in lines {
+        for (index, line) in lines.iter().enumerate() {
+            // From here on, or a cancel that follows the last words would come before the hang.
+            let mut soon = lines.iter().skip(index).take(2);
+            if soon.any(|line| line.action == Action::Hang) {
+                self.deaf.store(true, Ordering::Relaxed);
+            }
             for _ in 0..line.times {
                 self.perform(&line.action).await?;
                 // A script of nothing but quick lines must not keep a cancel from being read.

@@ -11,7 +11,10 @@ use crate::process::eventually;
 
 /// The server of these tests, as a client names it.
 fn server(name: &str, marks: &Path) -> Value {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/server.sh");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/support/mcp-server.sh"
+    );
     json!({
         "name": name,
         "command": "/bin/sh",

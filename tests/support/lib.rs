@@ -1,5 +1,5 @@
-//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, and
-//! the way to real ones.
+//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, the way
+//! to real ones and to real agents, and a model for those.
 //!
 //! Everything here fails by panicking: it runs only in tests and benchmarks.
 
@@ -9,17 +9,21 @@
     reason = "a failure here is a failed test"
 )]
 
+pub mod agents;
 mod binary;
 pub mod clients;
 mod legacy;
+pub mod llm;
 mod modern;
 pub mod process;
 mod reply;
 mod runtimes;
 mod server;
+mod wanted;
 
 pub use binary::{binary, cli};
 pub use legacy::Legacy;
+pub use llm::Llm;
 pub use modern::Modern;
 pub use reply::Reply;
 pub use runtimes::{runtimes, server_with};

@@ -33,6 +33,13 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
     // Containers get this same file under another name.
     let name = arguments.first().map(Path::new).and_then(Path::file_name);
+    let role = arguments.get(1).and_then(|role| role.to_str());
+    if name == Some("oubliette-demo-agent".as_ref()) {
+        return oubliette_demo_agent::run(arguments.into_iter().skip(1));
+    }
+    if role == Some(oubliette_demo_agent::ROLE) {
+        return oubliette_demo_agent::run(arguments.into_iter().skip(2));
+    }
     if name == Some("oubliette-client".as_ref()) {
         return oubliette_client::run(arguments);
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, Frame, Frames, News};
 use super::live::Live;
 use super::redact::Redact;
-use super::scribe::Scribe;
+use super::scribe::{Scribe, joined};
 use crate::containers::attachment::{Unreached, finish};
 use crate::containers::{InUse, id_of};
 use crate::{Engine, EngineError, agents};
@@ -179,7 +179,7 @@ impl<'a> Owner<'a> {
                 self.cancel_by = Some(Instant::now() + self.cancel_patience());
             }
         }
-        self.scribe = Scribe::resume(told, said.join("\n\n"));
+        self.scribe = Scribe::resume(told, joined(&said));
         let id = container_id(&live.container, &self.project);
         self.in_use = Some(self.engine.containers().using(&id));
         let secrets = agents::secrets(self.engine.settings(), &self.project, &self.agent);

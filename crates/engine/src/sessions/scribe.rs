@@ -16,6 +16,15 @@ const PENDING: usize = 32 << 10;
 /// Tools that an agent begins and never ends are forgotten beyond this number.
 const OPEN_TOOLS: usize = 256;
 
+/// What stands between two messages in the text of a turn.
+const BETWEEN: &str = "\n\n";
+
+/// The text of a turn that said these messages.
+pub(super) fn joined(messages: &[String]) -> String {
+    let messages: Vec<&str> = messages.iter().map(|text| text.trim_matches('\n')).collect();
+    messages.join(BETWEEN)
+}
+
 /// Writes down what an agent says.
 #[derive(Debug, Default)]
 pub(super) struct Scribe {
@@ -141,9 +150,9 @@ impl Scribe {
             true => Event::Thought { text },
             false => {
                 if !self.turn.is_empty() {
-                    self.turn.push_str("\n\n");
+                    self.turn.push_str(BETWEEN);
                 }
-                self.turn.push_str(&text);
+                self.turn.push_str(text.trim_matches('\n'));
                 self.turn.truncate(floor(&self.turn, LONGEST_TEXT));
                 Event::Message { text }
             }
@@ -274,11 +283,11 @@ mod tests {
                             _ => None,
                         }).collect()
                     });
-                    let said: Vec<&str> = log.iter().filter_map(|event| match event {
-                        Event::Message { text } => Some(text.as_str()),
+                    let said: Vec<String> = log.iter().filter_map(|event| match event {
+                        Event::Message { text } => Some(text.clone()),
                         _ => None,
                     }).collect();
-                    scribe = Scribe::resume(told, said.join("\n\n"));
+                    scribe = Scribe::resume(told, joined(&said));
                     n = committed;
                 }
             }

@@ -13,5 +13,6 @@ mod keys;
 mod mcp_sessions;
 mod permission;
 mod projects;
+mod sessions;
 mod shutdown;
 mod surface;

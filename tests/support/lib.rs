@@ -19,6 +19,7 @@ pub mod process;
 mod reply;
 mod runtimes;
 mod server;
+mod sessions;
 mod wanted;
 
 pub use binary::{binary, cli};
@@ -28,6 +29,7 @@ pub use modern::Modern;
 pub use reply::Reply;
 pub use runtimes::{runtimes, server_with};
 pub use server::{Server, ServerOptions};
+pub use sessions::kinds;
 
 use std::sync::Once;
 

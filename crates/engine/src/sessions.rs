@@ -72,11 +72,6 @@ impl Sessions {
             owned.pending = false;
         }
     }
-
-    #[cfg(test)]
-    fn count(&self) -> usize {
-        lock(&self.owners).len()
-    }
 }
 
 impl Engine {

@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::Invalid;
 
-/// Where a session is in its life.
+/// Where a session is in its life. Its schema is a plain list of words: the comments on the words
+/// are not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Status {
-    /// It has something to do and no turn has begun.
+    // It has something to do and no turn has begun.
     Created,
-    /// A turn runs.
+    // A turn runs.
     Running,
-    /// Its last turn has ended; the next message begins another.
+    // Its last turn has ended; the next message begins another.
     Idle,
-    /// Somebody has to decide something before it goes on.
+    // Somebody has to decide something before it goes on.
     Waiting,
-    /// It was ended while no turn ran.
+    // It was ended while no turn ran.
     Completed,
-    /// It was ended in the middle of a turn.
+    // It was ended in the middle of a turn.
     Interrupted,
-    /// Its agent could not start, or died.
+    // Its agent could not start, or died.
     Failed,
 }
 
@@ -114,7 +115,7 @@ pub enum StopReason {
     EndTurn,
     Cancelled,
     Refused,
-    /// A limit of the model, of the agent or of the tree.
+    // A limit of the model, of the agent or of the tree.
     Limit,
     Error,
 }

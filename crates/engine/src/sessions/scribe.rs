@@ -21,7 +21,10 @@ const BETWEEN: &str = "\n\n";
 
 /// The text of a turn that said these messages.
 pub(super) fn joined(messages: &[String]) -> String {
-    let messages: Vec<&str> = messages.iter().map(|text| text.trim_matches('\n')).collect();
+    let messages: Vec<&str> = messages
+        .iter()
+        .map(|text| text.trim_matches('\n'))
+        .collect();
     messages.join(BETWEEN)
 }
 

@@ -13,6 +13,7 @@ mod keys;
 mod mcp_sessions;
 mod permission;
 mod projects;
+mod session_crashes;
 mod sessions;
 mod shutdown;
 mod surface;

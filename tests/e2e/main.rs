@@ -14,6 +14,7 @@ mod mcp_sessions;
 mod permission;
 mod projects;
 mod session_crashes;
+mod session_faults;
 mod sessions;
 mod shutdown;
 mod surface;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
 use oubliette_model::{ApiKey, Event};
+use oubliette_wire::StreamKind;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -160,9 +161,12 @@ impl Owner<'_> {
                     HandshakeHeard::Failed(why) => return Err(Trouble::Why(why)),
                 }
             }
+            let heard = self.heard;
             let Some(connection) = &mut self.connection else {
                 return Err(Trouble::Why("the agent is gone".to_owned()));
             };
+            // An agent that has much to say before it begins must not wait for us.
+            connection.attachment.ack(StreamKind::Stdout, heard).await;
             tokio::select! {
                 news = connection.news() => match news {
                     News::Output | News::Quiet => {}

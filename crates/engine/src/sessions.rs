@@ -4,11 +4,15 @@
 //! and commits every step. So whatever dies in between, the next start finds all of it.
 
 pub(crate) mod ask;
+mod budget;
 pub(crate) mod cleanup;
 mod connection;
+mod decision;
 pub(crate) mod end;
+mod ending;
 pub(crate) mod events;
 pub(crate) mod get;
+mod hearing;
 pub(crate) mod interrupt;
 pub(crate) mod list;
 mod live;

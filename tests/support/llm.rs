@@ -204,7 +204,6 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
     if !streamed {
         return json_body(&wire.whole);
     }
-    // A stalled reply has begun, as a model's has that thinks for long.
     let events = match reply.stall {
         true => wire.events[..wire.opening].to_vec(),
         false => wire.events,
@@ -224,7 +223,7 @@ type Write = fn(&Reply) -> Wire;
 /// A reply in a provider's words.
 struct Wire {
     events: Vec<String>,
-    /// How many of the events come before anything is decided.
+    /// How many of the events come before the end of the text.
     opening: usize,
     whole: Value,
 }

@@ -55,6 +55,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
         "usage": { "input_tokens": INPUT_TOKENS, "output_tokens": 1 },
     });
     let mut events = vec![event(&json!({ "type": "message_start", "message": whole }))];
+    let mut opening = events.len();
     let mut blocks = Vec::new();
     let mut block = |empty: Value, deltas: Vec<Value>, full: Value| {
         let index = blocks.len();
@@ -65,6 +66,9 @@ pub(super) fn write(reply: &Reply) -> Wire {
         for delta in deltas {
             let delta = json!({ "type": "content_block_delta", "index": index, "delta": delta });
             events.push(event(&delta));
+        }
+        if empty["type"] == "text" {
+            opening = events.len();
         }
         events.push(event(
             &json!({ "type": "content_block_stop", "index": index }),
@@ -108,7 +112,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     whole["usage"]["output_tokens"] = json!(OUTPUT_TOKENS);
     Wire {
         events,
-        opening: 1,
+        opening,
         whole,
     }
 }

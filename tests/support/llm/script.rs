@@ -4,7 +4,7 @@
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
 //! - `say TEXT` says it;
-//! - `stall` begins an answer and never ends it; `fail STATUS` is an HTTP error.
+//! - `stall` never ends the answer that it is in; `fail STATUS` is an HTTP error.
 //!
 //! One call is made per request; when the last one has its result, the final text quotes it. A
 //! message without such a line is repeated, with a count of the user's messages.
@@ -99,6 +99,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
             }
             Line::Stall => {
                 return Reply {
+                    text: texts.join("\n"),
                     stall: true,
                     ..Reply::default()
                 };

@@ -194,7 +194,11 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
         path if path.contains("enerateContent") => (gemini::read, gemini::write),
         _ => return refusal(StatusCode::NOT_FOUND, "no provider has this path"),
     };
-    let reply = script::reply(&read(&body));
+    let conversation = Conversation {
+        body: body.clone(),
+        ..read(&body)
+    };
+    let reply = script::reply(&conversation);
     if let Some(status) = reply.fail {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         return refusal(status, "the prompt wanted this to fail");

@@ -25,6 +25,8 @@ pub(super) fn read(body: &Value) -> Conversation {
             }
             continue;
         };
+        // Words beside a result are the agent's, not the user's.
+        let is_prompt = is_user && blocks.iter().all(|block| block["type"] != "tool_result");
         for block in blocks {
             match block["type"].as_str() {
                 Some("tool_use") => {
@@ -35,7 +37,7 @@ pub(super) fn read(body: &Value) -> Conversation {
                     let result = text(&block["content"]);
                     conversation.entries.push(Entry::Result(result));
                 }
-                Some("text") if is_user => conversation.user(text(block)),
+                Some("text") if is_prompt => conversation.user(text(block)),
                 _ => conversation.entries.push(Entry::Assistant),
             }
         }

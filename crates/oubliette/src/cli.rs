@@ -2,6 +2,8 @@
 
 mod arguments;
 mod client;
+mod dialogue;
+mod line;
 mod names;
 mod operation;
 
@@ -21,6 +23,7 @@ Examples:
   oubliette serve                                   start the server
   oubliette project create hello                    make a project
   oubliette project list                            see all projects
+  oubliette container exec -it hello                a terminal in its container
   oubliette token create ci project:hello           a key for one project
   oubliette mcp setup claude                        connect Claude Code";
 

@@ -16,6 +16,7 @@ mod reset;
 mod serve;
 mod setup;
 mod terminal;
+mod tty;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_agent::Agent;
-use oubliette_model::{Event, Level, SessionId, Status};
+use oubliette_model::{Event, Level, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
 use tokio::sync::Notify;
@@ -14,7 +14,7 @@ use super::connection::Connection;
 use super::live::Live;
 use super::redact::Redact;
 use super::scribe::{Scribe, joined};
-use crate::containers::{InUse, id_of};
+use crate::containers::{InUse, Place};
 use crate::{Engine, EngineError, agents};
 
 /// A supervisor whose connection broke comes back within this time, or its container has ended.
@@ -345,7 +345,8 @@ impl<'a> Owner<'a> {
 
 /// The container that a live agent is in.
 pub(super) fn container_id(name: &str, project: &Project) -> ContainerId {
-    ContainerId::new(name).unwrap_or_else(|| id_of(project.id))
+    ContainerId::new(name)
+        .unwrap_or_else(|| Place::of(project, &WorkspaceId::default_one()).container())
 }
 
 impl std::fmt::Debug for Owner<'_> {

@@ -67,7 +67,7 @@ impl Owner<'_> {
         let hidden = secrets.iter().map(|(_, secret)| secret.clone()).chain(own);
         self.redact = Redact::new(hidden);
 
-        let (container, link, _) = engine.ensure_container(&self.project).await?;
+        let (container, link, _) = engine.ensure_container(&self.project, &workspace).await?;
         self.in_use = Some(engine.containers().using(&container));
         let live = Live {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),

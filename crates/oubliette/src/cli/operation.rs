@@ -7,7 +7,7 @@ use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, names};
+use super::{arguments, dialogue, names};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -45,7 +45,7 @@ fn noun_command(noun: &'static str) -> Command {
 
 fn verb_command(entry: &'static Entry) -> Command {
     let first = entry.about.split(". ").next().unwrap_or(entry.about);
-    Command::new(entry.verb())
+    let command = Command::new(entry.verb())
         .about(first.trim_end_matches('.'))
         .long_about(entry.about)
         .args(arguments::of(entry))
@@ -54,7 +54,11 @@ fn verb_command(entry: &'static Entry) -> Command {
                 .long("json")
                 .action(ArgAction::SetTrue)
                 .help("Print the result as JSON, for programs"),
-        )
+        );
+    match entry.name {
+        "container_exec" => dialogue::flags(command),
+        _ => command,
+    }
 }
 
 pub(super) fn run(
@@ -71,13 +75,20 @@ pub(super) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::of("cannot start", &error))?;
+    if entry.name == "container_exec" && matches.get_flag(dialogue::INTERACTIVE) {
+        let ended = runtime.block_on(dialogue::run(matches, access, entry, given));
+        // What still blocks there, a write for one, must not keep the terminal.
+        runtime.shutdown_background();
+        return ended;
+    }
     let result = runtime.block_on(async {
         let client = Client::connect(access).await?;
         let given = names::resolve(entry, given, &client).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
         result
-    })?;
+    });
+    let result = result?;
     match entry.name {
         "container_exec" if !matches.get_flag("json") => replay(&result),
         _ => {

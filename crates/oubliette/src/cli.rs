@@ -3,9 +3,12 @@
 mod arguments;
 mod client;
 mod dialogue;
+mod follow;
 mod line;
 mod names;
 mod operation;
+mod run;
+mod show;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +23,7 @@ use crate::{archive, doctor, down, reset, serve, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
+  oubliette run 'what is in this workspace?'        an agent at work, from nothing to the answer
   oubliette serve                                   start the server
   oubliette project create hello                    make a project
   oubliette project list                            see all projects
@@ -34,6 +38,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     let access = client::Access::of(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
+        Some(("run", matches)) => run::run(&home, matches, &access),
         Some(("backup", matches)) => archive::backup(
             &home,
             path(matches, "FILE"),
@@ -58,6 +63,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         },
         Some(("token", matches)) if matches.subcommand_matches("reset-admin").is_some() => {
             reset::run(&home)
+        }
+        Some(("session", matches)) if let Some(attach) = matches.subcommand_matches("attach") => {
+            operation::attach(attach, &access)
         }
         Some((noun, matches)) => match matches.subcommand() {
             Some((verb, matches)) => operation::run(noun, verb, matches, &access),
@@ -103,6 +111,7 @@ fn command() -> Command {
         .subcommand(serve::Options::augment_args(
             Command::new("serve").about("Start the server"),
         ));
+    command = command.subcommand(run::command());
     for noun in operation::commands() {
         command = command.subcommand(noun);
     }
@@ -111,6 +120,13 @@ fn command() -> Command {
             token.subcommand(Command::new("reset-admin").about(
                 "Make a new admin token on the data directory, without a server; the old one ends",
             ))
+        })
+        .mut_subcommand("session", |session| {
+            session.subcommand(
+                Command::new("attach")
+                    .about("Follow a session live and talk to its agent")
+                    .arg(Arg::new("SESSION").required(true).help("The session, by its id")),
+            )
         })
         .subcommand(
             Command::new("mcp")

@@ -126,7 +126,7 @@ impl Show {
                 self.doing(tool.as_deref().unwrap_or("the agent is at work"));
             }
             "child_spawned" => {
-                self.note(&format!("↳ {} began ({})", text("child_id"), text("agent")))
+                self.note(&format!("↳ {} began ({})", text("child_id"), text("agent")));
             }
             "child_ended" => self.note(&format!("↳ {} {}", text("child_id"), text("status"))),
             "error" | "log" => self.note(&format!("· {}", text("message"))),

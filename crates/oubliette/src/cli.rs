@@ -19,7 +19,7 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, Connection, Place};
-use crate::{archive, doctor, down, reset, serve, terminal};
+use crate::{agents, archive, doctor, down, reset, serve, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,14 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     let access = client::Access::of(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
+        Some(("agent", matches)) => match matches.subcommand() {
+            Some(("install", matches)) => {
+                let name = matches.get_one::<String>("NAME").cloned();
+                agents::install(&home, &name.unwrap_or_default())
+            }
+            Some((_, list)) => agents::list(&home, list.get_flag("json")),
+            None => agents::list(&home, matches.get_flag("json")),
+        },
         Some(("run", matches)) => run::run(&home, matches, &access),
         Some(("backup", matches)) => archive::backup(
             &home,
@@ -111,7 +119,9 @@ fn command() -> Command {
         .subcommand(serve::Options::augment_args(
             Command::new("serve").about("Start the server"),
         ));
-    command = command.subcommand(run::command());
+    command = command
+        .subcommand(run::command())
+        .subcommand(agent_command());
     for noun in operation::commands() {
         command = command.subcommand(noun);
     }
@@ -175,6 +185,28 @@ fn command() -> Command {
                 .about("Print the completion script of a shell")
                 .after_help("Example: oubliette completions bash > ~/.local/share/bash-completion/completions/oubliette")
                 .arg(Arg::new("SHELL").required(true).value_parser(value_parser!(Shell))),
+        )
+}
+
+fn agent_command() -> Command {
+    let json = || {
+        Arg::new("json")
+            .long("json")
+            .action(ArgAction::SetTrue)
+            .help("Print the result as JSON, for programs")
+    };
+    Command::new("agent")
+        .about("See which agents are there, and install one")
+        .arg(json())
+        .subcommand(Command::new("list").about("List the agents").arg(json()))
+        .subcommand(
+            Command::new("install")
+                .about("Put an agent, at the version that was tested, where containers find it")
+                .arg(
+                    Arg::new("NAME")
+                        .required(true)
+                        .help("One of claude, codex, droid, gemini, opencode"),
+                ),
         )
 }
 

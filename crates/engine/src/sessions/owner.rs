@@ -63,6 +63,8 @@ pub(super) struct Owner<'a> {
     pub(super) staged: Vec<u8>,
     pub(super) input: Vec<(u64, Vec<u8>)>,
     pub(super) redact: Redact,
+    /// Whether the agent was given a credential to sign in with.
+    pub(super) has_credential: bool,
     pub(super) in_use: Option<InUse>,
     /// Lines since the last step that were no messages.
     pub(super) noise: u32,
@@ -130,6 +132,7 @@ impl<'a> Owner<'a> {
             staged: Vec::new(),
             input: engine.store().agent_input(id).await?,
             redact: Redact::default(),
+            has_credential: false,
             in_use: None,
             noise: 0,
             flush_at: None,

@@ -1,15 +1,19 @@
-//! Containers: one per project, started when needed, and the commands that run in them.
+//! Containers: one per project or one per workspace, started when needed, and the commands that run in them.
 //!
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
 mod adopt;
+pub(crate) mod attachment;
+mod dialogue;
 pub(crate) mod exec;
 mod flow;
 mod idle;
 mod lifecycle;
 mod link;
 pub(crate) mod logs;
+mod making;
+mod place;
 mod process;
 pub(crate) mod rebuild;
 pub(crate) mod start;
@@ -28,11 +32,13 @@ use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
-pub(crate) use lifecycle::id_of;
 pub use link::Link;
+pub(crate) use making::{Plan, mount};
+pub(crate) use place::Place;
 pub use streams::Incoming;
 
 use crate::{EngineError, Result};
+use dialogue::Dialogues;
 use streams::Streams;
 
 /// How the names of commands begin that their callers did not name.
@@ -45,11 +51,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// What a caller may join keeps its container from being stopped for so long.
 const JOINABLE: Duration = Duration::from_secs(86_400);
+/// And those that are talked to, call by call.
+const DIALOGUE: &str = "talk ";
 
 /// A connection from a container, of whatever kind.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for T {}
 
 /// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
 #[async_trait]
@@ -75,6 +83,7 @@ pub(crate) struct Containers {
     followed: Mutex<HashSet<String>>,
     /// One call of a named command at a time: the others join it.
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
+    dialogues: Dialogues,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -99,6 +108,7 @@ impl Containers {
             streams: Streams::default(),
             followed: Mutex::default(),
             named: Mutex::default(),
+            dialogues: Dialogues::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -150,10 +160,10 @@ impl Containers {
         lock(&self.links).entry(id.clone()).or_default().clone()
     }
 
-    /// Whether a project's container runs and its supervisor is on the line.
-    pub(crate) fn is_linked(&self, project: ProjectId) -> bool {
+    /// Whether a container runs and its supervisor is on the line.
+    pub(crate) fn is_linked(&self, id: &ContainerId) -> bool {
         let links = lock(&self.links);
-        let link = links.get(&id_of(project)).map(|link| link.borrow().clone());
+        let link = links.get(id).map(|link| link.borrow().clone());
         link.flatten().is_some_and(|link| link.is_open())
     }
 
@@ -302,7 +312,7 @@ impl Drop for InUse {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

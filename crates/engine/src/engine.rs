@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
-use crate::containers::{Choice, Containers, id_of};
+use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::sessions::Sessions;
 use crate::tokens::Watch;
 use crate::{Result, Settings};
 
@@ -33,7 +34,9 @@ struct Parts {
     tokens: Watch,
     metrics: Metrics,
     containers: Arc<Containers>,
+    sessions: Sessions,
     tasks: TaskTracker,
+    draining: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -64,7 +67,9 @@ impl Engine {
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
                 containers,
+                sessions: Sessions::default(),
                 tasks,
+                draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
             }),
         };
@@ -81,8 +86,7 @@ impl Engine {
                 continue;
             }
             tracing::info!(project = %id, ?state, "settling an unfinished project");
-            let container = self.store().container(id_of(id).as_str()).await?;
-            if container.is_some() {
+            if !self.store().containers_of(id).await?.is_empty() {
                 self.spawn(self.clone().finish_deletion(id));
             } else {
                 // Its name is free again when this returns.
@@ -133,6 +137,12 @@ impl Engine {
             if let Err(error) = self.store().trim_execs(day_ago).await {
                 tracing::warn!(%error, "could not trim named commands");
             }
+            let sessions = &self.settings().sessions;
+            let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
+            let most = i64::from(sessions.keep_events);
+            if let Err(error) = self.store().trim_events(self.now() - oldest, most).await {
+                tracing::warn!(%error, "could not trim the logs of sessions");
+            }
             tokio::select! {
                 () = tokio::time::sleep(hour) => {}
                 () = self.parts.stopping.cancelled() => return,
@@ -153,6 +163,16 @@ impl Engine {
     /// Makes containers with another runtime from now on, where there was none.
     pub fn set_runtime(&self, choice: Choice) {
         self.containers().set_runtime(choice);
+    }
+
+    /// Ends calls that only wait for something to happen; the others finish.
+    pub fn drain(&self) {
+        self.parts.draining.cancel();
+    }
+
+    /// Returns when calls that only wait are to end.
+    pub(crate) async fn draining(&self) {
+        self.parts.draining.cancelled().await;
     }
 
     /// Ends the engine's own tasks after they have written what they hold.
@@ -193,6 +213,10 @@ impl Engine {
         &self.parts.containers
     }
 
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.parts.sessions
+    }
+
     /// Ends with the engine.
     pub(crate) async fn stopping(&self) {
         self.parts.stopping.cancelled().await;
@@ -200,6 +224,14 @@ impl Engine {
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);
+    }
+
+    /// The same for a task that can be given up.
+    pub(crate) fn spawn_abortable(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::AbortHandle {
+        self.parts.tasks.spawn(task).abort_handle()
     }
 
     pub(crate) fn git(&self) -> &Git {

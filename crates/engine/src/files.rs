@@ -82,10 +82,23 @@ impl Files {
         .await
     }
 
-    /// The home directory that a project's container gives its processes; kept between its lives.
-    pub(crate) async fn home_dir(&self, project: ProjectId) -> Result<PathBuf> {
-        let home = self.project_dir(project).join("home");
+    /// The home directory that a container gives its processes; kept between its lives. A workspace
+    /// that has a container of its own has a home of its own.
+    pub(crate) async fn home_dir(
+        &self,
+        project: ProjectId,
+        workspace: &WorkspaceId,
+    ) -> Result<PathBuf> {
+        let home = self.home_of(project, workspace);
         blocking(move || make_private_dir(&home).map(|()| home)).await
+    }
+
+    fn home_of(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
+        let project = self.project_dir(project);
+        match workspace.is_default() {
+            true => project.join("home"),
+            false => project.join("homes").join(workspace.as_str()),
+        }
     }
 
     /// Removes all files of a project.
@@ -98,7 +111,8 @@ impl Files {
         project: ProjectId,
         workspace: &WorkspaceId,
     ) -> Result<()> {
-        self.discard(self.workspace_dir(project, workspace)).await
+        self.discard(self.workspace_dir(project, workspace)).await?;
+        self.discard(self.home_of(project, workspace)).await
     }
 
     /// Removes a directory below the root, if it is there.

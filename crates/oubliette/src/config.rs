@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits,
-    ProjectRules, Settings, ToolSettings,
+    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits, Price,
+    ProjectRules, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_server::{McpSettings, ServerSettings};
 use schemars::JsonSchema;
@@ -35,6 +35,8 @@ pub(crate) struct Config {
     pub(crate) container_types: BTreeMap<String, ContainerType>,
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
+    pub(crate) sessions: SessionSettings,
+    pub(crate) models: BTreeMap<String, Price>,
 }
 
 impl Default for Config {
@@ -51,6 +53,8 @@ impl Default for Config {
             container_types: BTreeMap::new(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            sessions: SessionSettings::default(),
+            models: BTreeMap::new(),
         }
     }
 }
@@ -101,6 +105,8 @@ impl Config {
             container_types: self.container_types.clone(),
             agents: self.agents.clone(),
             containers: self.containers.clone(),
+            sessions: self.sessions.clone(),
+            models: self.models.clone(),
             client: std::env::current_exe().unwrap_or_else(|_| "oubliette-client".into()),
         }
     }

@@ -149,6 +149,7 @@ impl Sandbox {
                 cpus: spec.limits.cpus,
                 processes: spec.limits.processes.map(u64::from),
             },
+            users_of: spec.users_of.as_ref().map(ToString::to_string),
             nested: false,
             init: sandbox::Init {
                 binary: spec.init.binary.clone(),

@@ -173,7 +173,7 @@ fn native(spec: &Spec) -> Attempt<()> {
     plan.join();
     inject("after cgroups")?;
 
-    let candidates = ids::candidates(&spec.id);
+    let candidates = ids::candidates(spec.users_of.as_ref().unwrap_or(&spec.id));
     let mut last = None;
     for ids in candidates {
         match attempt(spec, ids, &mut plan, &mut record) {

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use oubliette_model::ProjectId;
 use oubliette_runtime::ContainerId;
 
-use super::{id_of, lock};
+use super::lock;
 use crate::{Engine, Result};
 
 /// How often they are looked for.
@@ -21,11 +20,7 @@ impl Engine {
                 () = self.stopping() => return,
             }
             for id in self.idle_ones(patience) {
-                let Ok(Some(container)) = self.store().container(id.as_str()).await else {
-                    lock(&self.containers().used).remove(&id);
-                    continue;
-                };
-                match self.stop_if_unused(container.project_id).await {
+                match self.stop_if_unused(&id).await {
                     Ok(true) => tracing::info!(container = %id, "stopped, idle"),
                     Ok(false) => {}
                     Err(error) => tracing::warn!(container = %id, %error, "could not be stopped"),
@@ -44,14 +39,13 @@ impl Engine {
     }
 
     /// Stops a container unless somebody uses it; whether it ran.
-    async fn stop_if_unused(&self, project: ProjectId) -> Result<bool> {
-        let id = id_of(project);
-        let turn = self.containers().turn(&id);
+    async fn stop_if_unused(&self, id: &ContainerId) -> Result<bool> {
+        let turn = self.containers().turn(id);
         let _turn = turn.lock().await;
-        if self.containers().is_used(&id) {
+        if self.containers().is_used(id) {
             return Ok(false);
         }
-        lock(&self.containers().used).remove(&id);
-        self.stop_in_turn(&id).await
+        lock(&self.containers().used).remove(id);
+        self.stop_in_turn(id).await
     }
 }

@@ -165,6 +165,7 @@ impl Host {
             hostname: "box".to_owned(),
             network: Network::None,
             limits: Limits::default(),
+            users_of: None,
             nested: false,
             init: Init {
                 binary: init_binary(),

@@ -23,9 +23,9 @@ fn socket(server: &Server, id: &str) -> PathBuf {
 }
 
 /// A runtime whose containers have a socket of the host, if one is named.
-fn one() -> Option<String> {
-    let mut all = runtimes().into_iter();
-    all.find(|runtime| !runtime.ends_with("-channel"))
+fn one() -> impl Iterator<Item = String> {
+    let all = runtimes().into_iter();
+    all.filter(|runtime| !runtime.ends_with("-channel")).take(1)
 }
 
 /// Somebody at the door.

@@ -26,6 +26,15 @@ const CONTRACT: &[(&str, Class)] = &[
     ("container_stop", ProjectWrite),
     ("container_exec", ProjectWrite),
     ("container_logs", ProjectWrite),
+    ("session_spawn", ProjectWrite),
+    ("session_message", ProjectWrite),
+    ("session_get", ProjectRead),
+    ("session_list", ProjectRead),
+    ("session_events", ProjectRead),
+    ("session_interrupt", ProjectWrite),
+    ("session_permit", ProjectWrite),
+    ("session_end", ProjectWrite),
+    ("session_cleanup", ProjectWrite),
     ("workspace_list", ProjectRead),
     ("workspace_delete", ProjectWrite),
     ("token_create", Admin),
@@ -70,8 +79,22 @@ fn expected(scope: &str, class: Class, which: Which) -> Decision {
     }
 }
 
-fn arguments(operation: &str, project: &str) -> Value {
+/// The operations that name a session and nothing else.
+const ABOUT_A_SESSION: [&str; 5] = [
+    "session_get",
+    "session_events",
+    "session_interrupt",
+    "session_permit",
+    "session_end",
+];
+
+fn arguments(operation: &str, project: &str, session: &str) -> Value {
     match operation {
+        "session_permit" => {
+            json!({ "session_id": session, "request_id": "x", "decision": "deny" })
+        }
+        about if ABOUT_A_SESSION.contains(&about) => json!({ "session_id": session }),
+        "session_spawn" | "session_message" => json!({ "project_id": project, "prompt": "hi" }),
         "project_create" => json!({ "name": format!("made {}", unique()) }),
         "token_create" => json!({ "name": "t", "scope": "read" }),
         "token_revoke" => json!({ "token_id": uuid(0) }),
@@ -93,15 +116,19 @@ fn uuid(n: u32) -> String {
     format!("00000000-0000-4000-8000-{n:012}")
 }
 
-fn decision(reply: &Reply, project: &str) -> Decision {
+fn decision(reply: &Reply, project: &str, session: &str) -> Decision {
     if reply.body["error"]["code"] == -32002 {
         assert_eq!(reply.message(), "tool not allowed for this token scope");
         return Decision::Refused;
     }
+    let not_found = [
+        format!("project `{project}` not found"),
+        format!("session `{session}` not found"),
+    ];
     let hidden = reply.is_error()
-        && reply
-            .sentence()
-            .starts_with(&format!("project `{project}` not found"));
+        && not_found
+            .iter()
+            .any(|start| reply.sentence().starts_with(start));
     if hidden {
         Decision::NotFound
     } else {
@@ -144,10 +171,17 @@ async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
                     Which::Missing => uuid(404),
                 };
                 let caller = server.with_key(&admin.token(&scope).await);
-                let reply = caller.call(operation, arguments(operation, &target)).await;
+                let session = match which {
+                    Which::Own | Which::Foreign if ABOUT_A_SESSION.contains(operation) => {
+                        admin.spawn(&target, "hi").await
+                    }
+                    _ => format!("gogol_{}", "0".repeat(32)),
+                };
+                let parameters = arguments(operation, &target, &session);
+                let reply = caller.call(operation, parameters).await;
                 let normal = if scope == "admin:ro" { "read" } else { &scope };
                 assert_eq!(
-                    decision(&reply, &target),
+                    decision(&reply, &target, &session),
                     expected(normal, *class, which),
                     "{scope} {operation} {which:?}: {}",
                     reply.text

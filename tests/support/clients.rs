@@ -2,23 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::wanted::wanted;
+
 const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
 const KNOWN: [&str; 4] = ["python", "typescript", "inspector", "conformance"];
 
 /// Where a client's interpreter lives. None, with a word about it, if the environment does not
 /// name the client; one that it names must be there, at the versions that are pinned now.
 pub fn client(name: &str) -> Option<PathBuf> {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
-    let wanted: Vec<&str> = wanted.split(',').filter(|name| !name.is_empty()).collect();
-    for one in &wanted {
-        assert!(
-            KNOWN.contains(one),
-            "{VARIABLE} names {one}; known are {}",
-            KNOWN.join(", ")
-        );
-    }
-    if !wanted.contains(&name) {
-        eprintln!("skipped: {VARIABLE} does not name {name}");
+    if !wanted(VARIABLE, &KNOWN, name) {
         return None;
     }
     let (place, manifests) = match name {

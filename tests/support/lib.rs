@@ -1,5 +1,5 @@
-//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, and
-//! the way to real ones.
+//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, the way
+//! to real ones and to real agents, and a model for those.
 //!
 //! Everything here fails by panicking: it runs only in tests and benchmarks.
 
@@ -9,28 +9,34 @@
     reason = "a failure here is a failed test"
 )]
 
+pub mod agents;
 mod binary;
 mod chance;
 pub mod clients;
 mod engine;
 mod legacy;
+pub mod llm;
 mod modern;
 pub mod process;
 mod pty;
 mod reply;
 mod runtimes;
 mod server;
+mod sessions;
 mod traces;
+mod wanted;
 
 pub use binary::{binary, cli};
 pub use chance::Chance;
 pub use engine::{Engine, Mood};
 pub use legacy::Legacy;
+pub use llm::Llm;
 pub use modern::Modern;
 pub use pty::Pty;
 pub use reply::Reply;
 pub use runtimes::{docker_options, runtime_name, runtimes, server_with};
 pub use server::{Server, ServerOptions};
+pub use sessions::kinds;
 pub use traces::{Traces, kill_containers};
 
 use std::sync::Once;

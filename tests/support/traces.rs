@@ -18,8 +18,9 @@ use crate::{Server, eventually};
 
 const ENGINE: &str = "/var/run/docker.sock";
 /// Files that a data directory keeps, and directories that are there with nothing in them.
-const LASTING: [&str; 15] = [
+const LASTING: [&str; 16] = [
     "admin.token",
+    "agents",
     "layers",
     "oubliette.db",
     "oubliette.db-shm",

@@ -4,6 +4,7 @@
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
 mod adopt;
+pub(crate) mod attachment;
 mod channel;
 mod dialogue;
 mod disk;
@@ -58,9 +59,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const JOINABLE: Duration = Duration::from_secs(86_400);
 
 /// A connection from a container, of whatever kind.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for T {}
 
 /// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
 #[async_trait]
@@ -329,7 +330,7 @@ impl Drop for InUse {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

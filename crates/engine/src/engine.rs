@@ -14,6 +14,7 @@ use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::sessions::Sessions;
 use crate::tokens::Watch;
 use crate::{Result, Settings};
 
@@ -33,6 +34,7 @@ struct Parts {
     tokens: Watch,
     metrics: Metrics,
     containers: Arc<Containers>,
+    sessions: Sessions,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
@@ -65,6 +67,7 @@ impl Engine {
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
                 containers,
+                sessions: Sessions::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
@@ -134,21 +137,17 @@ impl Engine {
             if let Err(error) = self.store().trim_execs(day_ago).await {
                 tracing::warn!(%error, "could not trim named commands");
             }
+            let sessions = &self.settings().sessions;
+            let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
+            let most = i64::from(sessions.keep_events);
+            if let Err(error) = self.store().trim_events(self.now() - oldest, most).await {
+                tracing::warn!(%error, "could not trim the logs of sessions");
+            }
             tokio::select! {
                 () = tokio::time::sleep(hour) => {}
                 () = self.parts.stopping.cancelled() => return,
             }
         }
-    }
-
-    /// Ends calls that only wait for something to happen; the others finish.
-    pub fn drain(&self) {
-        self.parts.draining.cancel();
-    }
-
-    /// Returns when calls that only wait are to end.
-    pub(crate) async fn draining(&self) {
-        self.parts.draining.cancelled().await;
     }
 
     /// Whether there is something that makes containers, as far as that is known.
@@ -164,6 +163,16 @@ impl Engine {
     /// Makes containers with another runtime from now on, where there was none.
     pub fn set_runtime(&self, choice: Choice) {
         self.containers().set_runtime(choice);
+    }
+
+    /// Ends calls that only wait for something to happen; the others finish.
+    pub fn drain(&self) {
+        self.parts.draining.cancel();
+    }
+
+    /// Returns when calls that only wait are to end.
+    pub(crate) async fn draining(&self) {
+        self.parts.draining.cancelled().await;
     }
 
     /// Ends the engine's own tasks after they have written what they hold.
@@ -204,6 +213,10 @@ impl Engine {
         &self.parts.containers
     }
 
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.parts.sessions
+    }
+
     /// Ends with the engine.
     pub(crate) async fn stopping(&self) {
         self.parts.stopping.cancelled().await;
@@ -211,6 +224,14 @@ impl Engine {
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);
+    }
+
+    /// The same for a task that can be given up.
+    pub(crate) fn spawn_abortable(
+        &self,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> tokio::task::AbortHandle {
+        self.parts.tasks.spawn(task).abort_handle()
     }
 
     pub(crate) fn git(&self) -> &Git {

@@ -18,6 +18,7 @@ mod metrics;
 pub mod operations;
 mod paging;
 mod projects;
+mod sessions;
 mod settings;
 mod tokens;
 mod workspaces;
@@ -31,7 +32,7 @@ pub use engine::Engine;
 pub use error::{EngineError, Result};
 pub use metrics::{Counted, Metrics};
 pub use settings::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, ProjectRules, Settings,
-    ToolSettings,
+    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, Price, ProjectRules,
+    SessionSettings, Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, Minted};

@@ -108,7 +108,7 @@ impl Operation for Limits {
     fn reach(params: &Params) -> Reach {
         Reach {
             project: params.project_id,
-            restricted: None,
+            ..Reach::default()
         }
     }
 

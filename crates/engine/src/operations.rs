@@ -13,7 +13,7 @@ pub mod tools;
 use std::future::Future;
 use std::sync::LazyLock;
 
-use oubliette_model::{Access, ProjectId};
+use oubliette_model::{Access, ProjectId, SessionId};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -72,6 +72,8 @@ pub enum Effect {
 pub struct Reach {
     /// The project it names; none if it covers all that the token may touch.
     pub project: Option<ProjectId>,
+    /// The session it names: its project is the call's.
+    pub session: Option<SessionId>,
     /// A parameter that project tokens may not use.
     pub restricted: Option<&'static str>,
 }
@@ -84,7 +86,14 @@ impl Reach {
     pub fn project(id: ProjectId) -> Self {
         Self {
             project: Some(id),
-            restricted: None,
+            ..Self::default()
+        }
+    }
+
+    pub fn session(id: SessionId) -> Self {
+        Self {
+            session: Some(id),
+            ..Self::default()
         }
     }
 }
@@ -101,6 +110,15 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::containers::stop::Stop>(),
         Entry::of::<crate::containers::exec::Exec>(),
         Entry::of::<crate::containers::logs::Logs>(),
+        Entry::of::<crate::sessions::spawn::Spawn>(),
+        Entry::of::<crate::sessions::message::Message>(),
+        Entry::of::<crate::sessions::get::Get>(),
+        Entry::of::<crate::sessions::list::List>(),
+        Entry::of::<crate::sessions::events::Events>(),
+        Entry::of::<crate::sessions::interrupt::Interrupt>(),
+        Entry::of::<crate::sessions::permit::Permit>(),
+        Entry::of::<crate::sessions::end::End>(),
+        Entry::of::<crate::sessions::cleanup::Cleanup>(),
         Entry::of::<crate::workspaces::list::List>(),
         Entry::of::<crate::workspaces::delete::Delete>(),
         Entry::of::<crate::tokens::create::Create>(),
@@ -121,6 +139,11 @@ const NOUNS: &[(&str, &str)] = &[
     (
         "container",
         "The container of a project, in which commands and agents run.",
+    ),
+    (
+        "session",
+        "Sessions: agents at work in a project. `spawn` gives one a prompt, `events` shows what it \
+         does, `message` goes on.",
     ),
     (
         "workspace",

@@ -22,6 +22,9 @@ pub struct Settings {
     pub container_types: BTreeMap<String, ContainerType>,
     pub agents: BTreeMap<String, AgentCommand>,
     pub containers: ContainerSettings,
+    pub sessions: SessionSettings,
+    /// What models cost, for agents that report tokens only.
+    pub models: BTreeMap<String, Price>,
     /// The static binary that containers get as `oubliette-client`.
     pub client: PathBuf,
 }
@@ -40,6 +43,8 @@ impl Settings {
             container_types: BTreeMap::from([("base".to_owned(), ContainerType::default())]),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            sessions: SessionSettings::default(),
+            models: BTreeMap::new(),
             client: PathBuf::from("oubliette-client"),
         }
     }
@@ -70,6 +75,54 @@ impl Default for ContainerSettings {
             read_only_paths: Vec::new(),
         }
     }
+}
+
+/// `[sessions]`: how long things may take, and how much of a log is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SessionSettings {
+    /// The agent of projects and sessions that name none.
+    pub default_agent: String,
+    /// An agent without a turn for so long is stopped; the next message resumes it.
+    pub idle_seconds: u64,
+    /// How long an agent may take to start.
+    pub start_seconds: u64,
+    /// An agent that says nothing for so long in the middle of a turn is taken for dead.
+    pub silence_seconds: u64,
+    /// How long an agent may take to stop a turn that was cancelled.
+    pub cancel_seconds: u64,
+    /// How long a decision may take before it is a no.
+    pub permission_seconds: u64,
+    /// How many children one tree of sessions may get in a minute.
+    pub spawns_per_minute: u32,
+    /// Events are kept for so many days, and so many of one session.
+    pub keep_days: u32,
+    pub keep_events: u32,
+}
+
+impl Default for SessionSettings {
+    fn default() -> Self {
+        Self {
+            default_agent: "demo".to_owned(),
+            idle_seconds: 900,
+            start_seconds: 120,
+            silence_seconds: 3600,
+            cancel_seconds: 10,
+            permission_seconds: 600,
+            spawns_per_minute: 10,
+            keep_days: 90,
+            keep_events: 100_000,
+        }
+    }
+}
+
+/// `[models.NAME]`: what a model costs, in US dollars per million tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Price {
+    pub input_usd: f64,
+    pub output_usd: f64,
+    pub cached_usd: f64,
 }
 
 /// `[limits]`: what a project gets that does not say otherwise.
@@ -160,13 +213,16 @@ pub struct ContainerType {
     pub dockerfile: Option<PathBuf>,
 }
 
-/// `[agents.NAME]`: an ACP agent that is not in the catalogue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+/// `[agents.NAME]`: an ACP agent that is not in the catalogue, or changes to one that is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct AgentCommand {
-    pub command: String,
-    #[serde(default)]
+    /// The program in the container; may be absent for an agent of the catalogue.
+    pub command: Option<String>,
     pub args: Vec<String>,
-    #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Files that it needs in its home directory, by their path there; written if they are not.
+    pub files: BTreeMap<String, String>,
+    /// Which kinds of credentials it takes, and in which environment variable.
+    pub credentials: BTreeMap<String, String>,
 }

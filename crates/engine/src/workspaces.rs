@@ -8,6 +8,7 @@ use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
+use crate::containers::exec::Inside;
 use crate::containers::{Place, Plan, mount};
 use crate::files::Draft;
 use crate::{Call, Engine, EngineError, Result};
@@ -136,8 +137,10 @@ impl Engine {
         let default = WorkspaceId::default_one();
         let (container, link, _) = self.ensure_container(project, &default).await?;
         let draft = self.files().draft();
-        let words = cloning(&format!("/workspaces/{}", draft.name()), id);
-        let finished = self.run_inside(&container, link, words).await?;
+        let directory = format!("/workspaces/{}", draft.name());
+        let finished = self
+            .run_inside(&container, link, cloning(&directory, id), Vec::new())
+            .await?;
         self.accept_draft(project.id, id, &draft, finished).await
     }
 
@@ -164,8 +167,8 @@ impl Engine {
         };
         let made = async {
             let link = self.bring_up(plan).await?;
-            self.run_inside(&container, link, cloning("/workspaces/new", id))
-                .await
+            let argv = cloning("/workspaces/new", id);
+            self.run_inside(&container, link, argv, Vec::new()).await
         };
         let made = made.await;
         self.discard_container(&container).await?;
@@ -184,9 +187,9 @@ impl Engine {
         project: ProjectId,
         id: &WorkspaceId,
         draft: &Draft,
-        failed: Option<String>,
+        finished: Inside,
     ) -> Result<()> {
-        let Some(said) = failed else {
+        let Inside::Failed(said) = finished else {
             return self.files().adopt_draft(project, id, draft).await;
         };
         self.files().discard_draft(project, draft).await?;

@@ -84,6 +84,68 @@ uuid_id!(
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 
+/// A session: one agent conversation in one workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(Uuid);
+
+impl SessionId {
+    const PREFIX: &str = "gogol_";
+
+    pub fn new(id: Uuid) -> Self {
+        Self(id)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", Self::PREFIX, self.0.simple())
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let digits = text.strip_prefix(Self::PREFIX);
+        let plain = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        let digits = digits.filter(|digits| digits.len() == 32 && digits.bytes().all(plain));
+        let parsed = digits.and_then(|digits| Uuid::try_parse(digits).ok());
+        parsed.map(Self).ok_or_else(|| {
+            Invalid(format!(
+                "{} is not a session id; it looks like gogol_ and 32 hexadecimal digits",
+                quoted(text)
+            ))
+        })
+    }
+}
+
+impl Serialize for SessionId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for SessionId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for SessionId {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "SessionId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^gogol_[0-9a-f]{32}$" })
+    }
+}
+
 /// A workspace of a project: a UUID or any safe directory name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -176,6 +238,15 @@ mod tests {
             "1b4e28ba2fa141d2883f0016d3cca427",
         ] {
             assert!(other.parse::<ProjectId>().is_err(), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_session_id_goes_round() {
+        let id = SessionId::new(Uuid::from_u128(77));
+        assert_eq!(id.to_string().parse::<SessionId>(), Ok(id));
+        for bad in ["", "gogol_", "gogol_1", &id.to_string().to_uppercase()] {
+            assert!(bad.parse::<SessionId>().is_err(), "{bad}");
         }
     }
 

@@ -3,6 +3,7 @@
 //! Pure functions and plain data. Nothing here does I/O, reads a clock or awaits.
 
 mod access;
+mod event;
 mod ids;
 mod key;
 mod name;
@@ -11,9 +12,11 @@ mod project;
 mod remote;
 mod scope;
 mod secret;
+mod session;
 
 pub use access::{Access, Decision, Mode, allows, allows_class, sees};
-pub use ids::{ProjectId, TokenId, WorkspaceId};
+pub use event::Event;
+pub use ids::{ProjectId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
 pub use name::ProjectName;
 pub use nearest::nearest;
@@ -21,6 +24,7 @@ pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, Too
 pub use remote::{RemoteUrl, Transport};
 pub use scope::Scope;
 pub use secret::Secret;
+pub use session::{Happening, Status, StopReason, Usage, Verdict, Waiting, WaitingKind};
 
 /// Why a value from outside was refused: a full sentence that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits,
-    ProjectRules, Settings, ToolSettings,
+    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits, Price,
+    ProjectRules, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -38,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
     pub(crate) docker: DockerSettings,
+    pub(crate) sessions: SessionSettings,
+    pub(crate) models: BTreeMap<String, Price>,
 }
 
 impl Default for Config {
@@ -55,6 +57,8 @@ impl Default for Config {
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
             docker: DockerSettings::default(),
+            sessions: SessionSettings::default(),
+            models: BTreeMap::new(),
         }
     }
 }
@@ -105,6 +109,8 @@ impl Config {
             container_types: self.container_types.clone(),
             agents: self.agents.clone(),
             containers: self.containers.clone(),
+            sessions: self.sessions.clone(),
+            models: self.models.clone(),
             // Without one no runtime is chosen, which says why.
             client: inside::find().unwrap_or_default(),
         }

@@ -1,8 +1,9 @@
 //! The binary: settings in, a server or a client out.
 //!
-//! Everything on the command line except `serve`, `backup`, `restore`, `doctor` and `token
+//! Everything on the command line except `serve`, `agent`, `backup`, `restore`, `doctor` and `token
 //! reset-admin` is an MCP client of a server, like any other.
 
+mod agents;
 mod archive;
 mod cli;
 mod config;
@@ -35,6 +36,13 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
     // Containers get this same file under another name.
     let name = arguments.first().map(Path::new).and_then(Path::file_name);
+    let role = arguments.get(1).and_then(|role| role.to_str());
+    if name == Some("oubliette-demo-agent".as_ref()) {
+        return oubliette_demo_agent::run(arguments.into_iter().skip(1));
+    }
+    if role == Some(oubliette_demo_agent::ROLE) {
+        return oubliette_demo_agent::run(arguments.into_iter().skip(2));
+    }
     if name == Some("oubliette-client".as_ref()) {
         return oubliette_client::run(arguments);
     }

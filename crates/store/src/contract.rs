@@ -6,6 +6,7 @@ mod audit;
 mod containers;
 mod mcp_sessions;
 mod projects;
+mod sessions;
 mod tokens;
 mod workspaces;
 
@@ -58,6 +59,17 @@ cases![
     containers::containers_go_with_their_project,
     containers::a_named_command_begins_once_and_remembers_its_result,
     containers::asking_for_a_named_command_is_in_the_audit_log,
+    sessions::a_session_begins_with_its_first_event_and_its_message,
+    sessions::without_a_new_session_the_newest_one_gets_the_message,
+    sessions::of_racing_spawns_in_one_workspace_one_makes_the_session,
+    sessions::a_step_is_one_transaction_and_indexes_have_no_gaps,
+    sessions::limits_of_a_tree_hold_exactly_at_their_edge,
+    sessions::a_decision_is_taken_once_and_in_time,
+    sessions::messages_wait_in_order_and_wake_an_ended_session,
+    sessions::a_workspace_in_use_stays,
+    sessions::the_logs_of_a_tree_are_read_in_the_order_of_their_commits,
+    sessions::ended_sessions_are_removed_leaves_first,
+    sessions::old_events_are_trimmed_and_the_log_says_so,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

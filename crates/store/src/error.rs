@@ -10,6 +10,8 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub enum StoreError {
     #[error("it already exists")]
     Duplicate,
+    #[error("it is in use")]
+    InUse,
     #[error("the database is locked by another program; try again when that program is done")]
     Busy,
     #[error("the disk is full; nothing was changed; free some space and try again")]

@@ -8,9 +8,11 @@ mod containers;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
 mod error;
+mod events;
 mod mcp_sessions;
 mod page;
 mod projects;
+mod sessions;
 pub mod sqlite;
 mod tokens;
 mod workspaces;
@@ -18,15 +20,30 @@ mod workspaces;
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
+pub use events::{Events, Logged};
 pub use mcp_sessions::{McpSession, McpSessions};
 pub use page::Page;
 pub use projects::{Project, ProjectState, Projects, Updated, Visible};
+pub use sessions::{
+    Attachment, Choices, Decided, Decision, Limit, Message, NewSession, Session, SessionFilter,
+    Sessions, Spawned, Step, Stepped, TreeLimits, TreeUse, Wanted,
+};
 pub use tokens::{Revoked, Token, Tokens};
 pub use workspaces::{Workspace, Workspaces};
 
 /// A whole store.
 pub trait Store:
-    Projects + Workspaces + Tokens + Audit + Containers + McpSessions + std::fmt::Debug + Send + Sync
+    Projects
+    + Workspaces
+    + Tokens
+    + Audit
+    + Containers
+    + Sessions
+    + Events
+    + McpSessions
+    + std::fmt::Debug
+    + Send
+    + Sync
 {
 }
 
@@ -36,6 +53,8 @@ impl<T> Store for T where
         + Tokens
         + Audit
         + Containers
+        + Sessions
+        + Events
         + McpSessions
         + std::fmt::Debug
         + Send

@@ -28,7 +28,7 @@ pub trait Workspaces {
         limit: u32,
     ) -> Result<Page<Workspace>>;
 
-    /// False if there was none.
+    /// False if there was none. `InUse` if a session that has not ended works in it.
     async fn remove_workspace(
         &self,
         project: ProjectId,

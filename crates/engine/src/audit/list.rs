@@ -81,7 +81,7 @@ impl Operation for List {
     fn reach(params: &Params) -> Reach {
         Reach {
             project: params.project_id,
-            restricted: None,
+            ..Reach::default()
         }
     }
 

@@ -27,9 +27,13 @@ impl Engine {
         let (engine, now) = (self.clone(), self.now());
         self.spawn(async move {
             tokio::select! {
-                () = engine.adopt_all(now) => {
+                () = async {
+                    engine.adopt_all(now).await;
+                    if let Err(error) = engine.adopt_sessions().await {
+                        tracing::warn!(%error, "sessions could not be adopted");
+                    }
                     tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
-                }
+                } => {}
                 () = engine.stopping() => {}
             }
         });
@@ -79,8 +83,11 @@ impl Engine {
             let Some(id) = ContainerId::new(stored.id.as_str()) else {
                 continue;
             };
-            if stored.created_at < before && !self.has_place(&stored).await? {
-                self.discard_container(&id).await?;
+            if stored.created_at < before
+                && !self.has_place(&stored).await?
+                && let Err(error) = self.discard_container(&id).await
+            {
+                tracing::warn!(container = %id, %error, "could not be removed");
             }
         }
         for id in self.door_names()?.into_iter().filter_map(ContainerId::new) {

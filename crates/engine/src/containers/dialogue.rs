@@ -11,15 +11,15 @@ mod voice;
 
 use std::time::{Duration, Instant};
 
-use oubliette_model::{ProjectId, WorkspaceId};
+use oubliette_model::{ProjectId, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use oubliette_wire::{Ended, FaultKind, Start, methods};
 
-use super::exec::{self, Output, Params, exec_name};
-use super::link::{Link, LinkError};
+use super::exec::{self, ATTEMPTS, Output, Params, exec_name};
+use super::link::LinkError;
 use super::process::{Command, Failed};
-use super::{Containers, DIALOGUE, Place, ended_meanwhile};
+use super::{Containers, DIALOGUE, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 pub(super) use attendance::Dialogues;
@@ -44,15 +44,6 @@ struct Partner<'a> {
     /// Its name at the supervisor and in the store.
     process_id: String,
     name: String,
-}
-
-/// What came of a start.
-#[derive(Debug)]
-enum Begun {
-    Runs,
-    Ended(Box<Output>),
-    /// The container ended before the command reached it.
-    Unsaid,
 }
 
 /// What a call can tell.
@@ -92,16 +83,10 @@ pub(super) async fn step(
         let id = partner.process_id.clone();
         let ready = exec::prepare(engine, project, params, id, call).await?;
         partner.workspace = ready.workspace.clone();
-        partner.container = Place::of(project, &partner.workspace).container();
-        let mut attempts = exec::ATTEMPTS;
-        loop {
-            let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
-            match partner.begin(&link, &ready.command, &step, call).await? {
-                Begun::Runs => break,
-                Begun::Ended(output) => return Ok(*output),
-                Begun::Unsaid if attempts > 1 => attempts -= 1,
-                Begun::Unsaid => return Err(Failed::Unsaid.into()),
-            }
+        partner.container = ready.container.clone();
+        let begun = partner.begin(project, &ready.command, &step, call).await?;
+        if let Some(ended) = begun {
+            return Ok(ended);
         }
         step.size = None;
     }
@@ -134,61 +119,63 @@ impl Partner<'_> {
         self.engine.containers()
     }
 
-    /// Starts the command, or finds that it runs or has ended.
+    /// Starts the command, or finds that it runs; its result if it has ended already.
     async fn begin(
         &self,
-        link: &Link,
+        project: &Project,
         command: &Command,
         step: &Step,
         call: &Call,
-    ) -> Result<Begun> {
-        let (project, name) = (self.project_id, &self.process_id);
-        let ended = exec::join(self.engine, project, name, link.boot_id(), call);
-        if let Some(ended) = ended.await? {
-            return Ok(Begun::Ended(Box::new(ended)));
-        }
-        let mut env = command.env.clone();
-        if step.size.is_some() {
-            env.entry("TERM".to_owned())
-                .or_insert_with(|| "xterm".to_owned());
-        }
-        let start = Start {
-            process_id: self.process_id.clone(),
-            argv: command.argv.clone(),
-            env,
-            cwd: command.cwd.clone(),
-            user: None,
-            pty: step.size,
-            spool_limit: SPOOL,
-            streams: Vec::new(),
-        };
-        self.engine.attend(self, link.boot_id())?;
-        let (code, why) = match link.ask(methods::START, &start).await {
-            Ok(_) => return Ok(Begun::Runs),
-            Err(LinkError::Told {
-                kind: FaultKind::NotFound,
-                why,
-            }) => (127, why),
-            Err(LinkError::Told {
-                kind: FaultKind::Denied,
-                why,
-            }) => (126, why),
-            // It did not begin, so nobody must be told that its outcome is unknown.
-            Err(
-                LinkError::Unsaid
-                | LinkError::Told {
-                    kind: FaultKind::Stopping,
-                    ..
-                },
-            ) => {
-                self.give_up().await?;
-                return Ok(Begun::Unsaid);
+    ) -> Result<Option<Output>> {
+        let start = self.start(command, step);
+        let mut attempts = ATTEMPTS;
+        let mut is_said = false;
+        let (code, why) = loop {
+            attempts -= 1;
+            let (_, link, _) = self
+                .engine
+                .ensure_container(project, &self.workspace)
+                .await?;
+            let (id, boot) = (&self.process_id, link.boot_id());
+            if let Some(ended) = exec::join(self.engine, self.project_id, id, boot, call).await? {
+                return Ok(Some(ended));
             }
-            Err(LinkError::Told { why, .. }) => {
-                self.give_up().await?;
-                return Err(EngineError::Failed(why));
+            self.engine.attend(self, boot)?;
+            match link.ask(methods::START, &start).await {
+                Ok(_) => return Ok(None),
+                Err(LinkError::Told {
+                    kind: FaultKind::NotFound,
+                    why,
+                }) => break (127, why),
+                Err(LinkError::Told {
+                    kind: FaultKind::Denied,
+                    why,
+                }) => break (126, why),
+                // The next round starts it again, which is the same start if it was heard.
+                Err(LinkError::Lost) => is_said = true,
+                Err(
+                    LinkError::Unsaid
+                    | LinkError::Told {
+                        kind: FaultKind::Stopping,
+                        ..
+                    },
+                ) => {
+                    if !is_said {
+                        self.disclaim().await?;
+                    }
+                    if attempts == 0 {
+                        return Err(Failed::Unsaid.into());
+                    }
+                }
+                Err(LinkError::Told { why, .. }) => {
+                    self.disclaim().await?;
+                    return Err(EngineError::Failed(why));
+                }
             }
-            Err(LinkError::Lost) => return Err(super::unreachable_container()),
+            if attempts == 0 {
+                return Err(super::unreachable_container());
+            }
+            tokio::time::sleep(PAUSE).await;
         };
         let heard = Heard {
             ended: Some(Ended::Code(code)),
@@ -197,11 +184,29 @@ impl Partner<'_> {
         let mut output = self.output(step, heard, Instant::now());
         output.stderr = step.encode(format!("{why}\n").as_bytes());
         self.remember(&output).await?;
-        Ok(Begun::Ended(Box::new(output)))
+        Ok(Some(output))
     }
 
-    /// Takes back that the command was begun.
-    async fn give_up(&self) -> Result<()> {
+    fn start(&self, command: &Command, step: &Step) -> Start {
+        let mut env = command.env.clone();
+        if step.size.is_some() {
+            env.entry("TERM".to_owned())
+                .or_insert_with(|| "xterm".to_owned());
+        }
+        Start {
+            process_id: self.process_id.clone(),
+            argv: command.argv.clone(),
+            env,
+            cwd: command.cwd.clone(),
+            user: None,
+            pty: step.size,
+            spool_limit: SPOOL,
+            streams: Vec::new(),
+        }
+    }
+
+    /// It never ran, so nobody must be told that its outcome is unknown.
+    async fn disclaim(&self) -> Result<()> {
         self.containers().dialogues.finish(self);
         let store = self.engine.store();
         Ok(store.forget_exec(self.project_id, &self.process_id).await?)
@@ -212,24 +217,24 @@ impl Partner<'_> {
         let begun = tokio::time::Instant::now();
         let mut link = match self.containers().link(&self.container, PATIENCE).await {
             Ok(link) => link,
-            Err(error) => return self.recall(error).await,
+            Err(error) => return self.recall(Some(error)).await,
         };
         loop {
             match self.round(&link, step, begun).await {
                 Ok(heard) => return Ok(Told::New(heard)),
                 Err(Halt::Failed(error)) => return Err(error),
-                Err(Halt::Gone) => return self.recall(ended_meanwhile()).await,
+                Err(Halt::Gone) => return self.recall(None).await,
                 Err(Halt::Lost) => tokio::time::sleep(PAUSE).await,
             }
             link = match self.containers().relink(&self.container, &link).await {
                 Ok(link) => link,
-                Err(error) => return self.recall(error).await,
+                Err(error) => return self.recall(Some(error)).await,
             };
         }
     }
 
     /// What is known of a command that the supervisor does not have.
-    async fn recall(&self, otherwise: EngineError) -> Result<Told> {
+    async fn recall(&self, otherwise: Option<EngineError>) -> Result<Told> {
         let Some(known) = self
             .engine
             .store()
@@ -246,7 +251,12 @@ impl Partner<'_> {
             Some(result) => serde_json::from_str(&result)
                 .map(|output| Told::Known(Box::new(output)))
                 .map_err(EngineError::fault),
-            None => Err(otherwise),
+            None => Err(otherwise.unwrap_or_else(|| {
+                EngineError::Failed(format!(
+                    "the container ended while {} ran",
+                    quoted(&self.name)
+                ))
+            })),
         }
     }
 

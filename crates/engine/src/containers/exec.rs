@@ -139,10 +139,10 @@ async fn unnamed(
 ) -> Result<Output> {
     let id = format!("{UNNAMED}{}", Uuid::new_v4());
     let ready = prepare(engine, project, params, id, call).await?;
-    let command = &ready.command;
+    let (container, command) = (&ready.container, &ready.command);
     let mut attempts = ATTEMPTS;
-    let (container, finished, took) = loop {
-        let (container, link, _) = engine.ensure_container(project, &ready.workspace).await?;
+    let (finished, took) = loop {
+        let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
         // Before it begins: what it does is not undone by a crash, so neither is the entry.
         if let Some(entry) = call.audit() {
             engine.store().append_audit(vec![entry]).await?;
@@ -150,13 +150,13 @@ async fn unnamed(
         let started = Instant::now();
         let containers = engine.containers();
         let wanted = call.cancelled();
-        let ran = process::run(containers, &container, link, command, timeout, wanted).await;
+        let ran = process::run(containers, container, link, command, timeout, wanted).await;
         match ran {
             Err(Failed::Unsaid) if attempts > 1 => attempts -= 1,
-            ran => break (container, ran?, started.elapsed()),
+            ran => break (ran?, started.elapsed()),
         }
     };
-    process::forget(engine.containers(), &container, &command.process_id).await;
+    process::forget(engine.containers(), container, &command.process_id).await;
     match finished.unwanted {
         true => Err(EngineError::Cancelled),
         false => Ok(output(&ready, finished, took)),
@@ -177,10 +177,10 @@ async fn named(
     let _turn = turn.turn.lock().await;
     let id = format!("{NAMED}{name}");
     let ready = prepare(engine, project, params, id, call).await?;
-    let command = &ready.command;
+    let (container, command) = (&ready.container, &ready.command);
     let mut attempts = ATTEMPTS;
-    let (container, finished, took) = loop {
-        let (container, link, _) = engine.ensure_container(project, &ready.workspace).await?;
+    let (finished, took) = loop {
+        let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
         if let Some(output) = join(engine, project.id, name, link.boot_id(), call).await? {
             return Ok(output);
         }
@@ -188,21 +188,21 @@ async fn named(
         let containers = engine.containers();
         // It can be joined again, so its caller may leave.
         let nobody = std::future::pending();
-        let ran = process::run(containers, &container, link, command, timeout, nobody).await;
+        let ran = process::run(containers, container, link, command, timeout, nobody).await;
         if let Err(Failed::Unsaid | Failed::Refused(_)) = ran {
             // It never ran, so nobody must be told that its outcome is unknown.
             engine.store().forget_exec(project.id, name).await?;
         }
         match ran {
             Err(Failed::Unsaid) if attempts > 1 => attempts -= 1,
-            ran => break (container, ran?, started.elapsed()),
+            ran => break (ran?, started.elapsed()),
         }
     };
     let output = output(&ready, finished, took);
     let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
     engine.store().end_exec(project.id, name, &result).await?;
     // Only now: until the result is stored, the supervisor is the one who knows it.
-    process::forget(engine.containers(), &container, &command.process_id).await;
+    process::forget(engine.containers(), container, &command.process_id).await;
     Ok(output)
 }
 
@@ -239,12 +239,13 @@ impl Drop for NamedTurn {
     }
 }
 
-/// What is run, and where; its container is not stopped as idle meanwhile.
+/// What is run and where; its container is not stopped as idle meanwhile.
 #[derive(Debug)]
 pub(super) struct Ready {
     project_id: ProjectId,
     pub(super) workspace: WorkspaceId,
     pub(super) command: Command,
+    pub(super) container: ContainerId,
     _use: InUse,
 }
 
@@ -263,36 +264,49 @@ pub(super) async fn prepare(
     let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
     let command = command(project, params, &workspace, process_id)?;
     let container = Place::of(project, &workspace).container();
+    let in_use = engine.containers().using(&container);
     Ok(Ready {
         project_id: project.id,
         workspace,
         command,
-        _use: engine.containers().using(&container),
+        container,
+        _use: in_use,
     })
 }
 
+/// What a command of our own came to, with what it said.
+#[derive(Debug)]
+pub(crate) enum Inside {
+    Done(String),
+    Failed(String),
+}
+
 impl Engine {
-    /// Runs a command of our own in a container; what it said if it failed.
+    /// Runs a command of our own in a container.
     pub(crate) async fn run_inside(
         &self,
         container: &ContainerId,
         link: Arc<Link>,
         argv: Vec<String>,
-    ) -> Result<Option<String>> {
+        stdin: Vec<u8>,
+    ) -> Result<Inside> {
         let command = Command {
             process_id: format!("{UNNAMED}{}", Uuid::new_v4()),
             argv,
             env: usual_environment(),
             cwd: "/".to_owned(),
-            stdin: Vec::new(),
+            stdin,
         };
         let _use = self.containers().using(container);
         let containers = self.containers();
         let nobody = std::future::pending();
         let finished = process::run(containers, container, link, &command, OWN, nobody).await?;
         process::forget(containers, container, &command.process_id).await;
-        let said = String::from_utf8_lossy(&finished.stderr).trim().to_owned();
-        Ok((finished.ended != Some(Ended::Code(0))).then_some(said))
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        Ok(match finished.ended == Some(Ended::Code(0)) {
+            true => Inside::Done(text(&finished.stdout)),
+            false => Inside::Failed(text(&finished.stderr)),
+        })
     }
 }
 
@@ -369,7 +383,7 @@ fn command(
     })
 }
 
-fn usual_environment() -> BTreeMap<String, String> {
+pub(crate) fn usual_environment() -> BTreeMap<String, String> {
     let usual = [
         (
             "PATH",

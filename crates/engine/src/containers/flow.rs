@@ -50,23 +50,25 @@ impl<'a> Captured<'a> {
     }
 }
 
-/// A connection for the bytes of one stream, from an offset on.
-pub(super) async fn open(
-    containers: &Containers,
-    link: &Link,
-    process_id: &str,
-    kind: StreamKind,
-    from: u64,
-) -> Result<Incoming, LinkError> {
-    let expected = containers.streams.expect(link.container());
-    let asked = OpenStream {
-        stream_id: expected.id.clone(),
-        process_id: process_id.to_owned(),
-        kind,
-        from,
-    };
-    link.ask(methods::OPEN_STREAM, &asked).await?;
-    arrive(link, expected).await
+impl Containers {
+    /// A connection for the bytes of one stream, from an offset on.
+    pub(super) async fn open_stream(
+        &self,
+        link: &Link,
+        process_id: &str,
+        kind: StreamKind,
+        from: u64,
+    ) -> Result<Incoming, LinkError> {
+        let expected = self.streams.expect(link.container());
+        let asked = OpenStream {
+            stream_id: expected.id.clone(),
+            process_id: process_id.to_owned(),
+            kind,
+            from,
+        };
+        link.ask(methods::OPEN_STREAM, &asked).await?;
+        arrive(link, expected).await
+    }
 }
 
 /// Waits for a stream that was asked for, as long as there is somebody who can send it.
@@ -87,7 +89,10 @@ pub(super) async fn capture(
 ) -> Result<(), Trouble> {
     let mut incoming = match captured.expected.take() {
         Some(expected) => arrive(link, expected).await?,
-        None => open(containers, link, process_id, kind, captured.offset).await?,
+        None => {
+            let from = captured.offset;
+            containers.open_stream(link, process_id, kind, from).await?
+        }
     };
     if incoming.from > captured.offset {
         // Joined late: what came before was given to a caller that is gone.
@@ -147,7 +152,8 @@ pub(super) async fn feed(
         link.tell(methods::CLOSE_STDIN, &close).await;
         return Ok(());
     }
-    let mut incoming = open(containers, link, process_id, StreamKind::Stdin, 0).await?;
+    let stdin = StreamKind::Stdin;
+    let mut incoming = containers.open_stream(link, process_id, stdin, 0).await?;
     // Bytes that the supervisor has already are skipped by it.
     let given = async {
         incoming.stream.write_all(input).await?;

@@ -17,6 +17,8 @@ use crate::{Engine, EngineError, Incoming, Result};
 const FIRST_CALL: Duration = Duration::from_secs(20);
 /// One that ran before the server did; past it, it is started anew, and what runs in it is lost.
 const NEXT_CALL: Duration = Duration::from_secs(15);
+/// How long processes may take to end when whoever started the server leaves.
+const LEAVING: Duration = Duration::from_millis(500);
 
 /// Whether a container runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +145,24 @@ impl Engine {
         let turn = self.containers().turn(id);
         let _turn = turn.lock().await;
         self.stop_in_turn(id).await
+    }
+
+    /// Stops every container, with little grace: whoever started the server leaves.
+    pub async fn stop_containers(&self) -> Result<()> {
+        let runtime = self.containers().runtime().await?;
+        for container in self.store().containers().await? {
+            let Some(id) = ContainerId::new(container.id) else {
+                continue;
+            };
+            let turn = self.containers().turn(&id);
+            let _turn = turn.lock().await;
+            let status = runtime.inspect(&id).await?;
+            if status.is_some_and(|status| status.state == State::Running) {
+                runtime.stop(&id, LEAVING).await?;
+                self.containers().unlink(&id);
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn stop_in_turn(&self, id: &ContainerId) -> Result<bool> {

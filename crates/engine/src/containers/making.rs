@@ -64,6 +64,9 @@ impl Engine {
             // Read-only: a socket can be connected to, and nobody can put another in its place.
             mounts.push(mount(self.relay_dir(&id)?, "/mcp", true));
         }
+        let agents = settings.data_dir.join("agents");
+        std::fs::create_dir_all(&agents)?;
+        mounts.push(mount(agents, crate::agents::INSTALLED, true));
         for path in &settings.containers.read_only_paths {
             let inside = path.clone();
             mounts.push(Mount {

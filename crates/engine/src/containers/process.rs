@@ -69,6 +69,8 @@ impl From<Failed> for EngineError {
 pub(super) enum Trouble {
     /// Try again on the next connection.
     Lost,
+    /// The supervisor knows no such process.
+    Gone,
     Failed(Failed),
 }
 
@@ -76,6 +78,10 @@ impl From<LinkError> for Trouble {
     fn from(error: LinkError) -> Self {
         match error {
             LinkError::Lost | LinkError::Unsaid => Self::Lost,
+            LinkError::Told {
+                kind: FaultKind::NoSuchProcess,
+                ..
+            } => Self::Gone,
             LinkError::Told { why, .. } => Self::Failed(Failed::Other(EngineError::Failed(why))),
         }
     }
@@ -142,6 +148,7 @@ pub(crate) async fn run(
             Ok(Round::Ended(exited)) => break Some(exited.ended),
             Ok(Round::Refused(refused)) => return Ok(refused),
             Err(Trouble::Failed(failed)) => return Err(failed),
+            Err(Trouble::Gone) => return Err(Failed::Other(ended_meanwhile())),
             Err(Trouble::Lost) => {
                 // The next round starts it again, which is the same start if it was heard.
                 tokio::time::sleep(PAUSE).await;

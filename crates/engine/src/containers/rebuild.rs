@@ -56,7 +56,7 @@ impl Operation for Rebuild {
     fn reach(params: &Params) -> Reach {
         Reach {
             project: params.project_id,
-            restricted: None,
+            ..Reach::default()
         }
     }
 

@@ -64,7 +64,10 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(error) => return (Reach::everywhere(), Err(error)),
         };
-        let reach = prepared.reach;
+        let reach = match self.resolve(actor, entry, prepared.reach).await {
+            Ok(reach) => reach,
+            Err(error) => return (prepared.reach, Err(error)),
+        };
         if let Err(error) = permit(actor, entry, reach) {
             return (reach, Err(error));
         }
@@ -75,6 +78,26 @@ impl Engine {
             .await
             .unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))));
         (reach, result)
+    }
+
+    /// Finds the project of the session that a call names. A session of a project that the token may
+    /// not touch, or of another than the call names too, is the same as none.
+    async fn resolve(&self, actor: &Actor, entry: &Entry, reach: Reach) -> Result<Reach> {
+        let Some(id) = reach.session else {
+            return Ok(reach);
+        };
+        let session = self.store().session(id).await?;
+        let project = session.map(|session| session.project_id).filter(|project| {
+            let named = reach.project.is_none_or(|named| named == *project);
+            named && allows(actor.scope, entry.access, &[*project]) == Decision::Allowed
+        });
+        match project {
+            Some(project) => Ok(Reach {
+                project: Some(project),
+                ..reach
+            }),
+            None => Err(Self::session_not_found(id)),
+        }
     }
 
     fn entry(

@@ -46,6 +46,7 @@ impl Operation for Delete {
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
         engine.token_watch().wake();
+        engine.disown(id);
         // From here the project is gone for everybody; if the server dies, the next start goes on.
         if let Err(error) = engine.erase_project(id).await {
             engine.spawn(engine.clone().finish_deletion(id));

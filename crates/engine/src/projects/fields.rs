@@ -124,7 +124,9 @@ impl Fields {
         let settings = engine.settings();
         text("description", self.description.as_deref(), 10_000)?;
         text("model", self.model.as_deref(), 200)?;
-        known("agent", self.agent.as_deref(), &agents::names(settings))?;
+        let agents = agents::names(settings);
+        let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
+        known("agent", self.agent.as_deref(), &agents)?;
         let types: Vec<&str> = settings
             .container_types
             .keys()

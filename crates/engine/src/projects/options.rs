@@ -16,6 +16,8 @@ pub(crate) struct Params {}
 pub(crate) struct Output {
     /// Agents that a project can name.
     agents: Vec<Agent>,
+    /// Models whose prices the server's configuration knows; agents may offer others.
+    models: Vec<String>,
     /// Names of the credentials that `git_credential` and `credential_refs` can name.
     accounts: Vec<Account>,
     container_types: Vec<String>,
@@ -32,6 +34,17 @@ pub(crate) struct Output {
 #[schemars(inline)]
 struct Agent {
     name: String,
+    about: String,
+    /// Whether `oubliette agent install` has put it there, or it needs no installing. One that is
+    /// not may still be in the container's image.
+    installed: bool,
+    /// Whether a session can choose its model, and how hard it thinks.
+    takes_model: bool,
+    takes_reasoning: bool,
+    /// Whether a session can choose its tools.
+    takes_tools: bool,
+    /// Which kinds of credentials it takes.
+    credentials: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -70,9 +83,18 @@ impl Operation for Options {
             .await
             .ok()
             .map(|r| r.capabilities().clone());
-        let names = agents::names(settings).into_iter().map(str::to_owned);
+        let agent = |agent: oubliette_agent::Agent| Agent {
+            installed: agents::is_installed(settings, &agent) || agent.package.is_none(),
+            name: agent.name,
+            about: agent.about,
+            takes_model: agent.takes_model,
+            takes_reasoning: agent.takes_reasoning,
+            takes_tools: false,
+            credentials: agent.credentials.into_keys().collect(),
+        };
         Ok(Output {
-            agents: names.map(|name| Agent { name }).collect(),
+            agents: agents::all(settings).into_iter().map(agent).collect(),
+            models: settings.models.keys().cloned().collect(),
             accounts: settings.credentials.iter().map(account).collect(),
             container_types: settings.container_types.keys().cloned().collect(),
             runtime: settings.runtime.clone(),

@@ -44,6 +44,7 @@ impl Operation for Update {
         Reach {
             project: Some(params.project_id),
             restricted: params.fields.restricted().or(renames),
+            ..Reach::default()
         }
     }
 

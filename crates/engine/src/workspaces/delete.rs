@@ -1,6 +1,7 @@
 //! `workspace_delete`.
 
 use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +54,18 @@ impl Operation for Delete {
                 "the default workspace cannot be deleted; `project_delete` deletes the project",
             ));
         }
-        if !engine
+        let removed = engine
             .store()
             .remove_workspace(project_id, &workspace_id, call.audit())
-            .await?
-        {
+            .await
+            .map_err(|error| match error {
+                StoreError::InUse => EngineError::Failed(format!(
+                    "a session is active in the workspace `{workspace_id}`; end it with \
+                     `session_end` first"
+                )),
+                other => other.into(),
+            })?;
+        if !removed {
             return Err(EngineError::NotFound {
                 what: "workspace",
                 id: workspace_id.to_string(),

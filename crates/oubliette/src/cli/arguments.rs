@@ -87,7 +87,9 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
     let value = flag.to_uppercase().replace('-', "_");
     let kind = kind(schema);
     let required = entry.requires(name);
-    let argument = match required || matches!(kind, Kind::Words) {
+    // What to do is what these commands are for, though it has two names in the schema.
+    let subject = name == "prompt" || (name == "session_id" && entry.name == "session_message");
+    let argument = match required || subject || matches!(kind, Kind::Words) {
         true => argument.required(required).value_name(value),
         false => argument.long(flag).value_name(value),
     };

@@ -45,6 +45,11 @@ impl Access {
         }
     }
 
+    /// Whether somebody said which server, so that no other will do.
+    pub(super) fn names_a_server(&self) -> bool {
+        self.url.is_some()
+    }
+
     pub(super) fn url(&self) -> Result<String, Failure> {
         let url = match (&self.url, self.home.running()) {
             (Some(url), _) => url.trim_end_matches('/').to_owned(),

@@ -8,7 +8,7 @@ use super::Sqlite;
 use super::audit::append;
 use super::convert::{Columns, time};
 use super::projects::is_ready;
-use crate::{AuditEntry, Page, Result, Workspace, Workspaces};
+use crate::{AuditEntry, Page, Result, StoreError, Workspace, Workspaces};
 
 fn workspace(row: &Row<'_>) -> rusqlite::Result<Workspace> {
     Ok(Workspace {
@@ -78,6 +78,15 @@ impl Workspaces for Sqlite {
     ) -> Result<bool> {
         let id = id.clone();
         self.write(move |connection| {
+            let in_use = connection
+                .prepare_cached(
+                    "select 1 from sessions
+                     where project_id = ?1 and workspace_id = ?2 and ended_at is null",
+                )?
+                .exists(params![project.to_string(), id.as_str()])?;
+            if in_use {
+                return Err(StoreError::InUse);
+            }
             let removed = connection.execute(
                 "delete from workspaces where project_id = ?1 and id = ?2",
                 params![project.to_string(), id.as_str()],

@@ -12,7 +12,6 @@ use super::Partner;
 use super::talk::Step;
 use super::voice::Voice;
 use crate::EngineError;
-use crate::containers::flow;
 use crate::containers::link::{Link, LinkError};
 
 /// Input that a command does not take is not waited for any longer once it has said something.
@@ -176,9 +175,10 @@ impl Partner<'_> {
         let from = step.offsets.stdin.unwrap_or_default();
         let end = from + step.input.len() as u64;
         if !step.input.is_empty() {
-            let kind = StreamKind::Stdin;
-            let opened = flow::open(self.containers(), link, &self.process_id, kind, from);
-            let mut incoming = opened.await?;
+            let mut incoming = self
+                .containers()
+                .open_stream(link, &self.process_id, StreamKind::Stdin, from)
+                .await?;
             if incoming.from < from {
                 return Err(Halt::Failed(EngineError::invalid(format!(
                     "`offsets.stdin` is {from}, and only {} bytes came before; send what is missing",

@@ -4,8 +4,8 @@ use oubliette_wire::{Ack, StreamKind, methods};
 use tokio::io::AsyncReadExt;
 
 use super::{Halt, Partner};
+use crate::containers::Incoming;
 use crate::containers::link::Link;
-use crate::containers::{Incoming, flow};
 
 /// Most bytes of a stream in one answer.
 const MOST: usize = 128 << 10;
@@ -35,8 +35,10 @@ impl Voice {
             };
             link.tell(methods::ACK, &ack).await;
         }
-        let opened = flow::open(partner.containers(), link, &partner.process_id, kind, from);
-        let mut incoming = opened.await?;
+        let mut incoming = partner
+            .containers()
+            .open_stream(link, &partner.process_id, kind, from)
+            .await?;
         let mut bytes = std::mem::take(&mut incoming.rest);
         let missed = incoming.from > from;
         bytes.truncate(MOST);

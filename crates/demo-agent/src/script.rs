@@ -1,0 +1,363 @@
+//! The language of prompts: one command a line, each begun with a slash; everything else is text.
+//!
+//! A prompt is read whole before any of it is done, so that a mistake in its last line does not
+//! leave half of it behind.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+/// How often one line may be repeated, nested repetitions multiplied.
+const MOST_REPEATS: u32 = 1_000_000;
+const LONGEST_SLEEP: f64 = 86_400.0;
+const MOST_FLOOD: u32 = 1_000_000;
+
+/// The commands, with their arguments and what they do, as clients may show them.
+pub(crate) const COMMANDS: [(&str, &str, &str); 13] = [
+    ("sh", "COMMAND", "run a shell command"),
+    ("tool", "NAME {json}", "call a tool of an MCP server"),
+    ("say", "TEXT", "stream text"),
+    ("sleep", "SECONDS", "wait"),
+    ("ask", "TEXT", "ask for permission"),
+    ("repeat", "N LINE", "do a line N times"),
+    ("usage", "IN OUT USD", "report usage"),
+    ("fail", "TEXT", "end the turn with an error"),
+    ("exit", "CODE", "end the process"),
+    ("hang", "", "stop answering, even to cancel"),
+    ("flood", "N", "send N updates at once"),
+    ("garbage", "[TEXT]", "write a line that is no message"),
+    ("stderr", "TEXT", "write to standard error"),
+];
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Line {
+    pub(crate) times: u32,
+    pub(crate) action: Action,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Action {
+    Shell(String),
+    Tool {
+        name: String,
+        arguments: Map<String, Value>,
+    },
+    Say(String),
+    Sleep(Duration),
+    Ask(String),
+    Usage(Usage),
+    Fail(String),
+    Exit(i32),
+    Hang,
+    Flood(u32),
+    Garbage(String),
+    Stderr(String),
+    /// What the agent answers itself.
+    Text(String),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Usage {
+    pub(crate) input: u64,
+    pub(crate) output: u64,
+    pub(crate) usd: f64,
+}
+
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("line {line}: {problem}; nothing of this prompt was done")]
+pub(crate) struct Mistake {
+    line: usize,
+    problem: String,
+}
+
+/// Reads a prompt. Lines of text that follow each other are one text.
+pub(crate) fn parse(prompt: &str) -> Result<Vec<Line>, Mistake> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (index, line) in prompt.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let read = parse_line(line.trim()).map_err(|problem| Mistake {
+            line: index + 1,
+            problem,
+        })?;
+        match (&read, lines.last_mut()) {
+            (
+                Line {
+                    times: 1,
+                    action: Action::Text(more),
+                },
+                Some(Line {
+                    times: 1,
+                    action: Action::Text(text),
+                }),
+            ) => {
+                text.push('\n');
+                text.push_str(more);
+            }
+            _ => lines.push(read),
+        }
+    }
+    if lines.is_empty() {
+        // A prompt of pictures alone, or of nothing, wants an answer too.
+        lines.push(Line {
+            times: 1,
+            action: Action::Text(String::new()),
+        });
+    }
+    Ok(lines)
+}
+
+fn parse_line(mut line: &str) -> Result<Line, String> {
+    let mut times: u32 = 1;
+    while let Some(rest) = command(line, "repeat") {
+        let (count, repeated) = split(rest);
+        let count: u32 = number(count, "/repeat", "a count", "/repeat 3 /say hello")?;
+        if repeated.is_empty() {
+            return Err(
+                "/repeat needs a line after its count, as in `/repeat 3 /say hello`".into(),
+            );
+        }
+        times = times
+            .checked_mul(count)
+            .filter(|times| *times <= MOST_REPEATS)
+            .ok_or_else(|| format!("/repeat does a line at most {MOST_REPEATS} times"))?;
+        line = repeated;
+    }
+    Ok(Line {
+        times,
+        action: parse_action(line)?,
+    })
+}
+
+fn parse_action(line: &str) -> Result<Action, String> {
+    let name = line.split_whitespace().next().unwrap_or_default();
+    let Some(name) = name.strip_prefix('/') else {
+        return Ok(Action::Text(line.to_owned()));
+    };
+    let rest = command(line, name).unwrap_or_default();
+    let text = || match rest {
+        "" => Err(format!("/{name} needs something after it")),
+        rest => Ok(rest.to_owned()),
+    };
+    Ok(match name {
+        "sh" => Action::Shell(text()?),
+        "tool" => {
+            let tool = text()?;
+            let (name, arguments) = split(&tool);
+            Action::Tool {
+                name: name.to_owned(),
+                arguments: object(arguments)?,
+            }
+        }
+        "say" => Action::Say(text()?),
+        "sleep" => Action::Sleep(seconds(rest)?),
+        "ask" => Action::Ask(text()?),
+        "usage" => Action::Usage(usage(rest)?),
+        "fail" => Action::Fail(text()?),
+        "exit" => Action::Exit(match rest {
+            "" => 0,
+            code => number::<u8>(code, "/exit", "a code from 0 to 255", "/exit 1")?.into(),
+        }),
+        "hang" => Action::Hang,
+        "flood" => {
+            let count = number(rest, "/flood", "a count", "/flood 1000")?;
+            if count > MOST_FLOOD {
+                return Err(format!("/flood sends at most {MOST_FLOOD} updates"));
+            }
+            Action::Flood(count)
+        }
+        "garbage" => Action::Garbage(match rest {
+            "" => "this line is {no message".to_owned(),
+            rest => rest.to_owned(),
+        }),
+        "stderr" => Action::Stderr(text()?),
+        // A path, or a command of another agent: not ours to refuse.
+        _ => Action::Text(line.to_owned()),
+    })
+}
+
+/// What follows a command's name, if the line is that command.
+fn command<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let rest = line.strip_prefix('/')?.strip_prefix(name)?;
+    (rest.is_empty() || rest.starts_with(char::is_whitespace)).then(|| rest.trim())
+}
+
+/// The first word and the rest.
+fn split(text: &str) -> (&str, &str) {
+    let (first, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+    (first, rest.trim())
+}
+
+fn number<T: std::str::FromStr>(
+    text: &str,
+    command: &str,
+    what: &str,
+    example: &str,
+) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{command} needs {what}, as in `{example}`, and got `{text}`"))
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = number(text, "/sleep", "a number of seconds", "/sleep 1.5")?;
+    if !(0.0..=LONGEST_SLEEP).contains(&seconds) {
+        return Err(format!("/sleep takes 0 to {LONGEST_SLEEP} seconds"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+fn usage(text: &str) -> Result<Usage, String> {
+    let example = "/usage 1200 80 0.004";
+    let parts: Vec<&str> = text.split_whitespace().collect();
+    let [input, output, usd] = parts[..] else {
+        return Err(format!(
+            "/usage needs tokens in, tokens out and US dollars, as in `{example}`"
+        ));
+    };
+    // Far beyond any real count, and sums of a million of them still fit.
+    let tokens = |text| number::<u32>(text, "/usage", "a count of tokens", example).map(u64::from);
+    let usage = Usage {
+        input: tokens(input)?,
+        output: tokens(output)?,
+        usd: number(usd, "/usage", "an amount of US dollars", example)?,
+    };
+    if !(0.0..=1e6).contains(&usage.usd) {
+        return Err("/usage takes 0 to 1000000 US dollars".into());
+    }
+    Ok(usage)
+}
+
+fn object(text: &str) -> Result<Map<String, Value>, String> {
+    if text.is_empty() {
+        return Ok(Map::new());
+    }
+    serde_json::from_str(text).map_err(|error| {
+        format!(
+            "/tool needs a JSON object after the name, as in `/tool echo {{\"text\": \"hi\"}}` ({error})"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn actions(prompt: &str) -> Vec<Action> {
+        let lines = parse(prompt).unwrap();
+        assert!(lines.iter().all(|line| line.times == 1), "{lines:?}");
+        lines.into_iter().map(|line| line.action).collect()
+    }
+
+    fn problem(prompt: &str) -> String {
+        parse(prompt).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_command_is_read() {
+        let arguments = json!({ "text": "a b" }).as_object().unwrap().clone();
+        let usage = Usage {
+            input: 1200,
+            output: 80,
+            usd: 0.004,
+        };
+        let tool = |name: &str, arguments| Action::Tool {
+            name: name.to_owned(),
+            arguments,
+        };
+        let cases = [
+            ("/sh echo  hi | cat", Action::Shell("echo  hi | cat".into())),
+            ("/tool echo", tool("echo", Map::new())),
+            ("/tool a_b {\"text\": \"a b\"}", tool("a_b", arguments)),
+            ("/say hello", Action::Say("hello".into())),
+            ("/sleep 0.25", Action::Sleep(Duration::from_millis(250))),
+            ("/ask may I?", Action::Ask("may I?".into())),
+            ("/usage 1200 80 0.004", Action::Usage(usage)),
+            ("/fail so it is", Action::Fail("so it is".into())),
+            ("/exit 3", Action::Exit(3)),
+            ("/exit", Action::Exit(0)),
+            ("/hang", Action::Hang),
+            ("/flood 10", Action::Flood(10)),
+            ("/garbage }{", Action::Garbage("}{".into())),
+            ("/stderr oh", Action::Stderr("oh".into())),
+        ];
+        for (line, action) in cases {
+            assert_eq!(actions(line), [action], "{line}");
+        }
+    }
+
+    #[test]
+    fn other_text_is_text_and_lines_of_it_belong_together() {
+        assert_eq!(
+            actions("what is here?\n\n  and there?\n/say x\n/etc/passwd is a path"),
+            [
+                Action::Text("what is here?\nand there?".into()),
+                Action::Say("x".into()),
+                Action::Text("/etc/passwd is a path".into()),
+            ]
+        );
+        assert_eq!(actions(" \n"), [Action::Text(String::new())]);
+        assert_eq!(actions("/shell x"), [Action::Text("/shell x".into())]);
+    }
+
+    #[test]
+    fn repetitions_multiply() {
+        let lines = parse("/repeat 3 /repeat 4 /say x").unwrap();
+        assert_eq!(lines[0].times, 12);
+        assert_eq!(lines[0].action, Action::Say("x".into()));
+        assert_eq!(parse("/repeat 0 /exit 1").unwrap()[0].times, 0);
+        assert!(problem("/repeat 1000 /repeat 1001 /say x").contains("at most 1000000 times"));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_line_and_an_example() {
+        let cases = [
+            (
+                "/say a\n\n/sleep long",
+                "line 3: /sleep needs a number of seconds",
+            ),
+            ("/sleep -1", "0 to 86400"),
+            ("/sleep NaN", "0 to 86400"),
+            ("/sh", "/sh needs something after it"),
+            ("/tool", "/tool needs something after it"),
+            ("/tool x [1]", "needs a JSON object after the name"),
+            ("/tool x {", "needs a JSON object after the name"),
+            ("/repeat x /say a", "/repeat needs a count"),
+            ("/repeat 3", "/repeat needs a line"),
+            ("/usage 1 2", "`/usage 1200 80 0.004`"),
+            ("/usage 1 -2 0", "a count of tokens"),
+            ("/usage 1 2 inf", "0 to 1000000 US dollars"),
+            ("/exit 256", "a code from 0 to 255"),
+            ("/flood 1000001", "at most 1000000 updates"),
+        ];
+        for (prompt, expected) in cases {
+            let problem = problem(prompt);
+            assert!(problem.contains(expected), "{prompt}: {problem}");
+            assert!(problem.ends_with("nothing of this prompt was done"));
+        }
+    }
+
+    #[test]
+    fn the_announced_commands_are_the_ones_that_are_read() {
+        for (name, ..) in COMMANDS {
+            let alone = format!("/{name}");
+            let read = parse(&alone);
+            assert!(
+                !matches!(&read, Ok(lines) if matches!(lines[0].action, Action::Text(_))),
+                "{alone} is read as text"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_prompt_is_read_or_refused(prompt in "(/?[a-z]{0,6}[ \t\n{}\"0-9.]{0,4}){0,12}|\\PC{0,60}") {
+            if let Ok(lines) = parse(&prompt) {
+                prop_assert!(!lines.is_empty());
+                prop_assert!(lines.iter().all(|line| line.times <= MOST_REPEATS));
+            }
+        }
+    }
+}

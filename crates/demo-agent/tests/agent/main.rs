@@ -1,0 +1,11 @@
+//! The real process, driven over stdio with plain JSON-RPC lines: nothing here knows the SDK.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+mod examples;
+mod lines;
+mod process;
+mod sessions;
+mod tools;
+
+use process::{Agent, Turn};

@@ -1,0 +1,403 @@
+//! What a message to an agent is made of: the same for `session_spawn` and `session_message`.
+
+use std::path::{Component, Path};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oubliette_model::{
+    Level, ProjectId, Scope, SessionId, Status, TokenId, Usage, WorkspaceId, quoted,
+};
+use oubliette_store::{
+    Attachment, AuditEntry, Choices, Limit, Message, NewSession, Project, Session, Spawned,
+    TreeLimits,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::workspaces::Choice;
+use crate::{Actor, Call, Engine, EngineError, Result, agents};
+
+const LONGEST_PROMPT: usize = 1 << 20;
+const MOST_ATTACHMENTS: usize = 100;
+
+/// What both operations take.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+pub(crate) struct Ask {
+    /// What the agent is to do.
+    pub(super) prompt: Option<String>,
+    /// The same as `prompt`.
+    message: Option<String>,
+    /// The workspace to work in; the default one if absent.
+    workspace_id: Option<WorkspaceId>,
+    /// Whether a workspace that does not exist is made; without `workspace_id`, a new one.
+    create_workspace: Option<bool>,
+    /// Whether a new session is made although the workspace has one.
+    new_session: Option<bool>,
+    /// A name of the caller's own for the session, to find it by.
+    external_id: Option<String>,
+    /// Where the request comes from, for the caller's own use.
+    source: Option<String>,
+    /// The agent; the project's if absent. `project_options` lists them.
+    agent: Option<String>,
+    /// The model the agent uses; the project's if absent.
+    model: Option<String>,
+    /// What the agent may do without asking; the project's if absent.
+    autonomy: Option<Level>,
+    /// The same as `autonomy`.
+    autonomy_level: Option<Level>,
+    /// How hard the agent thinks; the project's if absent.
+    reasoning: Option<Level>,
+    /// The same as `reasoning`.
+    reasoning_level: Option<Level>,
+    /// Tools that the agent may use, and no others, where it can be told so.
+    tools_allowed: Option<Vec<String>>,
+    /// Tools that the agent may not use, where it can be told so.
+    tools_disallowed: Option<Vec<String>>,
+    /// The scope of the key that the agent gets to call Oubliette itself; no wider than your own.
+    agent_scope: Option<Scope>,
+    /// The OpenSpec change that the session works on.
+    change_id: Option<String>,
+    /// Files that are written into the workspace first.
+    attachments: Option<Vec<File>>,
+}
+
+/// A file that comes with a message.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(inline)]
+struct File {
+    /// Its path in the workspace.
+    name: String,
+    /// Its content, as text.
+    text: Option<String>,
+    /// Or as base64.
+    content_base64: Option<String>,
+}
+
+/// What became of a message.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Delivered {
+    pub(crate) session_id: SessionId,
+    pub(crate) project_id: ProjectId,
+    /// Whether a session was made for it.
+    spawned: bool,
+    /// Whether it went to a session that had ended.
+    resumed: bool,
+    workspace_id: WorkspaceId,
+    workspace_created: bool,
+    status: Status,
+    /// The last event before it: `session_events` with this as `since_index` shows what comes of it.
+    pub(crate) last_event_index: i64,
+}
+
+/// Who a new session belongs to, and under which session it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) owner: Option<TokenId>,
+    pub(crate) parent: Option<Session>,
+}
+
+impl Ask {
+    /// The message, checked.
+    pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
+        let text = match (&self.prompt, &self.message) {
+            (Some(_), Some(_)) => {
+                return Err(EngineError::invalid(
+                    "`prompt` and `message` are the same parameter; give one of them",
+                ));
+            }
+            (Some(text), None) | (None, Some(text)) => text,
+            (None, None) => {
+                return Err(EngineError::invalid(
+                    "missing parameter `prompt`: what the agent is to do",
+                ));
+            }
+        };
+        if text.trim().is_empty() {
+            return Err(EngineError::invalid(
+                "`prompt` is empty; say what the agent is to do",
+            ));
+        }
+        if text.len() > LONGEST_PROMPT {
+            return Err(EngineError::invalid(format!(
+                "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into \
+                 `attachments`",
+                text.len()
+            )));
+        }
+        let files = self.attachments.as_deref().unwrap_or_default();
+        if files.len() > MOST_ATTACHMENTS {
+            return Err(EngineError::invalid(format!(
+                "`attachments` has {} files; at most {MOST_ATTACHMENTS} are taken",
+                files.len()
+            )));
+        }
+        Ok(Message {
+            id: 0,
+            text: text.clone(),
+            attachments: files.iter().map(File::check).collect::<Result<_>>()?,
+            created_at: engine.now(),
+        })
+    }
+
+    /// What was chosen, checked against what the agent can do.
+    fn choices(&self, engine: &Engine, actor: &Actor, agent: &str) -> Result<Choices> {
+        let row = agents::find(engine.settings(), agent)?;
+        let tools = self.tools_allowed.iter().chain(&self.tools_disallowed);
+        if tools.flatten().next().is_some() {
+            return Err(EngineError::invalid(format!(
+                "the agent `{agent}` cannot be told which tools to use; leave out `tools_allowed` \
+                 and `tools_disallowed`"
+            )));
+        }
+        if self.model.is_some() && !row.takes_model {
+            return Err(EngineError::invalid(format!(
+                "the agent `{agent}` has no models to choose from; leave out `model`"
+            )));
+        }
+        let reasoning = self.reasoning.or(self.reasoning_level);
+        if reasoning.is_some() && !row.takes_reasoning {
+            return Err(EngineError::invalid(format!(
+                "the agent `{agent}` has no setting for `reasoning`; leave it out"
+            )));
+        }
+        if let Some(wanted) = self.agent_scope
+            && !actor.scope.covers(wanted)
+        {
+            return Err(EngineError::invalid(format!(
+                "`agent_scope` `{wanted}` is wider than your own scope `{}`",
+                actor.scope
+            )));
+        }
+        for (name, text) in [
+            ("model", &self.model),
+            ("external_id", &self.external_id),
+            ("source", &self.source),
+            ("change_id", &self.change_id),
+        ] {
+            if text.as_ref().is_some_and(|text| text.len() > 200) {
+                return Err(EngineError::invalid(format!(
+                    "`{name}` is longer than 200 bytes"
+                )));
+            }
+        }
+        Ok(Choices {
+            model: self.model.clone(),
+            autonomy: self.autonomy.or(self.autonomy_level),
+            reasoning,
+            tools_allowed: Vec::new(),
+            tools_disallowed: Vec::new(),
+            agent_scope: self.agent_scope,
+            external_id: self.external_id.clone(),
+            source: self.source.clone(),
+            change_id: self.change_id.clone(),
+        })
+    }
+}
+
+impl File {
+    fn check(&self) -> Result<Attachment> {
+        let name = &self.name;
+        let inside = !name.is_empty()
+            && name.len() <= 1000
+            && !name.contains(['\0', '\n'])
+            && Path::new(name)
+                .components()
+                .all(|part| matches!(part, Component::Normal(_)))
+            && !name.ends_with('/');
+        if !inside {
+            return Err(EngineError::invalid(format!(
+                "`attachments`: {} must be the path of a file inside the workspace, relative to \
+                 it, without `..`",
+                quoted(name)
+            )));
+        }
+        let content_base64 = match (&self.text, &self.content_base64) {
+            (Some(text), None) => STANDARD.encode(text),
+            (None, Some(encoded)) if STANDARD.decode(encoded).is_ok() => encoded.clone(),
+            (None, Some(_)) => {
+                return Err(EngineError::invalid(format!(
+                    "`attachments`: `content_base64` of {} is not base64",
+                    quoted(name)
+                )));
+            }
+            _ => {
+                return Err(EngineError::invalid(format!(
+                    "`attachments`: {} needs exactly one of `text` and `content_base64`",
+                    quoted(name)
+                )));
+            }
+        };
+        Ok(Attachment {
+            name: name.clone(),
+            content_base64,
+        })
+    }
+}
+
+impl Engine {
+    /// Gives a message to the session that it is for, which is made if need be. Returns when that
+    /// is durable; the agent does its part later.
+    pub(crate) async fn deliver(
+        &self,
+        actor: &Actor,
+        project: &Project,
+        ask: &Ask,
+        origin: Origin,
+        call: &Call,
+    ) -> Result<Delivered> {
+        let message = ask.to_message(self)?;
+        let agent = match (&ask.agent, &origin.parent) {
+            (Some(agent), _) => agent.clone(),
+            (None, Some(parent)) => parent.agent.clone(),
+            (None, None) => self.default_agent(project),
+        };
+        let choices = ask.choices(self, actor, &agent)?;
+        let workspace = match (&ask.workspace_id, ask.create_workspace, &origin.parent) {
+            // A child works where its parent does.
+            (None, None | Some(false), Some(parent)) => Choice {
+                workspace_id: Some(parent.workspace_id.clone()),
+                create_workspace: false,
+            },
+            (id, create, _) => Choice {
+                workspace_id: id.clone(),
+                create_workspace: create.unwrap_or(false),
+            },
+        };
+        let workspace = self.choose_workspace(project.id, &workspace, call).await?;
+        let id = SessionId::new(Uuid::new_v4());
+        let parent = origin.parent.as_ref();
+        let session = Session {
+            id,
+            project_id: project.id,
+            workspace_id: workspace.id.clone(),
+            parent_id: parent.map(|parent| parent.id),
+            root_id: parent.map_or(id, |parent| parent.root_id),
+            depth: parent.map_or(0, |parent| parent.depth + 1),
+            owner_id: origin.owner,
+            agent,
+            choices,
+            status: Status::Created,
+            waiting: None,
+            wanted: None,
+            error: None,
+            usage: Usage::default(),
+            cost_usd: 0.0,
+            turns: 0,
+            key: None,
+            agent_session_id: None,
+            live: None,
+            log_end: 0,
+            trimmed_before: 0,
+            created_at: message.created_at,
+            updated_at: message.created_at,
+            ended_at: None,
+        };
+        let limits = self.tree_limits(project);
+        let new = NewSession {
+            session,
+            message: Some(message),
+            join: parent.is_none() && !ask.new_session.unwrap_or(false),
+            limits,
+        };
+        let spawned = self
+            .store()
+            .spawn_session(&new, call.audit_of(project.id))
+            .await?;
+        let (session, spawned, resumed) = match spawned {
+            Spawned::New(session) => (session, true, false),
+            Spawned::Joined { session, resumed } => (session, false, resumed),
+            Spawned::OverLimit(limit) => return Err(over_limit(limit, &limits)),
+            Spawned::Gone => {
+                return Err(EngineError::Failed(
+                    "the project, the workspace or the parent session is gone".to_owned(),
+                ));
+            }
+        };
+        self.sessions().watch.tell(session.id, session.root_id);
+        if let Some(parent) = session.parent_id {
+            self.sessions().watch.tell(parent, session.root_id);
+        }
+        self.wake_session(session.id, session.project_id);
+        Ok(Delivered {
+            session_id: session.id,
+            project_id: session.project_id,
+            spawned,
+            resumed,
+            workspace_id: session.workspace_id,
+            workspace_created: workspace.created,
+            status: session.status,
+            last_event_index: session.log_end - 1,
+        })
+    }
+
+    /// Gives a message to a session by its id.
+    pub(crate) async fn deliver_to(
+        &self,
+        id: SessionId,
+        ask: &Ask,
+        audit: Option<AuditEntry>,
+    ) -> Result<Delivered> {
+        let message = ask.to_message(self)?;
+        let queued = self.store().queue_message(id, &message, audit).await?;
+        let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
+        self.sessions().watch.tell(session.id, session.root_id);
+        self.wake_session(session.id, session.project_id);
+        Ok(Delivered {
+            session_id: session.id,
+            project_id: session.project_id,
+            spawned: false,
+            resumed,
+            workspace_id: session.workspace_id,
+            workspace_created: false,
+            status: session.status,
+            last_event_index: session.log_end - 1,
+        })
+    }
+
+    pub(crate) fn default_agent(&self, project: &Project) -> String {
+        let own = project.settings.agent.clone();
+        own.unwrap_or_else(|| self.settings().sessions.default_agent.clone())
+    }
+
+    /// What a tree of sessions of this project may have in all.
+    pub(crate) fn tree_limits(&self, project: &Project) -> TreeLimits {
+        let (own, default) = (&project.settings.limits, &self.settings().limits);
+        TreeLimits {
+            depth: own
+                .max_recursion_depth
+                .unwrap_or(default.max_recursion_depth),
+            sessions: own
+                .max_agents_per_session
+                .unwrap_or(default.max_agents_per_session),
+            cost_usd: own.max_cost_usd.unwrap_or(default.max_cost_usd),
+            spawns_per_minute: self.settings().sessions.spawns_per_minute,
+        }
+    }
+}
+
+fn over_limit(limit: Limit, limits: &TreeLimits) -> EngineError {
+    let raise = "an administrator can raise it with `project_update`";
+    EngineError::Failed(match limit {
+        Limit::Depth => format!(
+            "a child here would be deeper than `max_recursion_depth` ({}) allows; do the work \
+             yourself, or {raise}",
+            limits.depth
+        ),
+        Limit::Sessions => format!(
+            "the tree has had its `max_agents_per_session` ({}) sessions; {raise}",
+            limits.sessions
+        ),
+        Limit::Cost => format!(
+            "the tree has reached its `max_cost_usd` ({}); {raise}",
+            limits.cost_usd
+        ),
+        Limit::Rate => format!(
+            "the tree has started {} sessions in the last minute, which is all it may \
+             (`sessions.spawns_per_minute` of the server's configuration); wait a little",
+            limits.spawns_per_minute
+        ),
+    })
+}

@@ -1,0 +1,71 @@
+//! `session_cleanup`.
+
+use jiff::SignedDuration;
+use oubliette_model::{Access, Mode, ProjectId, SessionId};
+use oubliette_store::Visible;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project; all projects that the token can use if absent.
+    project_id: Option<ProjectId>,
+    /// Sessions that ended at least so many hours ago are deleted (24 if absent).
+    max_age_hours: Option<f64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// The sessions that were deleted with their logs.
+    deleted: Vec<SessionId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cleanup;
+
+impl Operation for Cleanup {
+    const NAME: &'static str = "session_cleanup";
+    const ABOUT: &'static str =
+        "Delete sessions that have ended, with their logs, once they are old enough.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Destroys;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            project: params.project_id,
+            ..Reach::default()
+        }
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
+        let hours = params.max_age_hours.unwrap_or(24.0);
+        if !(0.0..=876_000.0).contains(&hours) {
+            return Err(EngineError::invalid(format!(
+                "`max_age_hours` is {hours}; it must be 0 to 876000"
+            )));
+        }
+        let visible = match params.project_id {
+            Some(id) => {
+                if engine.store().get(id).await?.is_none() {
+                    return Err(EngineError::project_not_found(id));
+                }
+                Visible::Only(id)
+            }
+            None => actor.visible(),
+        };
+        let age = SignedDuration::from_millis((hours * 3_600_000.0) as i64);
+        // One that has just ended is old enough for an age of nothing.
+        let before = engine.now() - age + SignedDuration::from_millis(1);
+        let deleted = engine
+            .store()
+            .remove_ended(visible, before, call.audit())
+            .await?;
+        Ok(Output { deleted })
+    }
+}

@@ -1,0 +1,79 @@
+//! `session_get`.
+
+use oubliette_model::{Access, Mode, SessionId, Status};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::view::{PendingRequest, Summary};
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The session, as `session_list` shows it.
+    session_id: SessionId,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    #[serde(flatten)]
+    session: Summary,
+    /// Messages that wait for their turn.
+    queued_messages: u32,
+    /// The sessions that this one started.
+    children: Vec<Child>,
+    /// What the whole tree has cost.
+    tree_cost_usd: f64,
+    pending_caller_requests: Vec<PendingRequest>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Child {
+    session_id: SessionId,
+    agent: String,
+    status: Status,
+    cost_usd: f64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Get;
+
+impl Operation for Get {
+    const NAME: &'static str = "session_get";
+    const ABOUT: &'static str =
+        "Show a session: its status and what it waits for, turns, usage, cost and children.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::session(params.session_id)
+    }
+
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+        let id = params.session_id;
+        let session = engine.store().session(id).await?;
+        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let below = engine.store().tree(id).await?;
+        let tree_cost_usd = below.iter().map(|session| session.cost_usd).sum();
+        let children = below
+            .into_iter()
+            .filter(|child| child.parent_id == Some(id));
+        let child = |child: oubliette_store::Session| Child {
+            session_id: child.id,
+            agent: child.agent,
+            status: child.status,
+            cost_usd: child.cost_usd,
+        };
+        Ok(Output {
+            session: session.into(),
+            queued_messages: engine.store().queued_messages(id).await?,
+            children: children.map(child).collect(),
+            tree_cost_usd,
+            pending_caller_requests: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! `session_list`.
+
+use oubliette_model::{Access, Mode, ProjectId, SessionId, Status, WorkspaceId};
+use oubliette_store::{SessionFilter, Visible};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::view::Summary;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result, paging};
+
+const LIST: &str = "sessions";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The project; all projects that the token can use if absent.
+    project_id: Option<ProjectId>,
+    /// Only sessions in this workspace.
+    workspace_id: Option<WorkspaceId>,
+    /// Only sessions with this status.
+    status: Option<Status>,
+    /// Only sessions that have not ended, or with `false` only those that have.
+    active: Option<bool>,
+    /// Only the children of this session.
+    parent_id: Option<SessionId>,
+    /// Only sessions that their caller gave this name.
+    external_id: Option<String>,
+    /// Only sessions that work on this OpenSpec change.
+    change_id: Option<String>,
+    /// Only sessions of this agent.
+    agent: Option<String>,
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// Newest first.
+    sessions: Vec<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct List;
+
+impl Operation for List {
+    const NAME: &'static str = "session_list";
+    const ABOUT: &'static str =
+        "List sessions, newest first: of one project, or of every project that the token can use.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            project: params.project_id,
+            ..Reach::default()
+        }
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let visible = match params.project_id {
+            Some(id) => {
+                if engine.store().get(id).await?.is_none() {
+                    return Err(EngineError::project_not_found(id));
+                }
+                Visible::Only(id)
+            }
+            None => actor.visible(),
+        };
+        let filter = SessionFilter {
+            workspace_id: params.workspace_id,
+            status: params.status,
+            active: params.active,
+            parent_id: params.parent_id,
+            external_id: params.external_id,
+            change_id: params.change_id,
+            agent: params.agent,
+        };
+        let page = engine
+            .store()
+            .sessions(visible, &filter, after, limit)
+            .await?;
+        let (sessions, next_cursor) = paging::close(page, LIST);
+        Ok(Output {
+            sessions: sessions.into_iter().map(Summary::from).collect(),
+            next_cursor,
+        })
+    }
+}

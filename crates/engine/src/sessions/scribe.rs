@@ -1,0 +1,303 @@
+//! From what an agent says to events.
+//!
+//! A pure function of lines and of when they are flushed: what a crash cuts off is read again from
+//! the agent's output and comes to the same events.
+
+use oubliette_agent::{Said, Tool};
+use oubliette_model::Event;
+use serde_json::Value;
+
+use super::live::{Block, Live, OpenTool};
+
+/// A text that is longer becomes two messages.
+const LONGEST_TEXT: usize = 1 << 20;
+/// Streamed text that waits longer than this many bytes is not kept waiting.
+const PENDING: usize = 32 << 10;
+/// Tools that an agent begins and never ends are forgotten beyond this number.
+const OPEN_TOOLS: usize = 256;
+
+/// What stands between two messages in the text of a turn.
+const BETWEEN: &str = "\n\n";
+
+/// The text of a turn that said these messages.
+pub(super) fn joined(messages: &[String]) -> String {
+    let messages: Vec<&str> = messages
+        .iter()
+        .map(|text| text.trim_matches('\n'))
+        .collect();
+    messages.join(BETWEEN)
+}
+
+/// Writes down what an agent says.
+#[derive(Debug, Default)]
+pub(super) struct Scribe {
+    /// Events that are not committed yet.
+    pub(super) events: Vec<Event>,
+    /// The text of the block that is in the log already, or among `events`.
+    told: String,
+    /// The rest of it.
+    pending: String,
+    /// Everything the agent said in this turn.
+    turn: String,
+}
+
+impl Scribe {
+    /// Goes on with a block whose beginning is in the log, in a turn that said `turn` before.
+    pub(super) fn resume(told: String, turn: String) -> Self {
+        Self {
+            told,
+            turn,
+            ..Self::default()
+        }
+    }
+
+    /// `log_end` is where the log ends without the events that are waiting.
+    pub(super) fn hear(&mut self, live: &mut Live, said: Said, log_end: i64) {
+        match said {
+            Said::Text(text) => self.text(live, &text, false, log_end),
+            Said::Thought(text) => self.text(live, &text, true, log_end),
+            Said::Plan(entries) => {
+                self.close(live);
+                self.events.push(Event::Plan { entries });
+            }
+            Said::Tool(tool) => self.tool(live, tool),
+            Said::Unknown(kind) => self.log(format!("the agent sent an unknown update `{kind}`")),
+            Said::Usage(_) | Said::Nothing => {}
+        }
+    }
+
+    pub(super) fn log(&mut self, message: impl Into<String>) {
+        self.events.push(Event::log(message));
+    }
+
+    fn text(&mut self, live: &mut Live, text: &str, thought: bool, log_end: i64) {
+        let other = live.block.is_some_and(|block| block.thought != thought);
+        if other || self.told.len() + self.pending.len() + text.len() > LONGEST_TEXT {
+            self.close(live);
+        }
+        if live.block.is_none() {
+            live.block = Some(Block {
+                thought,
+                start: log_end,
+            });
+        }
+        self.pending.push_str(text);
+    }
+
+    /// A tool is told of once its input is known, or when it begins or ends without one.
+    fn tool(&mut self, live: &mut Live, tool: Tool) {
+        self.close(live);
+        let known = live.tools.entry(tool.id.clone()).or_default();
+        if let Some(title) = tool.title {
+            known.title = title;
+        }
+        if let Some(kind) = tool.kind {
+            known.kind = kind;
+        }
+        if !known.told && (tool.begun || tool.input.is_some()) {
+            known.told = true;
+            let OpenTool { title, kind, .. } = known.clone();
+            self.events.push(Event::ToolCall {
+                tool_call_id: tool.id.clone(),
+                title,
+                kind,
+                input: tool.input.unwrap_or(Value::Null),
+            });
+        }
+        if let Some(end) = tool.end {
+            live.tools.remove(&tool.id);
+            self.events.push(Event::ToolResult {
+                tool_call_id: tool.id,
+                status: if end.failed { "failed" } else { "completed" }.to_owned(),
+                output: end.output,
+                truncated: end.truncated,
+            });
+        }
+        while live.tools.len() > OPEN_TOOLS {
+            live.tools.pop_first();
+        }
+    }
+
+    /// Whether text waits that is not among the events.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Whether it has waited enough.
+    pub(super) fn is_full(&self) -> bool {
+        self.pending.len() > PENDING
+    }
+
+    /// Puts the text that waits among the events, as a part of its block.
+    pub(super) fn flush(&mut self, live: &Live) {
+        let Some(block) = live.block.filter(|_| self.is_pending()) else {
+            return;
+        };
+        let text = std::mem::take(&mut self.pending);
+        self.told.push_str(&text);
+        let thought = block.thought;
+        self.events.push(Event::Delta { text, thought });
+    }
+
+    /// Ends the block of text, if there is one.
+    pub(super) fn close(&mut self, live: &mut Live) {
+        let Some(block) = live.block.take() else {
+            return;
+        };
+        let mut text = std::mem::take(&mut self.told);
+        text.push_str(&std::mem::take(&mut self.pending));
+        if text.is_empty() {
+            return;
+        }
+        self.events.push(match block.thought {
+            true => Event::Thought { text },
+            false => {
+                if !self.turn.is_empty() {
+                    self.turn.push_str(BETWEEN);
+                }
+                self.turn.push_str(text.trim_matches('\n'));
+                self.turn.truncate(floor(&self.turn, LONGEST_TEXT));
+                Event::Message { text }
+            }
+        });
+    }
+
+    /// Ends everything that a turn left open; what it said in all.
+    pub(super) fn end_turn(&mut self, live: &mut Live) -> String {
+        self.close(live);
+        live.tools.clear();
+        std::mem::take(&mut self.turn)
+    }
+}
+
+/// The last boundary between characters at or before `at`.
+pub(super) fn floor(text: &str, at: usize) -> usize {
+    let mut at = at.min(text.len());
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use oubliette_agent::ToolEnd;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn text(text: &str) -> Said {
+        Said::Text(text.to_owned())
+    }
+
+    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> Said {
+        Said::Tool(Tool {
+            id: id.to_owned(),
+            title: Some("sh".to_owned()),
+            kind: Some("execute".to_owned()),
+            input: input.then(|| Value::from("ls")),
+            begun,
+            end: output.map(|output| ToolEnd {
+                failed: false,
+                output: output.to_owned(),
+                truncated: false,
+            }),
+        })
+    }
+
+    fn kinds(events: &[Event]) -> Vec<&str> {
+        events.iter().map(Event::kind).collect()
+    }
+
+    #[test]
+    fn a_tool_is_told_once_with_its_input() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        scribe.hear(&mut live, tool("1", false, false, None), 0);
+        assert!(scribe.events.is_empty(), "its input is not known yet");
+        scribe.hear(&mut live, tool("1", true, true, None), 0);
+        scribe.hear(&mut live, tool("1", true, true, None), 0);
+        scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+        assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
+        assert!(live.tools.is_empty());
+    }
+
+    #[test]
+    fn a_message_holds_what_was_streamed_and_the_rest() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        scribe.hear(&mut live, text("one "), 3);
+        scribe.flush(&live);
+        scribe.hear(&mut live, text("two"), 4);
+        scribe.hear(&mut live, Said::Thought("hm".to_owned()), 4);
+        assert_eq!(scribe.end_turn(&mut live), "one two");
+        assert_eq!(kinds(&scribe.events), ["delta", "message", "thought"]);
+        assert_eq!(
+            scribe.events[1],
+            Event::Message {
+                text: "one two".to_owned()
+            }
+        );
+    }
+
+    proptest! {
+        /// Wherever the server dies between two flushes, the messages come to the same.
+        #[test]
+        fn a_crash_changes_no_message(
+            lines in proptest::collection::vec("[a-c]{1,3}|T|t", 1..40),
+            flushes in proptest::collection::vec(any::<bool>(), 40),
+            crash in 0usize..40,
+        ) {
+            let say = |scribe: &mut Scribe, live: &mut Live, line: &str, end: i64| match line {
+                "T" => scribe.hear(live, tool("x", true, true, Some("o")), end),
+                "t" => scribe.hear(live, Said::Thought("q".to_owned()), end),
+                other => scribe.hear(live, text(other), end),
+            };
+            let whole = |events: &[Event]| -> Vec<Event> {
+                events.iter().filter(|e| e.kind() != "delta").cloned().collect()
+            };
+            let (mut scribe, mut live) = (Scribe::default(), Live::default());
+            for line in &lines {
+                say(&mut scribe, &mut live, line, 0);
+            }
+            let undisturbed = scribe.end_turn(&mut live);
+            let expected = whole(&scribe.events);
+
+            // The same with commits: what is not committed at the crash is forgotten and read again.
+            let (mut scribe, mut live) = (Scribe::default(), Live::default());
+            let (mut log, mut committed) = (Vec::<Event>::new(), 0);
+            let mut saved = live.clone();
+            let mut n = 0;
+            let mut crashed = false;
+            while n < lines.len() {
+                say(&mut scribe, &mut live, &lines[n], log.len() as i64);
+                n += 1;
+                if flushes[n - 1] || !scribe.events.is_empty() {
+                    scribe.flush(&live);
+                    log.append(&mut scribe.events);
+                    saved = live.clone();
+                    committed = n;
+                }
+                if n > crash && !crashed {
+                    crashed = true;
+                    live = saved.clone();
+                    let told = live.block.map_or(String::new(), |block| {
+                        let deltas = log.iter().skip(usize::try_from(block.start).unwrap());
+                        deltas.filter_map(|event| match event {
+                            Event::Delta { text, .. } => Some(text.as_str()),
+                            _ => None,
+                        }).collect()
+                    });
+                    let said: Vec<String> = log.iter().filter_map(|event| match event {
+                        Event::Message { text } => Some(text.clone()),
+                        _ => None,
+                    }).collect();
+                    scribe = Scribe::resume(told, joined(&said));
+                    n = committed;
+                }
+            }
+            let text = scribe.end_turn(&mut live);
+            log.append(&mut scribe.events);
+            prop_assert_eq!(whole(&log), expected);
+            prop_assert_eq!(text, undisturbed);
+        }
+    }
+}

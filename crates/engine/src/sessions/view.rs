@@ -1,0 +1,80 @@
+//! A session as results show it.
+
+use oubliette_model::{ProjectId, SessionId, Status, Usage, Waiting, WorkspaceId};
+use oubliette_store::Session;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// A session in a list.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct Summary {
+    pub(crate) session_id: SessionId,
+    pub(crate) project_id: ProjectId,
+    workspace_id: WorkspaceId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_id: Option<SessionId>,
+    depth: u32,
+    agent: String,
+    pub(crate) status: Status,
+    /// What it waits for and until when, while its status is `waiting`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waiting_for: Option<Waiting>,
+    turns: u32,
+    usage: Usage,
+    cost_usd: f64,
+    /// The index of its last event.
+    last_index: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    external_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change_id: Option<String>,
+    created_at: String,
+    updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_at: Option<String>,
+}
+
+impl From<Session> for Summary {
+    fn from(session: Session) -> Self {
+        Self {
+            session_id: session.id,
+            project_id: session.project_id,
+            workspace_id: session.workspace_id,
+            parent_id: session.parent_id,
+            depth: session.depth,
+            agent: session.agent,
+            status: session.status,
+            waiting_for: session.waiting,
+            turns: session.turns,
+            usage: session.usage,
+            cost_usd: session.cost_usd,
+            last_index: session.log_end - 1,
+            error: session.error,
+            model: session.choices.model,
+            external_id: session.choices.external_id,
+            source: session.choices.source,
+            change_id: session.choices.change_id,
+            created_at: session.created_at.to_string(),
+            updated_at: session.updated_at.to_string(),
+            ended_at: session.ended_at.map(|at| at.to_string()),
+        }
+    }
+}
+
+/// A request that an agent waits for its caller to answer.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct PendingRequest {
+    session_id: SessionId,
+    request_id: String,
+    tool: String,
+    arguments: serde_json::Value,
+    expires_at: String,
+}

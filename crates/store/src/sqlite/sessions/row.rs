@@ -1,0 +1,116 @@
+//! Between rows and sessions.
+
+use oubliette_model::{KeyHash, SessionId};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::sqlite::convert::{Columns, misread, time};
+use crate::{Result, Session, StoreError, Wanted};
+
+pub(super) const COLUMNS: &str = "id, project_id, workspace_id, parent_id, root_id, depth, \
+     owner_id, agent, choices, status, waiting, wanted, error, usage, cost_usd, turns, key_hash, \
+     agent_session_id, live, log_end, trimmed_before, created_at, updated_at, ended_at";
+
+pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text).map_err(|e| misread(column, e))
+}
+
+pub(super) fn text(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(StoreError::failed)
+}
+
+/// A value that serialises to a plain string, without its quotes.
+pub(super) fn word(value: &impl Serialize) -> Result<String> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => Ok(word),
+        _ => Err(StoreError::failed("a word was expected")),
+    }
+}
+
+pub(super) fn from_word<T: DeserializeOwned>(column: usize, word: String) -> rusqlite::Result<T> {
+    serde_json::from_value(serde_json::Value::String(word)).map_err(|e| misread(column, e))
+}
+
+fn maybe<T: std::str::FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+    let text: Option<String> = row.get(column)?;
+    Ok(text.and_then(|text| text.parse().ok()))
+}
+
+pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
+    let wanted: Option<String> = row.get(11)?;
+    let waiting: Option<String> = row.get(10)?;
+    let key: Option<[u8; 32]> = row.get(16)?;
+    Ok(Session {
+        id: row.parsed(0)?,
+        project_id: row.parsed(1)?,
+        workspace_id: row.parsed(2)?,
+        parent_id: maybe(row, 3)?,
+        root_id: row.parsed(4)?,
+        depth: row.get(5)?,
+        owner_id: maybe(row, 6)?,
+        agent: row.get(7)?,
+        choices: json(row, 8)?,
+        status: row.parsed(9)?,
+        waiting: waiting
+            .map(|text| serde_json::from_str(&text).map_err(|e| misread(10, e)))
+            .transpose()?,
+        wanted: wanted.map(|word| match word.as_str() {
+            "end" => Wanted::End,
+            _ => Wanted::Interrupt,
+        }),
+        error: row.get(12)?,
+        usage: json(row, 13)?,
+        cost_usd: row.get(14)?,
+        turns: row.get(15)?,
+        key: key.map(KeyHash::from_bytes),
+        agent_session_id: row.get(17)?,
+        live: row.get(18)?,
+        log_end: row.get(19)?,
+        trimmed_before: row.get(20)?,
+        created_at: row.time(21)?,
+        updated_at: row.time(22)?,
+        ended_at: row.maybe_time(23)?,
+    })
+}
+
+pub(super) fn find(connection: &Connection, id: SessionId) -> Result<Option<Session>> {
+    Ok(connection
+        .prepare_cached(&format!("select {COLUMNS} from sessions where id = ?1"))?
+        .query_row([id.to_string()], session)
+        .optional()?)
+}
+
+/// The number of a session in this store, by which its rows hang on it.
+pub(in crate::sqlite) fn number(connection: &Connection, id: SessionId) -> Result<Option<i64>> {
+    Ok(connection
+        .prepare_cached("select seq from sessions where id = ?1")?
+        .query_row([id.to_string()], |row| row.get(0))
+        .optional()?)
+}
+
+pub(super) fn insert(connection: &Connection, session: &Session) -> Result<i64> {
+    connection
+        .prepare_cached(
+            "insert into sessions (id, project_id, workspace_id, parent_id, root_id, depth,
+                owner_id, agent, choices, status, usage, cost_usd, turns, log_end, trimmed_before,
+                created_at, updated_at)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0, 0, 0, 0, ?12, ?12)",
+        )?
+        .execute(params![
+            session.id.to_string(),
+            session.project_id.to_string(),
+            session.workspace_id.as_str(),
+            session.parent_id.map(|id| id.to_string()),
+            session.root_id.to_string(),
+            session.depth,
+            session.owner_id.map(|id| id.to_string()),
+            session.agent,
+            text(&session.choices)?,
+            session.status.as_str(),
+            text(&session.usage)?,
+            time(session.created_at),
+        ])?;
+    Ok(connection.last_insert_rowid())
+}

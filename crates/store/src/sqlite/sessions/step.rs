@@ -1,0 +1,183 @@
+//! One step of a session, in one transaction.
+
+use jiff::Timestamp;
+use oubliette_model::{Event, SessionId};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::row::{number, text, word};
+use crate::sqlite::convert::{Columns, time};
+use crate::{Decision, Result, Step, Stepped};
+
+/// Appends events to a session's log; where it ends then.
+pub(super) fn append_events(
+    connection: &Connection,
+    seq: i64,
+    at: Timestamp,
+    events: &[Event],
+) -> Result<i64> {
+    let start: i64 = connection
+        .prepare_cached("select log_end from sessions where seq = ?1")?
+        .query_row([seq], |row| row.get(0))?;
+    if events.is_empty() {
+        return Ok(start);
+    }
+    let mut insert = connection.prepare_cached(
+        "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    for (index, event) in (start..).zip(events) {
+        insert.execute(params![seq, index, time(at), event.kind(), text(event)?])?;
+    }
+    let end = start + events.len() as i64;
+    connection
+        .prepare_cached("update sessions set log_end = ?2 where seq = ?1")?
+        .execute(params![seq, end])?;
+    Ok(end)
+}
+
+pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Result<Option<Stepped>> {
+    let found = connection
+        .prepare_cached("select seq, root_id, parent_id from sessions where id = ?1")?
+        .query_row([id.to_string()], |row| {
+            let parent: Option<String> = row.get(2)?;
+            Ok((row.get(0)?, row.parsed(1)?, parent))
+        })
+        .optional()?;
+    let Some((seq, root_id, parent)) = found else {
+        return Ok(None);
+    };
+    let seq: i64 = seq;
+    let parent_id: Option<SessionId> = parent.and_then(|id| id.parse().ok());
+    let log_end = append_events(connection, seq, step.at, &step.events)?;
+    if let Some(parent) = parent_id
+        && !step.to_parent.is_empty()
+        && let Some(parent) = number(connection, parent)?
+    {
+        append_events(connection, parent, step.at, &step.to_parent)?;
+    }
+    change_row(connection, seq, step)?;
+    change_input(connection, seq, step)?;
+    change_decisions(connection, seq, step)?;
+    if let Some(message) = step.message_done {
+        connection
+            .prepare_cached("delete from messages where session = ?1 and id = ?2")?
+            .execute(params![seq, message])?;
+    }
+    if step.messages_dropped {
+        connection
+            .prepare_cached("delete from messages where session = ?1")?
+            .execute([seq])?;
+    }
+    if let Some(limit) = step.cost_limit {
+        connection
+            .prepare_cached("update sessions set cost_limit = ?2 where id = ?1")?
+            .execute(params![SessionId::to_string(&root_id), limit])?;
+    }
+    Ok(Some(Stepped {
+        log_end,
+        root_id,
+        parent_id,
+    }))
+}
+
+fn change_row(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
+    if let Some(status) = step.status {
+        let ended = status.is_ended().then(|| time(step.at));
+        connection
+            .prepare_cached(
+                "update sessions set status = ?2, ended_at = ?3, updated_at = ?4 where seq = ?1",
+            )?
+            .execute(params![seq, status.as_str(), ended, time(step.at)])?;
+    }
+    if let Some(waiting) = &step.waiting {
+        let waiting = waiting.as_ref().map(text).transpose()?;
+        connection
+            .prepare_cached("update sessions set waiting = ?2 where seq = ?1")?
+            .execute(params![seq, waiting])?;
+    }
+    if let Some(error) = &step.error {
+        connection
+            .prepare_cached("update sessions set error = ?2 where seq = ?1")?
+            .execute(params![seq, error])?;
+    }
+    if let Some((usage, cost)) = &step.usage {
+        connection
+            .prepare_cached("update sessions set usage = ?2, cost_usd = ?3 where seq = ?1")?
+            .execute(params![seq, text(usage)?, cost])?;
+    }
+    if let Some(name) = &step.agent_session_id {
+        connection
+            .prepare_cached("update sessions set agent_session_id = ?2 where seq = ?1")?
+            .execute(params![seq, name])?;
+    }
+    if let Some(key) = &step.key {
+        connection
+            .prepare_cached("update sessions set key_hash = ?2 where seq = ?1")?
+            .execute(params![seq, key.as_bytes()])?;
+    }
+    if let Some(live) = &step.live {
+        connection
+            .prepare_cached("update sessions set live = ?2 where seq = ?1")?
+            .execute(params![seq, live])?;
+    }
+    if step.turn_begun {
+        connection
+            .prepare_cached("update sessions set turns = turns + 1 where seq = ?1")?
+            .execute([seq])?;
+    }
+    if step.wanted_done {
+        connection
+            .prepare_cached("update sessions set wanted = null where seq = ?1")?
+            .execute([seq])?;
+    }
+    Ok(())
+}
+
+fn change_input(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
+    // Without an agent there is nobody to have it.
+    if matches!(step.live, Some(None)) {
+        connection
+            .prepare_cached("delete from agent_input where session = ?1")?
+            .execute([seq])?;
+    }
+    if let Some(taken) = step.input_taken {
+        connection
+            .prepare_cached("delete from agent_input where session = ?1 and at < ?2")?
+            .execute(params![seq, taken as i64])?;
+    }
+    for (at, bytes) in &step.input {
+        connection
+            .prepare_cached("insert into agent_input (session, at, bytes) values (?1, ?2, ?3)")?
+            .execute(params![seq, *at as i64, bytes])?;
+    }
+    Ok(())
+}
+
+fn change_decisions(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
+    for decision in &step.decisions {
+        let Decision {
+            request_id,
+            kind,
+            detail,
+            deadline,
+            ..
+        } = decision;
+        connection
+            .prepare_cached(
+                "insert into decisions (session, request_id, kind, detail, deadline)
+                 values (?1, ?2, ?3, ?4, ?5)",
+            )?
+            .execute(params![
+                seq,
+                request_id,
+                word(kind)?,
+                detail,
+                time(*deadline)
+            ])?;
+    }
+    for request in &step.decisions_done {
+        connection
+            .prepare_cached("delete from decisions where session = ?1 and request_id = ?2")?
+            .execute(params![seq, request])?;
+    }
+    Ok(())
+}

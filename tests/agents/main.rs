@@ -1,0 +1,99 @@
+//! Real agents with a model of ours, and nothing of Oubliette between: what the other tests with
+//! agents stand on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+mod model;
+mod process;
+
+use serde_json::json;
+use support::{Llm, agents};
+
+use process::Agent;
+
+#[test]
+fn opencode_works_offline_and_goes_on_after_a_kill() {
+    works_and_goes_on("opencode");
+}
+
+#[test]
+fn droid_works_offline_and_goes_on_after_a_kill() {
+    works_and_goes_on("droid");
+}
+
+fn works_and_goes_on(name: &str) {
+    let Some(place) = agents::agent(name) else {
+        return;
+    };
+    let llm = Llm::start();
+    let home = tempfile::tempdir().unwrap();
+    let workspace = home.path().join("workspace");
+    std::fs::create_dir(&workspace).unwrap();
+    let setup = agents::Setup::of(name, &llm);
+    setup.write(home.path());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp-server.sh");
+    let server = json!({
+        "name": "marks",
+        "command": "/bin/sh",
+        "args": [script, home.path()],
+        "env": [],
+    });
+
+    let mut agent = Agent::start(&place, &setup, home.path());
+    let created = agent.call(
+        "session/new",
+        json!({ "cwd": workspace, "mcpServers": [server] }),
+    );
+    let session = created.result["sessionId"].as_str().unwrap().to_owned();
+
+    let turn = agent.prompt(
+        &session,
+        "use bash: echo made by $((40 + 2)) | tee made.txt",
+    );
+    assert_eq!(turn.result["stopReason"], "end_turn");
+    assert!(
+        turn.text().contains("The tool said: made by 42"),
+        "{}",
+        turn.text()
+    );
+    assert!(turn.has_call("completed"), "{:?}", turn.updates);
+    let made = std::fs::read_to_string(workspace.join("made.txt")).unwrap();
+    assert_eq!(made, "made by 42\n");
+
+    let turn = agent.prompt(
+        &session,
+        "say Calling.\nuse tool app_echo {\"text\": \"ping\"}",
+    );
+    assert!(turn.text().contains("Calling."), "{}", turn.text());
+    assert!(turn.text().contains("echo: ping"), "{}", turn.text());
+
+    let stalled = agent.send_prompt(&session, "say Wait.\nstall");
+    llm.wait_for("stall");
+    agent.cancel(&session);
+    let turn = agent.answer(stalled);
+    // opencode says `end_turn` when the cancel comes before the model's first word.
+    let reason = turn.result["stopReason"].as_str().unwrap();
+    assert!(matches!(reason, "cancelled" | "end_turn"), "{reason}");
+
+    agent.kill();
+    let mut agent = Agent::start(&place, &setup, home.path());
+    let params = json!({ "sessionId": session, "cwd": workspace, "mcpServers": [] });
+    agent.call("session/resume", params.clone());
+    let turn = agent.prompt(&session, "What came before?");
+    assert!(
+        turn.text().contains("You said: What came before?"),
+        "{}",
+        turn.text()
+    );
+    let last = llm.steps().pop().unwrap();
+    assert!(last.mentions("tee made.txt") && last.mentions("echo: ping"));
+
+    agent.kill();
+    let mut agent = Agent::start(&place, &setup, home.path());
+    let loaded = agent.call("session/load", params);
+    assert!(
+        loaded.text().contains("The tool said: made by 42"),
+        "{}",
+        loaded.text()
+    );
+}

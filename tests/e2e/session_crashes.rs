@@ -1,0 +1,208 @@
+//! The server may die at any moment of a session: afterwards the log is that of an undisturbed run.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Modern, Server, ServerOptions, runtimes, server_with};
+
+/// Everything that makes an event, with time to be killed in between.
+const SCRIPT: &str = "/say It begins.
+/repeat 6 /sh echo step; sleep 0.01
+/say Then some words, which are streamed, one after the other, until they end.
+/usage 10 2 0.01
+/ask May I go on?
+/repeat 4 /sh echo more >&2; exit 3
+/garbage this is no message
+/say It ends.
+/sh wc -l < counted
+/usage 5 1 0.02";
+
+/// Random numbers that can be had again.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// A log without what differs from run to run: times, ids, and how text was cut into deltas.
+fn essence(log: &[Value]) -> Vec<Value> {
+    let mut known: Vec<Value> = Vec::new();
+    for event in log {
+        let mut event = event.clone();
+        if event["type"] == "delta" {
+            continue;
+        }
+        for key in [
+            "index",
+            "session_id",
+            "timestamp",
+            "expires_at",
+            "request_id",
+            "waiting_for",
+        ] {
+            event.as_object_mut().unwrap().remove(key);
+        }
+        known.push(event);
+    }
+    known
+}
+
+/// Answers what an agent asks, for as long as it takes.
+async fn answer_everything(caller: Modern, session: String) {
+    loop {
+        let call = json!({ "name": "session_get", "arguments": { "session_id": session } });
+        if let Some(reply) = caller.try_send("tools/call", call).await
+            && reply.status == 200
+        {
+            let request =
+                reply.body["result"]["structuredContent"]["waiting_for"]["request_id"].clone();
+            if request.is_string() {
+                let answer = json!({ "name": "session_permit", "arguments": {
+                    "session_id": session, "request_id": request, "decision": "allow" } });
+                let _ = caller.try_send("tools/call", answer).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+}
+
+/// Runs the script, killing the server `kills` times at random moments; the log.
+async fn run(server: &mut Server, project: &str, kills: u32, dice: &mut Dice) -> (Vec<Value>, u32) {
+    let admin = server.admin();
+    let choices = json!({ "new_session": true, "autonomy": "off" });
+    let prompt = SCRIPT.replace("counted", "/dev/null");
+    let session = admin.spawn_with(project, &prompt, choices).await;
+    admin
+        .message(&session, "/say And a second turn.\n/sh echo two")
+        .await;
+    let answering = tokio::spawn(answer_everything(admin.clone(), session.clone()));
+    let mut done = 0;
+    for _ in 0..kills {
+        tokio::time::sleep(Duration::from_millis(dice.below(180))).await;
+        let seen = admin.session(&session).await;
+        if seen["status"] == "idle" && seen["turns"] == 2 {
+            break;
+        }
+        server.kill();
+        done += 1;
+        server.start_again();
+    }
+    admin.turn(&session, 2).await;
+    answering.abort();
+    admin.status(&session, "idle").await;
+    let log = admin.log(&session).await;
+    admin
+        .call("session_end", json!({ "session_id": session }))
+        .await
+        .ok();
+    (log, done)
+}
+
+#[tokio::test]
+async fn the_log_after_any_number_of_crashes_is_that_of_an_undisturbed_run() {
+    let mut server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let project = server.admin().project("one").await;
+    let seed = u64::from(std::process::id());
+    eprintln!("seed {seed}");
+    let mut dice = Dice(seed);
+    let (undisturbed, _) = run(&mut server, &project, 0, &mut dice).await;
+    let expected = essence(&undisturbed);
+    let types: Vec<&str> = expected
+        .iter()
+        .map(|e| e["type"].as_str().unwrap())
+        .collect();
+    for kind in [
+        "status",
+        "prompt",
+        "message",
+        "tool_call",
+        "tool_result",
+        "usage",
+        "permission_request",
+        "permission_answer",
+        "completion",
+        "log",
+    ] {
+        assert!(
+            types.contains(&kind),
+            "the script makes no {kind}: {types:?}"
+        );
+    }
+    let mut crashes = 0;
+    let mut round = 0;
+    while crashes < 200 {
+        round += 1;
+        let (log, kills) = run(&mut server, &project, 40, &mut dice).await;
+        crashes += kills;
+        let indexes: Vec<i64> = log.iter().map(|e| e["index"].as_i64().unwrap()).collect();
+        assert_eq!(indexes, (0..log.len() as i64).collect::<Vec<_>>());
+        let found = essence(&log);
+        for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "round {round}, event {n}, seed {seed}");
+        }
+        assert_eq!(found.len(), expected.len(), "round {round}, seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_mid_turn_finds_its_agent_again_in_every_runtime() {
+    for runtime in runtimes() {
+        let mut server = server_with(&runtime, "").await;
+        let admin = server.admin();
+        let made = json!({ "name": "one", "init_git": false });
+        let made = admin.call("project_create", made).await;
+        let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+        let prompt = "/say before\n/sh sleep 1; echo slept\n/say after";
+        let session = admin.spawn(&project, prompt).await;
+        admin.follow(&session, |e| e["type"] == "tool_call").await;
+        server.kill();
+        server.start_again();
+        // Queued while the turn runs that another server began.
+        admin.message(&session, "/say next").await;
+        let completion = admin.turn(&session, 1).await;
+        assert_eq!(completion["text"], "before\n\nafter\nslept", "{runtime}");
+        assert_eq!(admin.turn(&session, 2).await["text"], "next", "{runtime}");
+        let log = admin.log(&session).await;
+        assert!(log.iter().all(|e| e["resumed_by"].is_null()), "{log:#?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stops_leaves_its_agents_at_work() {
+    let mut server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let prompt =
+        "/sh for n in 1 2 3 4 5; do echo $n >> counted; sleep 0.1; done\n/sh wc -l < counted";
+    let session = admin.spawn(&project, prompt).await;
+    admin.follow(&session, |e| e["type"] == "tool_call").await;
+    assert_eq!(server.stop(), Some(0));
+    let counted = server.workspace(&project).join("counted");
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while std::fs::read_to_string(&counted)
+        .unwrap_or_default()
+        .lines()
+        .count()
+        < 5
+    {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the agent stopped with its server"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    server.start_again();
+    assert_eq!(admin.turn(&session, 1).await["text"], "5");
+}

@@ -1,0 +1,254 @@
+//! A model without a mind, for real agents: a server on loopback that speaks the providers'
+//! protocols and does what the last message of the user says.
+//!
+//! The language is in `llm/script.rs`. Every request is kept, so that a test can see what reached
+//! the model.
+
+mod chat;
+mod conversation;
+mod gemini;
+mod messages;
+mod responses;
+mod script;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use futures_util::{StreamExt, stream};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use conversation::Conversation;
+use script::Reply;
+
+/// How many requests are kept; a runaway agent must not fill the memory.
+const MOST_REQUESTS: usize = 2000;
+const LARGEST_BODY: usize = 16 * 1024 * 1024;
+/// Far longer than an agent takes to ask its model.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What every call to the model is said to have used.
+pub const INPUT_TOKENS: u64 = 100;
+pub const OUTPUT_TOKENS: u64 = 20;
+
+/// A running model. Dropping it closes its connections.
+#[derive(Debug)]
+pub struct Llm {
+    address: SocketAddr,
+    kept: Arc<Kept>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// One request that reached the model.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub path: String,
+    pub body: Value,
+}
+
+impl Request {
+    /// Whether the text stands anywhere in it.
+    pub fn mentions(&self, text: &str) -> bool {
+        let escaped = Value::from(text).to_string();
+        let body = self.body.to_string();
+        body.contains(escaped.trim_matches('"'))
+    }
+
+    /// Whether it is a step of a turn, and not a question for a title or the like.
+    pub fn is_step(&self) -> bool {
+        self.body
+            .get("tools")
+            .is_some_and(|tools| *tools != json!([]))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    requests: Mutex<Vec<Request>>,
+    changed: Condvar,
+}
+
+impl Llm {
+    /// Starts a model on a free port of 127.0.0.1, on a thread of its own.
+    pub fn start() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let kept = Arc::new(Kept::default());
+        let (stop, stopped) = oneshot::channel();
+        let state = kept.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let router = Router::new()
+                    .fallback(any(answer))
+                    .layer(DefaultBodyLimit::max(LARGEST_BODY))
+                    .with_state(state);
+                tokio::select! {
+                    served = async { axum::serve(listener, router).await } => served.unwrap(),
+                    _ = stopped => {}
+                }
+            });
+            // A reply that was stalled on purpose has no end to wait for.
+            runtime.shutdown_background();
+        });
+        Self {
+            address,
+            kept,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// The address without a path, as Anthropic's and Google's clients want it.
+    pub fn base(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The address with `/v1`, as clients of OpenAI's protocols want it.
+    pub fn v1(&self) -> String {
+        format!("{}/v1", self.base())
+    }
+
+    /// Every request so far, in order.
+    pub fn requests(&self) -> Vec<Request> {
+        self.kept.requests.lock().unwrap().clone()
+    }
+
+    /// The requests so far that are steps of a turn.
+    pub fn steps(&self) -> Vec<Request> {
+        let mut requests = self.requests();
+        requests.retain(Request::is_step);
+        requests
+    }
+
+    /// Waits for a step whose request mentions this text. Blocks the thread.
+    ///
+    /// # Panics
+    /// If none comes.
+    pub fn wait_for(&self, text: &str) -> Request {
+        let deadline = Instant::now() + LIMIT;
+        let mut requests = self.kept.requests.lock().unwrap();
+        loop {
+            let found = requests
+                .iter()
+                .find(|request| request.is_step() && request.mentions(text));
+            if let Some(request) = found {
+                return request.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no request mentions {text:?}");
+            (requests, _) = self.kept.changed.wait_timeout(requests, left).unwrap();
+        }
+    }
+}
+
+impl Drop for Llm {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Response {
+    let path = uri.path();
+    let Ok(body) = serde_json::from_slice::<Value>(&body) else {
+        return refusal(StatusCode::BAD_REQUEST, "the body is not JSON");
+    };
+    {
+        let mut requests = kept.requests.lock().unwrap();
+        if requests.len() >= MOST_REQUESTS {
+            return refusal(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many requests for one test",
+            );
+        }
+        requests.push(Request {
+            path: path.to_owned(),
+            body: body.clone(),
+        });
+        kept.changed.notify_all();
+    }
+    if path.ends_with("/messages/count_tokens") {
+        return json_body(&json!({ "input_tokens": INPUT_TOKENS }));
+    }
+    let (read, write): (Read, Write) = match path {
+        path if path.ends_with("/chat/completions") => (chat::read, chat::write),
+        path if path.ends_with("/messages") => (messages::read, messages::write),
+        path if path.ends_with("/responses") => (responses::read, responses::write),
+        path if path.contains("enerateContent") => (gemini::read, gemini::write),
+        _ => return refusal(StatusCode::NOT_FOUND, "no provider has this path"),
+    };
+    let conversation = Conversation {
+        body: body.clone(),
+        ..read(&body)
+    };
+    let reply = script::reply(&conversation);
+    if let Some(status) = reply.fail {
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        return refusal(status, "the prompt wanted this to fail");
+    }
+    let wire = write(&reply);
+    let streamed = body["stream"] == true || path.contains(":streamGenerateContent");
+    if !streamed {
+        return json_body(&wire.whole);
+    }
+    let events = match reply.stall {
+        true => wire.events[..wire.opening].to_vec(),
+        false => wire.events,
+    };
+    let events = stream::iter(events.into_iter().map(Ok::<_, Infallible>));
+    let stream = match reply.stall {
+        true => events.chain(stream::pending()).left_stream(),
+        false => events.right_stream(),
+    };
+    let kind = [(header::CONTENT_TYPE, "text/event-stream")];
+    (kind, Body::from_stream(stream)).into_response()
+}
+
+type Read = fn(&Value) -> Conversation;
+type Write = fn(&Reply) -> Wire;
+
+/// A reply in a provider's words.
+struct Wire {
+    events: Vec<String>,
+    /// How many of the events come before the end of the text.
+    opening: usize,
+    whole: Value,
+}
+
+/// An event as OpenAI and Google send it.
+fn data(value: &Value) -> String {
+    format!("data: {value}\n\n")
+}
+
+/// An event with a name, which is also in it.
+fn event(value: &Value) -> String {
+    let name = value["type"].as_str().unwrap_or_default();
+    format!("event: {name}\ndata: {value}\n\n")
+}
+
+fn json_body(value: &Value) -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, value.to_string()).into_response()
+}
+
+fn refusal(status: StatusCode, why: &str) -> Response {
+    let error = json!({ "type": "error", "error": { "type": "mock_error", "message": why } });
+    (status, json_body(&error)).into_response()
+}

@@ -1,0 +1,120 @@
+//! Anthropic's messages.
+
+use serde_json::{Value, json};
+
+use super::conversation::{Conversation, Entry, Tool, text};
+use super::script::Reply;
+use super::{INPUT_TOKENS, OUTPUT_TOKENS, Wire, event};
+
+pub(super) fn read(body: &Value) -> Conversation {
+    let mut conversation = Conversation::default();
+    for tool in body["tools"].as_array().into_iter().flatten() {
+        conversation.tools.push(Tool {
+            name: text(&tool["name"]),
+            schema: tool["input_schema"].clone(),
+            namespace: None,
+        });
+    }
+    for message in body["messages"].as_array().into_iter().flatten() {
+        let content = &message["content"];
+        let is_user = message["role"] == "user";
+        let Some(blocks) = content.as_array() else {
+            match is_user {
+                true => conversation.user(text(content)),
+                false => conversation.entries.push(Entry::Assistant),
+            }
+            continue;
+        };
+        // Words beside a result are the agent's, not the user's.
+        let is_prompt = is_user && blocks.iter().all(|block| block["type"] != "tool_result");
+        for block in blocks {
+            match block["type"].as_str() {
+                Some("tool_use") => {
+                    let name = text(&block["name"]);
+                    conversation.entries.push(Entry::Call { name });
+                }
+                Some("tool_result") => {
+                    let result = text(&block["content"]);
+                    conversation.entries.push(Entry::Result(result));
+                }
+                Some("text") if is_prompt => conversation.user(text(block)),
+                _ => conversation.entries.push(Entry::Assistant),
+            }
+        }
+    }
+    conversation
+}
+
+pub(super) fn write(reply: &Reply) -> Wire {
+    let mut whole = json!({
+        "id": "msg_mock",
+        "type": "message",
+        "role": "assistant",
+        "model": "mock-model",
+        "content": [],
+        "stop_reason": null,
+        "stop_sequence": null,
+        "usage": { "input_tokens": INPUT_TOKENS, "output_tokens": 1 },
+    });
+    let mut events = vec![event(&json!({ "type": "message_start", "message": whole }))];
+    let mut opening = events.len();
+    let mut blocks = Vec::new();
+    let mut block = |empty: Value, deltas: Vec<Value>, full: Value| {
+        let index = blocks.len();
+        blocks.push(full);
+        let start =
+            json!({ "type": "content_block_start", "index": index, "content_block": empty });
+        events.push(event(&start));
+        for delta in deltas {
+            let delta = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+            events.push(event(&delta));
+        }
+        if empty["type"] == "text" {
+            opening = events.len();
+        }
+        events.push(event(
+            &json!({ "type": "content_block_stop", "index": index }),
+        ));
+    };
+    if !reply.text.is_empty() {
+        let pieces = reply.text.split_inclusive(' ');
+        block(
+            json!({ "type": "text", "text": "" }),
+            pieces
+                .map(|piece| json!({ "type": "text_delta", "text": piece }))
+                .collect(),
+            json!({ "type": "text", "text": reply.text }),
+        );
+    }
+    if let Some(call) = &reply.call {
+        let arguments = Value::Object(call.arguments.clone());
+        let full = json!({
+            "type": "tool_use",
+            "id": format!("toolu_{}", call.id),
+            "name": call.tool.name,
+            "input": arguments,
+        });
+        let mut empty = full.clone();
+        empty["input"] = json!({});
+        let delta = json!({ "type": "input_json_delta", "partial_json": arguments.to_string() });
+        block(empty, vec![delta], full);
+    }
+    let reason = match reply.call {
+        Some(_) => "tool_use",
+        None => "end_turn",
+    };
+    events.push(event(&json!({
+        "type": "message_delta",
+        "delta": { "stop_reason": reason, "stop_sequence": null },
+        "usage": { "output_tokens": OUTPUT_TOKENS },
+    })));
+    events.push(event(&json!({ "type": "message_stop" })));
+    whole["content"] = Value::Array(blocks);
+    whole["stop_reason"] = json!(reason);
+    whole["usage"]["output_tokens"] = json!(OUTPUT_TOKENS);
+    Wire {
+        events,
+        opening,
+        whole,
+    }
+}

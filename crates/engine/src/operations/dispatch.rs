@@ -1,14 +1,15 @@
 //! The one path of every call: find, check the class, parse, check the project, run, audit.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use oubliette_model::{Access, Decision, Mode, ProjectId, allows, allows_class};
+use oubliette_model::{Access, Decision, Mode, ProjectId, SessionId, allows, allows_class};
 use oubliette_store::{AuditEntry, Outcome};
 use serde_json::{Map, Value};
 
-use super::{Entry, Reach, lookup};
+use super::{Entry, Operation, Reach, lookup};
+use crate::sessions::events::{Events, Followed, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 impl Engine {
@@ -45,6 +46,31 @@ impl Engine {
             _ => self.audit_log().note(entry).await,
         }
         result
+    }
+
+    /// Reads a session's log for somebody with an open stream, waiting for more if there is none:
+    /// the decision is that of a `session_events` call, made anew each time.
+    pub async fn follow_session(
+        &self,
+        actor: &Actor,
+        id: SessionId,
+        since: i64,
+        wait: Duration,
+    ) -> Result<Followed> {
+        let entry = lookup::find(<Events as Operation>::NAME)
+            .ok_or_else(|| EngineError::fault("no such operation"))?;
+        if !allows_class(actor.scope, entry.access) {
+            return Err(EngineError::Refused { parameter: None });
+        }
+        let reach = self.resolve(actor, entry, Reach::session(id)).await?;
+        permit(actor, entry, reach)?;
+        tokio::select! {
+            page = self.read_events(id, Place::after(since), wait) => {
+                let page = page?;
+                Ok(Followed { last_index: page.last_index, events: page.events })
+            }
+            () = self.token_ended(actor.token_id) => Err(EngineError::Refused { parameter: None }),
+        }
     }
 
     async fn perform(

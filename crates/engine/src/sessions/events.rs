@@ -102,6 +102,14 @@ enum Stopped {
     Refused,
 }
 
+/// Some of a session's log, for somebody who follows it.
+#[derive(Debug)]
+pub struct Followed {
+    pub events: Vec<Value>,
+    /// Where to go on.
+    pub last_index: i64,
+}
+
 /// Where a reader is, and how much it wants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
@@ -117,6 +125,14 @@ enum From {
 }
 
 impl Place {
+    /// After an index of one session's log.
+    pub(crate) fn after(index: i64) -> Self {
+        Self {
+            from: From::Index(index),
+            limit: USUAL,
+        }
+    }
+
     fn of(params: &Params) -> Result<Self> {
         let limit = match params.max_events.unwrap_or(USUAL) {
             limit @ 1..=MOST => limit,

@@ -19,12 +19,13 @@ use rmcp::model::{
     ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
     PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
     ServerCapabilities, ServerConfig, SetLevelRequestMethod, SetLevelRequestParams,
-    SubscriptionFilter, Tool, ToolAnnotations,
+    SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations,
+    UnsubscribeRequestMethod, UnsubscribeRequestParams,
 };
 use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 
-use super::push::Push;
+use super::push::{Client, Push};
 use super::resources;
 use crate::McpSettings;
 
@@ -164,6 +165,34 @@ impl ServerHandler for Handler {
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let actor = actor(context.request_context())?;
         resources::listen(&self.engine, actor, context).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some(mcp_session) = mcp_session(&context) else {
+            return Err(ErrorData::method_not_found::<SubscribeRequestMethod>());
+        };
+        let client = Client {
+            mcp_session,
+            peer: context.peer.clone(),
+            actor: actor(&context)?,
+        };
+        resources::subscribe(&self.engine, &self.push, client, &request.uri).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some(mcp_session) = mcp_session(&context) else {
+            return Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>());
+        };
+        self.push.unsubscribe(&mcp_session, &request.uri);
+        Ok(())
     }
 
     async fn set_level(

@@ -13,7 +13,9 @@ use std::time::Duration;
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::{SessionId, TokenId};
 use rmcp::RoleServer;
-use rmcp::model::{LoggingLevel, LoggingMessageNotificationParam};
+use rmcp::model::{
+    LoggingLevel, LoggingMessageNotificationParam, ResourceUpdatedNotificationParam,
+};
 use rmcp::service::Peer;
 use serde_json::Value;
 use tokio::task::AbortHandle;
@@ -21,6 +23,8 @@ use tokio::task::AbortHandle;
 /// One look at the log waits so long; then the right to it is looked at again.
 const WAIT: Duration = Duration::from_secs(50);
 const LOGGER: &str = "oubliette.session";
+/// Subscriptions of one MCP session.
+const BELLS: usize = 100;
 /// MCP sessions whose level is remembered.
 const LEVELS: usize = 10_000;
 
@@ -28,6 +32,8 @@ const LEVELS: usize = 10_000;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Push {
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
+    /// Subscriptions of clients with sessions, by MCP session and resource.
+    bells: Arc<Mutex<HashMap<(String, String), AbortHandle>>>,
     /// The levels that clients set, by MCP session.
     levels: Arc<Mutex<HashMap<String, LoggingLevel>>>,
 }
@@ -74,6 +80,54 @@ impl Push {
         let task = tokio::spawn(tell(self.clone(), engine.clone(), client, id, since));
         let task = task.abort_handle();
         bound.insert(id, Bound { mcp_session, task });
+    }
+}
+
+impl Push {
+    /// Rings for a client with a session whenever there is more in a log; false if it has too many
+    /// such subscriptions.
+    pub(super) fn subscribe(
+        &self,
+        engine: &Engine,
+        client: Client,
+        uri: &str,
+        id: SessionId,
+    ) -> bool {
+        let mut bells = lock(&self.bells);
+        bells.retain(|_, task| !task.is_finished());
+        let own = bells
+            .keys()
+            .filter(|(session, _)| *session == client.mcp_session);
+        if own.count() >= BELLS {
+            return false;
+        }
+        let key = (client.mcp_session.clone(), uri.to_owned());
+        let task = tokio::spawn(ring(engine.clone(), client, uri.to_owned(), id));
+        if let Some(before) = bells.insert(key, task.abort_handle()) {
+            before.abort();
+        }
+        true
+    }
+
+    pub(super) fn unsubscribe(&self, mcp_session: &str, uri: &str) {
+        let key = (mcp_session.to_owned(), uri.to_owned());
+        if let Some(task) = lock(&self.bells).remove(&key) {
+            task.abort();
+        }
+    }
+}
+
+async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
+    let mut since = -1;
+    while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
+        let news = ResourceUpdatedNotificationParam::new(uri.clone());
+        let gone = client.peer.is_transport_closed()
+            || (!followed.events.is_empty()
+                && client.peer.notify_resource_updated(news).await.is_err());
+        if gone {
+            return;
+        }
+        since = followed.last_index;
     }
 }
 

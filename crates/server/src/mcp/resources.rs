@@ -12,6 +12,7 @@ use rmcp::model::{
 use rmcp::service::SubscriptionContext;
 use serde_json::{Map, Value, json};
 
+use super::push::{Client, Push};
 use crate::errors;
 
 const SCHEME: &str = "oubliette://sessions/";
@@ -19,6 +20,8 @@ const EVENTS: &str = "/events";
 const JSON: &str = "application/json";
 /// How many events a page has.
 const PAGE: i64 = 200;
+/// How many logs one subscription can be about.
+const SUBSCRIPTIONS: usize = 100;
 const WAIT: Duration = Duration::from_secs(50);
 
 fn uri(id: &str) -> String {
@@ -99,15 +102,34 @@ pub(super) async fn read(
 /// What can be subscribed to: logs of sessions. Whether they are the caller's is looked at later,
 /// when the caller is known.
 pub(super) fn accepted(requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-    let uris = requested.resource_subscriptions.as_ref()?;
-    let known: Vec<String> = uris
-        .iter()
-        .filter(|uri| session_of(uri).is_some())
-        .cloned()
-        .collect();
     let mut filter = SubscriptionFilter::default();
-    filter.resource_subscriptions = (!known.is_empty()).then_some(known);
-    filter.resource_subscriptions.is_some().then_some(filter)
+    filter.resource_subscriptions = requested.resource_subscriptions.as_ref().map(|uris| {
+        let known = uris.iter().filter(|uri| session_of(uri).is_some());
+        known.take(SUBSCRIPTIONS).cloned().collect()
+    });
+    // Of what there is nothing, a subscription is kept open all the same and stays silent.
+    Some(filter)
+}
+
+/// Subscribes a client of the era with sessions.
+pub(super) async fn subscribe(
+    engine: &Engine,
+    push: &Push,
+    client: Client,
+    uri: &str,
+) -> Result<(), ErrorData> {
+    let id = session_of(uri).ok_or_else(|| not_found(uri))?;
+    let allowed = engine
+        .follow_session(&client.actor, id, i64::MAX, Duration::ZERO)
+        .await;
+    allowed.map_err(|_| not_found(uri))?;
+    match push.subscribe(engine, client, uri, id) {
+        true => Ok(()),
+        false => Err(ErrorData::invalid_params(
+            "this MCP session has too many subscriptions",
+            None,
+        )),
+    }
 }
 
 /// Rings for as long as the subscription lasts: once at the start, because what changed before
@@ -140,7 +162,7 @@ pub(super) async fn listen(
     });
     let mut ringing = futures_util::stream::FuturesUnordered::from_iter(bells);
     tokio::select! {
-        ended = futures_util::StreamExt::next(&mut ringing) => ended.unwrap_or(Ok(())),
+        Some(ended) = futures_util::StreamExt::next(&mut ringing) => ended,
         () = context.cancelled() => Ok(()),
     }
 }

@@ -76,6 +76,11 @@ impl Owner<'_> {
             boot_id: link.boot_id().to_owned(),
             ..Live::default()
         };
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
+        let key = ApiKey::from_random(random);
+        self.step.key = Some(key.hash());
+        self.key = Some(key);
         // The name is in the store before there is anything of that name.
         let process_id = live.process_id.clone();
         self.heard = 0;
@@ -145,7 +150,7 @@ impl Owner<'_> {
     }
 
     async fn shake_hands(&mut self, deadline: Instant) -> Result<Opened, Trouble> {
-        let plan = self.plan().await?;
+        let plan = self.plan();
         let (mut handshake, first) = Handshake::begin(plan);
         self.say(&first);
         loop {
@@ -209,12 +214,8 @@ impl Owner<'_> {
     }
 
     /// What the agent's session is to be like.
-    async fn plan(&mut self) -> Result<Plan, Trouble> {
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
-        self.step.key = Some(key.hash());
-        self.commit().await.map_err(Trouble::Stop)?;
+    fn plan(&self) -> Plan {
+        let key = self.key.as_ref().map(|key| key.reveal().to_owned());
         let own = |name: &str, value: String| (name.to_owned(), value);
         let mut servers = vec![Server {
             name: "oubliette".to_owned(),
@@ -223,7 +224,7 @@ impl Owner<'_> {
             env: vec![
                 own("OUBLIETTE_SOCKET", "/mcp/relay.sock".to_owned()),
                 own("OUBLIETTE_SESSION_ID", self.session.id.to_string()),
-                own("OUBLIETTE_SESSION_KEY", key.reveal().to_owned()),
+                own("OUBLIETTE_SESSION_KEY", key.unwrap_or_default()),
             ],
         }];
         for server in &self.project.settings.mcp_servers {
@@ -241,7 +242,7 @@ impl Owner<'_> {
         let defaults = &self.project.settings;
         let takes_model = self.agent.takes_model;
         let takes_reasoning = self.agent.takes_reasoning;
-        Ok(Plan {
+        Plan {
             cwd: path_in_container(&self.session.workspace_id),
             servers,
             resume: self.session.agent_session_id.clone(),
@@ -256,7 +257,7 @@ impl Owner<'_> {
                 .reasoning
                 .or(defaults.reasoning)
                 .filter(|_| takes_reasoning),
-        })
+        }
     }
 
     async fn ready(&mut self, opened: Opened) -> Result<(), Stop> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, Server};
+use support::{Modern, Server, eventually, runtimes, server_with};
 
 async fn entries(admin: &Modern, filter: Value) -> Vec<Value> {
     admin.call("audit_list", filter).await.ok()["entries"]
@@ -78,4 +78,28 @@ async fn the_log_is_complete_after_an_orderly_stop_and_holds_no_secret() {
         "{}",
         bad.sentence()
     );
+}
+
+#[tokio::test]
+async fn a_command_is_in_the_log_before_it_begins_and_stays_there_through_a_kill() {
+    for runtime in runtimes().into_iter().take(1) {
+        let mut server = server_with(&runtime, "").await;
+        let id = server.admin().project("one").await;
+        for (n, name) in [Value::Null, json!("named")].into_iter().enumerate() {
+            let (caller, begun) = (server.admin(), server.workspace(&id).join(format!("b{n}")));
+            let arguments = json!({
+                "project_id": id, "exec_id": name, "command": format!("touch b{n}; sleep 600"),
+            });
+            let call = json!({ "name": "container_exec", "arguments": arguments });
+            let lost = tokio::spawn(async move { caller.try_send("tools/call", call).await });
+            assert!(eventually(Duration::from_secs(20), async || begun.exists()).await);
+            server.kill();
+            server.start_again();
+            lost.await.unwrap();
+            let filter = json!({ "operation": "container_exec", "project_id": id });
+            let logged = entries(&server.admin(), filter).await;
+            assert_eq!(logged.len(), n + 1, "{logged:?}");
+            assert!(logged.iter().all(|entry| entry["outcome"] == "ok"));
+        }
+    }
 }

@@ -325,44 +325,6 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files() {
 }
 
 #[tokio::test]
-async fn a_stranger_at_the_door_gets_an_answer_and_nothing_else() {
-    use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixStream;
-    for runtime in runtimes() {
-        let server = server_with(&runtime, "").await;
-        let admin = server.admin();
-        let id = admin.project("one").await;
-        exec(&admin, &id, json!("true")).await;
-        let socket = server
-            .home()
-            .join("run/c")
-            .join(id.replace('-', ""))
-            .join("relay.sock");
-        let ask = |line: &str| {
-            let mut stream = UnixStream::connect(&socket).unwrap();
-            stream.write_all(line.as_bytes()).unwrap();
-            let mut reply = String::new();
-            BufReader::new(stream).read_line(&mut reply).unwrap();
-            reply
-        };
-        assert!(ask("garbage\n").contains("-32700"));
-        assert!(ask("{\"id\":1,\"method\":\"fly\"}\n").contains("-32601"));
-        let wrong = format!(
-            "{{\"id\":0,\"method\":\"supervise\",\"params\":{{\"container_id\":\"{}\",\
-             \"container_key\":\"oub_wrong\",\"boot_id\":\"x\"}}}}\n",
-            id.replace('-', "")
-        );
-        assert_eq!(ask(&wrong), "", "a wrong key is shown the door");
-        let half = UnixStream::connect(&socket).unwrap();
-        assert_eq!(
-            exec(&admin, &id, json!("echo fine")).await["stdout"],
-            "fine\n"
-        );
-        drop(half);
-    }
-}
-
-#[tokio::test]
 async fn without_a_runtime_the_error_says_so_and_projects_work() {
     let server = server_with("none", "").await;
     let admin = server.admin();
@@ -406,5 +368,48 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them() {
             exec(&admin, &id, json!("echo back")).await["stdout"],
             "back\n"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_named_command_that_goes_on_alone_keeps_its_container_running() {
+    for runtime in runtimes().into_iter().take(1) {
+        let mut server = server_with(&runtime, "[containers]\nidle_seconds = 1\n").await;
+        let admin = server.admin();
+        let id = admin.project("one").await;
+        let call = |name: &str| {
+            json!({
+                "project_id": id, "exec_id": name, "timeout_seconds": 60,
+                "command": format!("touch {name}; sleep 4; echo {name} is done"),
+            })
+        };
+        // One whose caller leaves, and one whose server dies.
+        for name in ["left", "killed"] {
+            let (caller, call) = (server.admin(), call(name));
+            let calling = tokio::spawn(async move {
+                let request = json!({ "name": "container_exec", "arguments": call });
+                caller.try_send("tools/call", request).await
+            });
+            let begun = server.workspace(&id).join(name);
+            let begun = support::eventually(Duration::from_secs(20), async || begun.exists());
+            assert!(begun.await);
+            if name == "killed" {
+                server.kill();
+                server.start_again();
+            }
+            calling.abort();
+        }
+        // Long after the container would have been stopped as idle.
+        let alive = Instant::now() + Duration::from_millis(3500);
+        let stopped = support::eventually(Duration::from_millis(3500), async || {
+            let logs = json!({ "project_id": id });
+            let logs = server.admin().call("container_logs", logs).await;
+            logs.ok()["status"] == "stopped" && Instant::now() < alive
+        });
+        assert!(!stopped.await, "the container was stopped under a command");
+        for name in ["left", "killed"] {
+            let joined = server.admin().call("container_exec", call(name)).await;
+            assert_eq!(joined.ok()["stdout"], format!("{name} is done\n"));
+        }
     }
 }

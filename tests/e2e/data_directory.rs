@@ -141,6 +141,7 @@ async fn a_full_disk_is_said_and_nothing_is_lost() {
         assert!(made < 10_000, "the disk never fills");
     };
     assert!(made > 3, "{}", refusal.text);
+    assert!(refusal.sentence().contains("full"), "{}", refusal.text);
     let listed = admin.call("project_list", json!({ "limit": 1000 })).await;
     assert_eq!(
         listed.ok()["projects"].as_array().unwrap().len(),

@@ -13,6 +13,7 @@ pub mod agents;
 mod binary;
 mod chance;
 pub mod clients;
+mod engine;
 mod legacy;
 pub mod llm;
 mod modern;
@@ -27,15 +28,16 @@ mod wanted;
 
 pub use binary::{binary, cli};
 pub use chance::Chance;
+pub use engine::{Engine, Mood};
 pub use legacy::Legacy;
 pub use llm::Llm;
 pub use modern::Modern;
 pub use pty::Pty;
 pub use reply::Reply;
-pub use runtimes::{runtimes, server_with};
+pub use runtimes::{docker_options, runtimes, server_with};
 pub use server::{Server, ServerOptions};
 pub use sessions::kinds;
-pub use traces::Traces;
+pub use traces::{Traces, kill_containers};
 
 use std::sync::Once;
 use std::time::{Duration, Instant};

@@ -27,19 +27,12 @@ pub fn runtimes() -> Vec<String> {
 
 /// A server that makes its containers with this runtime.
 pub async fn server_with(runtime: &str, config: &str) -> Server {
-    let image = match runtime {
-        "docker" => {
-            let dockerfile = image().join("Dockerfile");
-            format!(
-                "[container_types.base]\ndockerfile = \"{}\"\n",
-                dockerfile.display()
-            )
-        }
-        _ => String::new(),
-    };
-    let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"{runtime}\"\n{config}{image}"),
-        ..ServerOptions::default()
+    let server = Server::start_with(match runtime {
+        "docker" => docker_options(config),
+        _ => ServerOptions {
+            config: format!("runtime = \"{runtime}\"\n{config}"),
+            ..ServerOptions::default()
+        },
     });
     if runtime == "docker" {
         let built = server
@@ -49,6 +42,19 @@ pub async fn server_with(runtime: &str, config: &str) -> Server {
         assert!(built.ok()["image"].is_string(), "{}", built.text);
     }
     server
+}
+
+/// How a server is started that has Docker make its containers, from an image yet to be built.
+pub fn docker_options(config: &str) -> ServerOptions {
+    let dockerfile = image().join("Dockerfile");
+    let image = format!(
+        "[container_types.base]\ndockerfile = \"{}\"\n",
+        dockerfile.display()
+    );
+    ServerOptions {
+        config: format!("runtime = \"docker\"\n{config}{image}"),
+        ..ServerOptions::default()
+    }
 }
 
 /// What a tiny image is built from, out of nothing: there may be no registry to take one from.

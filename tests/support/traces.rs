@@ -200,19 +200,30 @@ fn digest_of(state: &Path) -> String {
 
 /// Containers of the Docker engine, where one answers.
 fn containers(home: &Path) -> BTreeSet<String> {
-    let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
-    let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
-    let Some(answer) = engine(
-        "GET",
-        &format!("/containers/json?all=true&filters={filters}"),
-    ) else {
-        return BTreeSet::new();
-    };
-    let listed = answer.as_array().cloned().unwrap_or_default();
+    let listed = list_containers(home);
     listed
         .iter()
         .map(|one| format!("{} {}", one["Names"], one["State"]))
         .collect()
+}
+
+fn list_containers(home: &Path) -> Vec<Value> {
+    let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
+    let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
+    let listed = engine(
+        "GET",
+        &format!("/containers/json?all=true&filters={filters}"),
+    );
+    let listed = listed.and_then(|listed| listed.as_array().cloned());
+    listed.unwrap_or_default()
+}
+
+/// Has the Docker engine kill the containers of a data directory.
+pub fn kill_containers(home: &Path) {
+    for one in list_containers(home) {
+        let id = one["Id"].as_str().unwrap();
+        engine("POST", &format!("/containers/{id}/kill"));
+    }
 }
 
 /// Takes the images away that a server built for itself: every test has a directory of its own.

@@ -7,6 +7,7 @@ mod adopt;
 pub(crate) mod attachment;
 mod dialogue;
 pub(crate) mod exec;
+mod flow;
 mod idle;
 mod lifecycle;
 mod link;
@@ -26,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oubliette_model::ProjectId;
-use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
-use oubliette_wire::{OpenStream, StreamKind, Supervise, methods};
+use oubliette_runtime::{ContainerId, Runtime, RuntimeError, State};
+use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
@@ -38,13 +39,18 @@ pub use streams::Incoming;
 
 use crate::{EngineError, Result};
 use dialogue::Dialogues;
-use link::LinkError;
 use streams::Streams;
 
 /// How the names of commands begin that their callers did not name.
 const UNNAMED: &str = "exec ";
 /// And those that they did.
 const NAMED: &str = "named ";
+/// A supervisor whose connection broke comes back within this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one is waited for before somebody looks whether its container runs at all.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a caller may join keeps its container from being stopped for so long.
+const JOINABLE: Duration = Duration::from_secs(86_400);
 /// And those that are talked to, call by call.
 const DIALOGUE: &str = "talk ";
 
@@ -69,7 +75,7 @@ pub type Choice = Result<Arc<dyn Runtime>, String>;
 #[derive(Debug)]
 pub(crate) struct Containers {
     /// None until it is chosen, which takes a while: it is tried out.
-    runtime: watch::Receiver<Option<Choice>>,
+    runtime: watch::Sender<Option<Choice>>,
     doors: Mutex<Option<Arc<dyn Doors>>>,
     links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<Link>>>>>,
     streams: Streams,
@@ -94,9 +100,9 @@ struct Use {
 }
 
 impl Containers {
-    pub(crate) fn new(runtime: watch::Receiver<Option<Choice>>) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            runtime,
+            runtime: watch::Sender::new(None),
             doors: Mutex::default(),
             links: Mutex::default(),
             streams: Streams::default(),
@@ -108,13 +114,34 @@ impl Containers {
         }
     }
 
+    pub(crate) fn set_runtime(&self, choice: Choice) {
+        self.runtime.send_replace(Some(choice));
+    }
+
     /// What makes containers here, once that is known.
     pub(crate) async fn runtime(&self) -> Result<Arc<dyn Runtime>> {
-        let mut runtime = self.runtime.clone();
+        let mut runtime = self.runtime.subscribe();
         let chosen = runtime.wait_for(Option::is_some).await;
         match chosen.as_deref() {
             Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
             Ok(Some(Err(why))) => Err(EngineError::Failed(why.clone())),
+            _ => Err(EngineError::fault("no runtime was chosen")),
+        }
+    }
+
+    /// What is known of the runtime; false while nothing is.
+    pub(crate) fn is_runtime(&self, what: impl Fn(&Choice) -> bool) -> bool {
+        self.runtime.borrow().as_ref().is_some_and(what)
+    }
+
+    /// The same, as soon as there is one.
+    async fn any_runtime(&self) -> Result<Arc<dyn Runtime>> {
+        let mut runtime = self.runtime.subscribe();
+        let chosen = runtime
+            .wait_for(|chosen| matches!(chosen, Some(Ok(_))))
+            .await;
+        match chosen.as_deref() {
+            Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
             _ => Err(EngineError::fault("no runtime was chosen")),
         }
     }
@@ -155,64 +182,59 @@ impl Containers {
 
     /// Takes the connection of a supervisor that has shown its key, and serves it to its end.
     pub(crate) async fn supervised(
-        &self,
+        self: &Arc<Self>,
         id: &ContainerId,
         hello: Supervise,
         stream: Box<dyn Stream>,
         rest: Vec<u8>,
     ) {
+        let reported = |kind: &'static str| {
+            let reports = hello.processes.iter();
+            reports.filter(move |report| report.process_id.starts_with(kind))
+        };
         let left: Vec<String> = {
             let followed = lock(&self.followed);
-            let reported = hello.processes.iter().map(|report| &report.process_id);
-            let unnamed = reported.filter(|process| process.starts_with(UNNAMED));
-            unnamed
-                .filter(|process| !followed.contains(*process))
-                .cloned()
+            reported(UNNAMED)
+                .filter(|report| !followed.contains(&report.process_id))
+                .map(|report| report.process_id.clone())
                 .collect()
         };
-        let (link, serving) = Link::open(hello, stream, rest);
+        let joinable: Vec<String> = reported(NAMED)
+            .filter(|report| report.exited.is_none())
+            .map(|report| report.process_id.clone())
+            .collect();
+        let (link, serving) = Link::open(id.clone(), hello, stream, rest);
         let link = Arc::new(link);
         tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
         self.link_of(id).send_replace(Some(link.clone()));
-        // Commands whose server died while it followed them, and that nobody can join.
-        let ending = async {
-            for process in left {
-                process::kill(&link, &process).await;
-                if link.exited(&process).await.is_ok() {
-                    link.forget(&process).await;
-                }
-            }
+        let minding = async {
+            tokio::join!(end_left(&link, left), self.keep_used(id, &link, joinable));
             std::future::pending::<()>().await;
         };
         tokio::select! {
             () = serving => {}
-            () = ending => {}
+            () = minding => {}
         }
         link.lose();
         tracing::debug!(container = %id, "supervisor left");
     }
 
-    /// A connection for the bytes of one stream, from an offset on.
-    async fn open_stream(
-        &self,
-        link: &Link,
-        process_id: &str,
-        kind: StreamKind,
-        from: u64,
-    ) -> Result<Incoming, LinkError> {
-        let expected = self.streams.expect();
-        let asked = OpenStream {
-            stream_id: expected.id.clone(),
-            process_id: process_id.to_owned(),
-            kind,
-            from,
+    /// Keeps a container from being stopped while commands run in it that somebody may join.
+    async fn keep_used(self: &Arc<Self>, id: &ContainerId, link: &Link, processes: Vec<String>) {
+        if processes.is_empty() {
+            return;
+        }
+        let _use = self.using(id);
+        let all = async {
+            for process in processes {
+                let _ = link.exited(&process).await;
+            }
         };
-        link.ask(methods::OPEN_STREAM, &asked).await?;
-        expected.arrive().await.ok_or(LinkError::Lost)
+        let _ = tokio::time::timeout(JOINABLE, all).await;
     }
 
-    pub(crate) fn deliver(&self, stream_id: &str, incoming: Incoming) {
-        self.streams.deliver(stream_id, incoming);
+    pub(crate) fn deliver(&self, container: &ContainerId, stream_id: &str, incoming: Incoming) {
+        self.streams.deliver(container, stream_id, incoming);
     }
 
     /// Notes that a container is in use until the guard is dropped.
@@ -236,7 +258,30 @@ impl Containers {
     /// Takes note that a container has ended, before its connection shows it.
     fn unlink(&self, id: &ContainerId) {
         if let Some(link) = self.link_of(id).send_replace(None) {
-            link.lose();
+            link.end();
+        }
+    }
+
+    /// The next link to a container after one was lost, or the news that there will be none.
+    async fn relink(&self, id: &ContainerId, lost: &Link) -> Result<Arc<Link>> {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        let mut changes = self.link_of(id).subscribe();
+        loop {
+            let link = changes.wait_for(|link| link.as_ref().is_some_and(|link| link.is_open()));
+            tokio::select! {
+                link = link => return match link.as_deref() {
+                    Ok(Some(link)) => Ok(link.clone()),
+                    _ => Err(ended_meanwhile()),
+                },
+                () = lost.ended() => return Err(ended_meanwhile()),
+                () = tokio::time::sleep_until(until) => return Err(unreachable_container()),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            // One that ended by itself tells nobody; a runtime that does not answer says nothing.
+            let found = self.runtime().await?.inspect(id).await;
+            if found.is_ok_and(|found| found.is_none_or(|it| it.state != State::Running)) {
+                return Err(ended_meanwhile());
+            }
         }
     }
 
@@ -269,6 +314,22 @@ impl Drop for InUse {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends commands whose server died while it followed them, and that nobody can join.
+async fn end_left(link: &Link, processes: Vec<String>) {
+    for process in processes {
+        process::kill(link, &process).await;
+        if link.exited(&process).await.is_ok() {
+            link.forget(&process).await;
+        }
+    }
+}
+
+fn ended_meanwhile() -> EngineError {
+    EngineError::Failed(
+        "the container ended while the command ran; what it did until then is done".to_owned(),
+    )
 }
 
 fn unreachable_container() -> EngineError {

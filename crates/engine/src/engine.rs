@@ -6,7 +6,6 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp, Unit};
 use oubliette_model::ProjectId;
 use oubliette_store::{ProjectState, Store};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -54,8 +53,9 @@ impl Engine {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
-        let (chosen, choice) = watch::channel(None);
-        tasks.spawn(async move { drop(chosen.send(Some(runtime.await))) });
+        let containers = Arc::new(Containers::new());
+        let choosing = containers.clone();
+        tasks.spawn(async move { choosing.set_runtime(runtime.await) });
         let audit = AuditLog::start(store.clone(), &tasks);
         let engine = Self {
             parts: Arc::new(Parts {
@@ -66,7 +66,7 @@ impl Engine {
                 audit,
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
-                containers: Arc::new(Containers::new(choice)),
+                containers,
                 sessions: Sessions::default(),
                 tasks,
                 draining: CancellationToken::new(),
@@ -148,6 +148,21 @@ impl Engine {
                 () = self.parts.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// Whether there is something that makes containers, as far as that is known.
+    pub fn has_runtime(&self) -> bool {
+        self.containers().is_runtime(Choice::is_ok)
+    }
+
+    /// Whether it is known that there is nothing.
+    pub fn lacks_runtime(&self) -> bool {
+        self.containers().is_runtime(Choice::is_err)
+    }
+
+    /// Makes containers with another runtime from now on, where there was none.
+    pub fn set_runtime(&self, choice: Choice) {
+        self.containers().set_runtime(choice);
     }
 
     /// Ends calls that only wait for something to happen; the others finish.

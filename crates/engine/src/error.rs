@@ -60,7 +60,11 @@ impl EngineError {
 
 impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
-        Self::fault(error)
+        match error {
+            // Nothing is wrong with the server, and whoever called can do something about it.
+            StoreError::Full => Self::Failed(error.to_string()),
+            other => Self::fault(other),
+        }
     }
 }
 

@@ -135,11 +135,11 @@ impl Engine {
     /// The same where an agent may have been: there, git runs only in the container.
     async fn make_workspace_inside(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
         let default = WorkspaceId::default_one();
-        let (container, ..) = self.ensure_container(project, &default).await?;
+        let (container, link, _) = self.ensure_container(project, &default).await?;
         let draft = self.files().draft();
         let directory = format!("/workspaces/{}", draft.name());
         let finished = self
-            .run_inside(&container, cloning(&directory, id), Vec::new())
+            .run_inside(&container, link, cloning(&directory, id), Vec::new())
             .await?;
         self.accept_draft(project.id, id, &draft, finished).await
     }
@@ -166,9 +166,9 @@ impl Engine {
             users_of: Some(default.container()),
         };
         let made = async {
-            self.bring_up(plan).await?;
-            self.run_inside(&container, cloning("/workspaces/new", id), Vec::new())
-                .await
+            let link = self.bring_up(plan).await?;
+            let argv = cloning("/workspaces/new", id);
+            self.run_inside(&container, link, argv, Vec::new()).await
         };
         let made = made.await;
         self.discard_container(&container).await?;

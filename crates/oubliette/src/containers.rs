@@ -1,9 +1,31 @@
 //! Which runtime makes containers here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use oubliette_engine::Engine;
 use oubliette_runtime::{Home, Runtime, RuntimeError, Sandbox, Wanted};
+
+/// How soon, and how seldom in the end, a runtime is looked for again.
+const SOON: Duration = Duration::from_secs(2);
+const SELDOM: Duration = Duration::from_secs(60);
+
+/// Looks again for a runtime where none was found: a container engine may be started later than
+/// the server.
+pub(crate) async fn keep_looking(engine: Engine, name: String, home: PathBuf) {
+    if name.parse::<Wanted>().is_err() {
+        return;
+    }
+    let mut pause = SOON;
+    while !engine.has_runtime() {
+        tokio::time::sleep(pause).await;
+        if engine.lacks_runtime() {
+            engine.set_runtime(choose(&name, &home).await);
+            pause = (pause * 2).min(SELDOM);
+        }
+    }
+}
 
 /// The runtime of that name, or the sentence why there is none.
 pub(crate) async fn choose(name: &str, home: &Path) -> Result<Arc<dyn Runtime>, String> {

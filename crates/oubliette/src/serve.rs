@@ -106,6 +106,9 @@ impl Opened {
         let closing = CancellationToken::new();
         let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
         engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+        let (name, directory) = (config.runtime.clone(), home.path().to_owned());
+        let looking = containers::keep_looking(engine.clone(), name, directory);
+        tokio::spawn(closing.clone().run_until_cancelled_owned(looking));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
         home.withdraw();

@@ -31,6 +31,9 @@ impl RuntimeError {
 
 impl From<std::io::Error> for RuntimeError {
     fn from(error: std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::StorageFull {
+            return Self::Failed("the disk is full; free some space and try again".to_owned());
+        }
         Self::fault(error)
     }
 }

@@ -1,5 +1,5 @@
 //! The embedded sandbox: long-lived Linux containers without a daemon, an image or a package, as
-//! root and without it, and the spawning of processes for the supervisor that runs inside.
+//! root and without it.
 //!
 //! A sandbox is data ([`Spec`]). [`launch`] starts a copy of a launcher binary, which builds the
 //! namespaces and mounts, executes the caller's PID 1 in them and exits; no process of ours stays
@@ -25,8 +25,6 @@ mod launcher;
 mod mounts;
 #[cfg(target_os = "linux")]
 mod probe;
-#[cfg(target_os = "linux")]
-pub mod process;
 #[cfg(target_os = "linux")]
 mod record;
 #[cfg(target_os = "linux")]

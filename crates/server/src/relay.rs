@@ -3,6 +3,9 @@
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
 
+mod hall;
+mod introduction;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,30 +17,25 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oubliette_engine::{Doors, Engine, Incoming};
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use rustix::fs::{Mode, OFlags};
-use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::auth::Failures;
+use hall::Hall;
+use introduction::Introduced;
+
 const SOCKET: &str = "relay.sock";
-/// Whoever connects says who it is within this time.
-const INTRODUCTION: Duration = Duration::from_secs(10);
-/// Most bytes of an introduction: a supervisor's report of thousands of processes fits.
-const LONGEST: usize = 1 << 20;
-/// Connections of one container at once, and of these, those that have not said who they are.
+/// Connections of one container at once.
 const CONNECTIONS: usize = 512;
-const STRANGERS: usize = 16;
-/// Who shows a wrong key waits before it can try another.
-const PENALTY: Duration = Duration::from_secs(1);
 
 /// All open doors.
 #[derive(Debug)]
 pub struct Relay {
     engine: Engine,
     open: Mutex<HashMap<ContainerId, CancellationToken>>,
+    failures: Failures<ContainerId>,
     closing: CancellationToken,
 }
 
@@ -46,6 +44,7 @@ impl Relay {
         Arc::new(Self {
             engine,
             open: Mutex::default(),
+            failures: Failures::default(),
             closing,
         })
     }
@@ -135,7 +134,7 @@ async fn admit(
     closed: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let hall = Arc::new(Hall::default());
     loop {
         let place = tokio::select! {
             place = places.clone().acquire_owned() => place,
@@ -150,11 +149,11 @@ async fn admit(
             continue;
         };
         let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
-        let strangers = strangers.clone();
+        let hall = hall.clone();
         tokio::spawn(async move {
             let _place = place;
             tokio::select! {
-                () = receive(&relay.engine, &container, &strangers, stream) => {}
+                () = receive(&relay, &container, &hall, stream) => {}
                 () = closed.cancelled() => {}
             }
         });
@@ -162,75 +161,30 @@ async fn admit(
 }
 
 /// Hears who is there and leads it on.
-async fn receive(
-    engine: &Engine,
-    container: &ContainerId,
-    strangers: &Semaphore,
-    mut stream: UnixStream,
-) {
-    let Ok(stranger) = strangers.acquire().await else {
+async fn receive(relay: &Relay, container: &ContainerId, hall: &Hall, mut stream: UnixStream) {
+    let stranger = hall.enter();
+    let heard = tokio::select! {
+        heard = introduction::hear(relay, container, hall, &mut stream) => heard,
+        () = stranger.must_go() => None,
+    };
+    drop(stranger);
+    let Some((introduced, rest)) = heard else {
         return;
     };
-    let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut stream)).await;
-    let Ok(Some((message, rest))) = introduced else {
-        return;
-    };
-    let refusal = match message.method.as_deref() {
-        Some(methods::SUPERVISE) => match message.params::<Supervise>() {
-            Ok(hello) => {
-                let stream = Box::new(stream);
-                let genuine = engine.knows(container, &hello).await;
-                if !matches!(genuine, Ok(true)) {
-                    tracing::warn!(%container, "a supervisor showed a wrong key");
-                    tokio::time::sleep(PENALTY).await;
-                    return;
-                }
-                drop(stranger);
-                engine.supervise(container, hello, stream, rest).await;
-                return;
-            }
-            Err(error) => error,
-        },
-        Some(methods::STREAM) => match message.params::<Opened>() {
-            Ok(opened) => {
-                let incoming = Incoming {
-                    from: opened.from,
-                    stream: Box::new(stream),
-                    rest,
-                };
-                engine.deliver_stream(&opened.stream_id, incoming);
-                return;
-            }
-            Err(error) => error,
-        },
-        Some(other) => RpcError::new(codes::METHOD, format!("there is no method `{other}`")),
-        None => RpcError::new(codes::SHAPE, "that is not a JSON-RPC request"),
-    };
-    let reply = Message::reply(message.id.unwrap_or(Value::Null), Err(refusal));
-    let _ = stream.write_all(&reply.line()).await;
-}
-
-/// The first line, and what came after it. Anything that is not one is answered and ends it.
-async fn introduction(stream: &mut UnixStream) -> Option<(Message, Vec<u8>)> {
-    let mut lines = Lines::new(LONGEST);
-    let mut chunk = [0; 4096];
-    loop {
-        if let Some(line) = lines.next_line() {
-            let parsed = line
-                .ok()
-                .and_then(|line| serde_json::from_slice(&line).ok());
-            let Some(message) = parsed else {
-                let error = RpcError::new(codes::PARSE, "that is not a JSON-RPC message");
-                let _ = stream
-                    .write_all(&Message::reply(Value::Null, Err(error)).line())
-                    .await;
-                return None;
-            };
-            return Some((message, lines.into_rest()));
+    let stream = Box::new(stream);
+    match introduced {
+        Introduced::Supervisor(hello) => {
+            let engine = &relay.engine;
+            engine.supervise(container, hello, stream, rest).await;
         }
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return None,
-            Ok(read) => lines.push(&chunk[..read]),
+        Introduced::Stream(opened) => {
+            let incoming = Incoming {
+                from: opened.from,
+                stream,
+                rest,
+            };
+            let engine = &relay.engine;
+            engine.deliver_stream(container, &opened.stream_id, incoming);
         }
     }
 }

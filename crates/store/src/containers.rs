@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
 
-use crate::Result;
+use crate::{AuditEntry, Result};
 
 /// A container as stored.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,8 +43,12 @@ pub trait Containers {
 
     async fn remove_container(&self, id: &str) -> Result<()>;
 
-    /// Adds a command, or returns the one that has its name already.
-    async fn begin_exec(&self, exec: &Exec) -> Result<Option<Exec>>;
+    /// Adds a command, or returns the one that has its name already; either with the entry that
+    /// says it was asked for.
+    async fn begin_exec(&self, exec: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>>;
+
+    /// Forgets a command that never ran, unless it has a result.
+    async fn forget_exec(&self, project: ProjectId, exec_id: &str) -> Result<()>;
 
     async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>>;
 

@@ -58,6 +58,7 @@ cases![
     workspaces::workspaces_belong_to_their_project,
     containers::containers_go_with_their_project,
     containers::a_named_command_begins_once_and_remembers_its_result,
+    containers::asking_for_a_named_command_is_in_the_audit_log,
     sessions::a_session_begins_with_its_first_event_and_its_message,
     sessions::without_a_new_session_the_newest_one_gets_the_message,
     sessions::of_racing_spawns_in_one_workspace_one_makes_the_session,

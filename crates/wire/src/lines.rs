@@ -33,6 +33,11 @@ impl Lines {
         }
     }
 
+    /// How many bytes wait for the end of their line.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -44,7 +49,7 @@ impl Lines {
             .position(|byte| *byte == b'\n');
         let Some(end) = found.map(|at| self.searched + at) else {
             self.searched = self.bytes.len();
-            if self.bytes.len() > self.longest {
+            if self.skipping || self.bytes.len() > self.longest {
                 // Let go of it now: the rest may never come.
                 self.bytes = Vec::new();
                 self.searched = 0;
@@ -76,6 +81,9 @@ mod tests {
         let mut lines = Lines::new(4);
         lines.push(b"abcdefgh");
         assert_eq!(lines.next_line(), None);
+        lines.push(b"abc");
+        assert_eq!(lines.next_line(), None);
+        assert_eq!(lines.waiting(), 0, "what is skipped is not kept");
         lines.push(b"ij\nok\nabcde\n");
         assert_eq!(lines.next_line(), Some(Err(LineTooLong)));
         assert_eq!(lines.next_line(), Some(Ok(b"ok".to_vec())));

@@ -1,6 +1,6 @@
 //! JSON-RPC messages.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -87,6 +87,39 @@ impl Message {
         }
     }
 
+    /// Reads a line that should be a request or a notification; otherwise what to answer.
+    pub fn parse(line: &[u8]) -> Result<Self, Box<Self>> {
+        let refuse = |id: Option<Value>, code, why: &str| {
+            let id = id.filter(is_id).unwrap_or(Value::Null);
+            Box::new(Self::reply(id, Err(RpcError::new(code, why))))
+        };
+        let shapeless = || refuse(None, codes::SHAPE, "that is not a JSON-RPC message");
+        let wrong = |error: serde_json::Error| match error.is_data() {
+            true => shapeless(),
+            false => refuse(None, codes::PARSE, "that is not JSON"),
+        };
+        if !line.trim_ascii_start().starts_with(b"{") {
+            // A batch, a number: JSON perhaps, but no message.
+            serde_json::from_slice::<IgnoredAny>(line).map_err(wrong)?;
+            return Err(shapeless());
+        }
+        let message: Self = serde_json::from_slice(line).map_err(wrong)?;
+        let is_sound = message.method.is_some()
+            && message.id.as_ref().is_none_or(is_id)
+            && message
+                .jsonrpc
+                .as_ref()
+                .is_none_or(|version| version == "2.0");
+        match is_sound {
+            true => Ok(message),
+            false => Err(refuse(
+                message.id,
+                codes::SHAPE,
+                "that is not a JSON-RPC request",
+            )),
+        }
+    }
+
     /// The parameters as a type; absent ones are an empty object.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, RpcError> {
         let params = self
@@ -103,6 +136,10 @@ impl Message {
         line.push(b'\n');
         line
     }
+}
+
+fn is_id(id: &Value) -> bool {
+    matches!(id, Value::String(_) | Value::Number(_) | Value::Null)
 }
 
 #[cfg(test)]
@@ -125,5 +162,37 @@ mod tests {
         let line = message.line();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         assert_eq!(serde_json::from_slice::<Message>(&line).unwrap(), message);
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_with_the_code_of_its_fault() {
+        let code = |line: &str| {
+            let answer = Message::parse(line.as_bytes()).unwrap_err();
+            (answer.error.unwrap().code, answer.id.unwrap())
+        };
+        for garbage in ["", "garbage", "{\"id\":1", "[[", "\u{1}\u{2}"] {
+            assert_eq!(code(garbage), (codes::PARSE, Value::Null), "{garbage}");
+        }
+        for shapeless in [
+            "[]",
+            "7",
+            "[\"2.0\",1,\"m\"]",
+            "[{\"id\":1,\"method\":\"m\"}]",
+            "{\"method\":7}",
+        ] {
+            assert_eq!(code(shapeless).0, codes::SHAPE, "{shapeless}");
+        }
+        assert_eq!(code("{\"id\":1}"), (codes::SHAPE, json!(1)));
+        assert_eq!(
+            code("{\"id\":\"a\",\"result\":{}}"),
+            (codes::SHAPE, json!("a"))
+        );
+        assert_eq!(
+            code("{\"id\":{},\"method\":\"m\"}"),
+            (codes::SHAPE, Value::Null)
+        );
+        let old = "{\"jsonrpc\":\"1.0\",\"id\":1,\"method\":\"m\"}";
+        assert_eq!(code(old).0, codes::SHAPE);
+        assert!(Message::parse(b"{\"method\":\"m\"}").is_ok());
     }
 }

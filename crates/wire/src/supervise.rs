@@ -128,6 +128,8 @@ pub enum FaultKind {
     Denied,
     /// Nothing of that name is looked after.
     NoSuchProcess,
+    /// The container is being stopped, and starts nothing more.
+    Stopping,
     Other,
 }
 

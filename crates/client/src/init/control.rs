@@ -19,6 +19,9 @@ use super::process::{Process, StartFault};
 use super::table::{self, Table};
 use super::{Settings, streams};
 
+/// The id of the first request on a connection, the only one that is ours.
+const INTRODUCTION: u64 = 0;
+
 #[derive(Debug)]
 pub(super) struct Control<'a> {
     settings: &'a Settings,
@@ -37,7 +40,7 @@ impl Control<'_> {
             processes: table.reports(),
         };
         connection
-            .write_all(&Message::request(0, methods::SUPERVISE, &supervise).line())
+            .write_all(&Message::request(INTRODUCTION, methods::SUPERVISE, &supervise).line())
             .await?;
         // Exits that were in the report are known; only those after it are told.
         let told = supervise
@@ -67,9 +70,13 @@ impl Control<'_> {
             }
             while let Some(line) = lines.next_line() {
                 let Ok(line) = line else { continue };
-                if let Some(reply) = self.handle(&line) {
-                    out.extend(reply.line());
+                let about_us = (!greeted).then(|| answer_to_introduction(&line)).flatten();
+                match about_us {
+                    Some(Err(_)) => return false,
+                    Some(Ok(_)) => {}
+                    None => out.extend(self.handle(&line).iter().flat_map(Message::line)),
                 }
+                greeted = true;
             }
             if !out.is_empty() && writer.write_all(&out).await.is_err() {
                 return greeted;
@@ -77,10 +84,7 @@ impl Control<'_> {
             tokio::select! {
                 read = reader.read(&mut chunk) => match read {
                     Ok(0) | Err(_) => return greeted,
-                    Ok(read) => {
-                        greeted = true;
-                        lines.push(&chunk[..read]);
-                    }
+                    Ok(read) => lines.push(&chunk[..read]),
                 },
                 () = self.something_ended(ended) => {}
             }
@@ -125,9 +129,9 @@ impl Control<'_> {
 
     /// Does what a line asks; the reply, if it wants one.
     fn handle(&self, line: &[u8]) -> Option<Message> {
-        let Ok(message) = serde_json::from_slice::<Message>(line) else {
-            let error = RpcError::new(codes::PARSE, "that is not a JSON-RPC message");
-            return Some(Message::reply(Value::Null, Err(error)));
+        let message = match Message::parse(line) {
+            Ok(message) => message,
+            Err(answer) => return Some(*answer),
         };
         let method = message.method.as_deref()?;
         let outcome = self.perform(method, &message);
@@ -204,6 +208,15 @@ impl Control<'_> {
         let socket = self.settings.socket.clone();
         tokio::task::spawn_local(async move { streams::carry(&socket, process, asked).await });
     }
+}
+
+/// What the server says about who we are, if that is what a line is.
+fn answer_to_introduction(line: &[u8]) -> Option<Result<Value, RpcError>> {
+    let message: Message = serde_json::from_slice(line).ok()?;
+    if message.method.is_some() || message.id != Some(Value::from(INTRODUCTION)) {
+        return None;
+    }
+    message.error.map(Err).or(message.result.map(Ok))
 }
 
 fn fault(fault: StartFault) -> RpcError {

@@ -124,6 +124,10 @@ impl Process {
         self.told.notify_waiters();
     }
 
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.get()
+    }
+
     /// How it ended, once all it wrote until then is here.
     pub(super) fn exited(&self) -> Option<Exited> {
         let ended = self.ended.get()?;
@@ -278,17 +282,7 @@ impl Ends {
                 why: "no command was given".into(),
             });
         };
-        let fault = |error: io::Error| StartFault {
-            kind: match error.kind() {
-                io::ErrorKind::NotFound => FaultKind::NotFound,
-                io::ErrorKind::PermissionDenied => FaultKind::Denied,
-                _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-                    FaultKind::Denied
-                }
-                _ => FaultKind::Other,
-            },
-            why: format!("{program}: {error}"),
-        };
+        let fault = |error: io::Error| start_fault(program, &error);
         let mut command = match self {
             Self::Pipes {
                 stdin,
@@ -349,6 +343,32 @@ impl Ends {
                 Ok((Some(input), output, None, Some(master)))
             }
         }
+    }
+}
+
+/// Why a program was not started, and what to do about it where something can be done.
+fn start_fault(program: &str, error: &io::Error) -> StartFault {
+    use rustix::io::Errno;
+    let kind = match error.kind() {
+        io::ErrorKind::NotFound => FaultKind::NotFound,
+        io::ErrorKind::PermissionDenied => FaultKind::Denied,
+        _ if Errno::from_io_error(error) == Some(Errno::NOEXEC) => FaultKind::Denied,
+        _ => FaultKind::Other,
+    };
+    let advice = match Errno::from_io_error(error) {
+        Some(Errno::AGAIN) => {
+            "; the container has as many processes as it may (`max_processes`): \
+             `container_stop` ends them all"
+        }
+        Some(Errno::NOMEM) => {
+            "; the container has no memory left (`memory_mb`): `container_stop` ends all that runs"
+        }
+        Some(Errno::TOOBIG) => "; give what is so long through `stdin` or a file",
+        _ => "",
+    };
+    StartFault {
+        kind,
+        why: format!("{program}: {error}{advice}"),
     }
 }
 

@@ -27,12 +27,11 @@ pub(super) fn start(table: Rc<Table>) -> io::Result<impl Future<Output = ()>> {
                 _ = terminate.recv() => break,
             }
         }
+        table.close();
+        // Whether their output is read to the end is not waited for: whoever reads it may be gone.
         let running = || -> Vec<Rc<Process>> {
-            table
-                .all()
-                .into_iter()
-                .filter(|process| process.exited().is_none())
-                .collect()
+            let all = table.all().into_iter();
+            all.filter(|process| !process.has_ended()).collect()
         };
         running()
             .iter()
@@ -41,8 +40,9 @@ pub(super) fn start(table: Rc<Table>) -> io::Result<impl Future<Output = ()>> {
             while !running().is_empty() {
                 children.recv().await;
                 reap(&table);
-                tokio::task::yield_now().await;
             }
+            // The server hears of it, if it is there.
+            tokio::task::yield_now().await;
         };
         // Whoever is left goes with the container: PID 1 is its last process.
         let _ = tokio::time::timeout(GRACE, ending).await;

@@ -1,6 +1,6 @@
 //! The processes the supervisor looks after.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -21,6 +21,8 @@ pub(super) struct Table {
     spools: PathBuf,
     pub(super) boot_id: String,
     processes: RefCell<BTreeMap<String, Rc<Process>>>,
+    /// The container is being stopped.
+    closed: Cell<bool>,
     /// Told whenever a process has ended.
     pub(super) ended: Notify,
 }
@@ -32,6 +34,7 @@ impl Table {
             spools: spools.to_owned(),
             boot_id: boot_id.to_owned(),
             processes: RefCell::default(),
+            closed: Cell::new(false),
             ended: Notify::new(),
         }
     }
@@ -40,6 +43,12 @@ impl Table {
     pub(super) fn start(&self, start: &Start) -> Result<Rc<Process>, StartFault> {
         if let Some(process) = self.get(&start.process_id) {
             return Ok(process);
+        }
+        if self.closed.get() {
+            return Err(StartFault {
+                kind: FaultKind::Stopping,
+                why: "the container is being stopped".to_owned(),
+            });
         }
         if self.processes.borrow().len() >= MOST {
             let why = format!("{MOST} processes are looked after already");
@@ -55,15 +64,21 @@ impl Table {
         Ok(process)
     }
 
+    /// Starts no more processes.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+    }
+
     pub(super) fn get(&self, id: &str) -> Option<Rc<Process>> {
         self.processes.borrow().get(id).cloned()
     }
 
+    /// The process that has this number now; those that have ended had it before.
     pub(super) fn by_pid(&self, pid: u32) -> Option<Rc<Process>> {
         self.processes
             .borrow()
             .values()
-            .find(|process| process.pid == pid)
+            .find(|process| process.pid == pid && !process.has_ended())
             .cloned()
     }
 
@@ -92,12 +107,16 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
     let Some(pid) = pid else { return };
     if !tree {
-        if process.exited().is_none() {
+        if !process.has_ended() {
             let _ = kill_process(pid, signal);
         }
         return;
     }
-    let _ = kill_process_group(pid, signal);
+    // The number of a group is not given away while there is somebody in it; but once all have
+    // left, it may be another's.
+    if !process.has_ended() || Seen::of(pid.as_raw_nonzero().get()).is_none() {
+        let _ = kill_process_group(pid, signal);
+    }
     // A process may start another while the others are found, so what must die is looked for until
     // there is nothing left.
     let rounds = if signal == Signal::KILL {
@@ -128,7 +147,7 @@ fn members(process: &Process) -> Vec<Pid> {
         .filter(|seen| seen.bears(&mark))
         .map(|s| s.pid)
         .collect();
-    if process.exited().is_none() {
+    if !process.has_ended() {
         found.push(root);
     }
     let mut next = 0;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use oubliette_runtime::{ContainerId, Runtime, State, Status};
@@ -10,6 +11,10 @@ use oubliette_store::Container;
 
 use super::Place;
 use crate::{Doors, Engine, Result};
+
+/// How soon, and how seldom in the end, a runtime is asked again that did not answer.
+const SOON: Duration = Duration::from_secs(2);
+const SELDOM: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Lets containers in, and settles what a server before this one left running.
@@ -22,15 +27,13 @@ impl Engine {
         let (engine, now) = (self.clone(), self.now());
         self.spawn(async move {
             tokio::select! {
-                adopted = engine.adopt(now) => {
-                    if let Err(error) = adopted {
-                        tracing::warn!(%error, "containers could not be adopted");
-                    }
+                () = async {
+                    engine.adopt_all(now).await;
                     if let Err(error) = engine.adopt_sessions().await {
                         tracing::warn!(%error, "sessions could not be adopted");
                     }
                     engine.stop_idle_ones().await;
-                }
+                } => {}
                 () = engine.stopping() => {}
             }
         });
@@ -55,10 +58,20 @@ impl Engine {
             .collect()
     }
 
+    /// Adopts as soon as there is a runtime that answers.
+    async fn adopt_all(&self, before: Timestamp) {
+        let mut pause = SOON;
+        while let Err(error) = self.adopt(before).await {
+            tracing::warn!(%error, "containers could not be adopted yet");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SELDOM);
+        }
+    }
+
     /// Opens the doors of containers that run, and removes those that belong to no project or
     /// workspace. What was made after `before` is not looked at: somebody is making it.
     async fn adopt(&self, before: Timestamp) -> Result<()> {
-        let runtime = self.containers().runtime().await?;
+        let runtime = self.containers().any_runtime().await?;
         for status in runtime.list().await? {
             // One container that cannot be settled must not keep the others from it.
             if let Err(error) = self.adopt_one(&*runtime, &status, before).await {
@@ -70,8 +83,11 @@ impl Engine {
             let Some(id) = ContainerId::new(stored.id.as_str()) else {
                 continue;
             };
-            if stored.created_at < before && !self.has_place(&stored).await? {
-                self.discard_container(&id).await?;
+            if stored.created_at < before
+                && !self.has_place(&stored).await?
+                && let Err(error) = self.discard_container(&id).await
+            {
+                tracing::warn!(container = %id, %error, "could not be removed");
             }
         }
         for id in self.door_names()?.into_iter().filter_map(ContainerId::new) {

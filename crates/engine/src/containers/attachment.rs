@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_runtime::ContainerId;
+use oubliette_runtime::{ContainerId, State};
 use oubliette_wire::{Ack, CloseStdin, FaultKind, Start, StreamKind, methods};
 
 use super::link::{Link, LinkError};
-use super::process::{Trouble, open};
 use super::{Containers, Incoming};
 use crate::EngineError;
 
@@ -40,7 +39,7 @@ pub(crate) enum Unreached {
 impl From<LinkError> for Unreached {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Lost => Self::Lost,
+            LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
                 kind: FaultKind::NoSuchProcess,
                 ..
@@ -50,16 +49,6 @@ impl From<LinkError> for Unreached {
                 ..
             } => Self::NoProgram,
             LinkError::Told { why, .. } => Self::Failed(EngineError::Failed(why)),
-        }
-    }
-}
-
-impl From<Trouble> for Unreached {
-    fn from(trouble: Trouble) -> Self {
-        match trouble {
-            Trouble::Lost => Self::Lost,
-            Trouble::Gone => Self::Gone,
-            Trouble::Failed(error) => Self::Failed(error),
         }
     }
 }
@@ -101,9 +90,9 @@ impl Containers {
         stdout: u64,
     ) -> Result<Attachment, Unreached> {
         let (input, output, errors) = tokio::try_join!(
-            open(self, &link, process_id, StreamKind::Stdin, stdin),
-            open(self, &link, process_id, StreamKind::Stdout, stdout),
-            open(self, &link, process_id, StreamKind::Stderr, 0),
+            self.open_stream(&link, process_id, StreamKind::Stdin, stdin),
+            self.open_stream(&link, process_id, StreamKind::Stdout, stdout),
+            self.open_stream(&link, process_id, StreamKind::Stderr, 0),
         )?;
         Ok(Attachment {
             process_id: process_id.to_owned(),
@@ -114,7 +103,8 @@ impl Containers {
         })
     }
 
-    /// The link to a container that runs; none if it does not, without waiting for it.
+    /// The link to a container that runs; none if it does not, without waiting for it. A runtime
+    /// that does not answer says nothing: then there is a link within that time or none.
     pub(crate) async fn link_if_running(
         &self,
         id: &ContainerId,
@@ -125,8 +115,9 @@ impl Containers {
             return Some(link);
         }
         let runtime = self.runtime().await.ok()?;
-        let status = runtime.inspect(id).await.ok()??;
-        if status.state != oubliette_runtime::State::Running {
+        if let Ok(status) = runtime.inspect(id).await
+            && status?.state != State::Running
+        {
             return None;
         }
         self.link(id, patience).await.ok()

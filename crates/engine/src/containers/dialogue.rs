@@ -12,13 +12,13 @@ mod voice;
 use std::time::{Duration, Instant};
 
 use oubliette_model::{ProjectId, WorkspaceId, quoted};
-use oubliette_runtime::{ContainerId, State};
+use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use oubliette_wire::{Ended, FaultKind, Start, methods};
 
-use super::exec::{self, Output, Params, exec_name};
+use super::exec::{self, ATTEMPTS, Output, Params, exec_name};
 use super::link::LinkError;
-use super::process::Command;
+use super::process::{Command, Failed};
 use super::{Containers, DIALOGUE, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -84,7 +84,8 @@ pub(super) async fn step(
         let ready = exec::prepare(engine, project, params, id, call).await?;
         partner.workspace = ready.workspace.clone();
         partner.container = ready.container.clone();
-        if let Some(ended) = partner.begin(&ready.command, &step).await? {
+        let begun = partner.begin(project, &ready.command, &step, call).await?;
+        if let Some(ended) = begun {
             return Ok(ended);
         }
         step.size = None;
@@ -119,48 +120,62 @@ impl Partner<'_> {
     }
 
     /// Starts the command, or finds that it runs; its result if it has ended already.
-    async fn begin(&self, command: &Command, step: &Step) -> Result<Option<Output>> {
-        let link = self.containers().link(&self.container, PATIENCE).await?;
-        let ended = exec::join(
-            self.engine,
-            self.project_id,
-            &self.process_id,
-            link.boot_id(),
-        );
-        if let Some(ended) = ended.await? {
-            return Ok(Some(ended));
-        }
-        let mut env = command.env.clone();
-        if step.size.is_some() {
-            env.entry("TERM".to_owned())
-                .or_insert_with(|| "xterm".to_owned());
-        }
-        let start = Start {
-            process_id: self.process_id.clone(),
-            argv: command.argv.clone(),
-            env,
-            cwd: command.cwd.clone(),
-            user: None,
-            pty: step.size,
-            spool_limit: SPOOL,
-            streams: Vec::new(),
-        };
-        self.engine.attend(self, link.boot_id())?;
-        let (code, why) = match link.ask(methods::START, &start).await {
-            Ok(_) => return Ok(None),
-            Err(LinkError::Told {
-                kind: FaultKind::NotFound,
-                why,
-            }) => (127, why),
-            Err(LinkError::Told {
-                kind: FaultKind::Denied,
-                why,
-            }) => (126, why),
-            Err(LinkError::Told { why, .. }) => {
-                self.containers().dialogues.finish(self);
-                return Err(EngineError::Failed(why));
+    async fn begin(
+        &self,
+        project: &Project,
+        command: &Command,
+        step: &Step,
+        call: &Call,
+    ) -> Result<Option<Output>> {
+        let start = self.start(command, step);
+        let mut attempts = ATTEMPTS;
+        let mut is_said = false;
+        let (code, why) = loop {
+            attempts -= 1;
+            let (_, link, _) = self
+                .engine
+                .ensure_container(project, &self.workspace)
+                .await?;
+            let (id, boot) = (&self.process_id, link.boot_id());
+            if let Some(ended) = exec::join(self.engine, self.project_id, id, boot, call).await? {
+                return Ok(Some(ended));
             }
-            Err(LinkError::Lost) => return Err(super::unreachable_container()),
+            self.engine.attend(self, boot)?;
+            match link.ask(methods::START, &start).await {
+                Ok(_) => return Ok(None),
+                Err(LinkError::Told {
+                    kind: FaultKind::NotFound,
+                    why,
+                }) => break (127, why),
+                Err(LinkError::Told {
+                    kind: FaultKind::Denied,
+                    why,
+                }) => break (126, why),
+                // The next round starts it again, which is the same start if it was heard.
+                Err(LinkError::Lost) => is_said = true,
+                Err(
+                    LinkError::Unsaid
+                    | LinkError::Told {
+                        kind: FaultKind::Stopping,
+                        ..
+                    },
+                ) => {
+                    if !is_said {
+                        self.disclaim().await?;
+                    }
+                    if attempts == 0 {
+                        return Err(Failed::Unsaid.into());
+                    }
+                }
+                Err(LinkError::Told { why, .. }) => {
+                    self.disclaim().await?;
+                    return Err(EngineError::Failed(why));
+                }
+            }
+            if attempts == 0 {
+                return Err(super::unreachable_container());
+            }
+            tokio::time::sleep(PAUSE).await;
         };
         let heard = Heard {
             ended: Some(Ended::Code(code)),
@@ -172,32 +187,50 @@ impl Partner<'_> {
         Ok(Some(output))
     }
 
+    fn start(&self, command: &Command, step: &Step) -> Start {
+        let mut env = command.env.clone();
+        if step.size.is_some() {
+            env.entry("TERM".to_owned())
+                .or_insert_with(|| "xterm".to_owned());
+        }
+        Start {
+            process_id: self.process_id.clone(),
+            argv: command.argv.clone(),
+            env,
+            cwd: command.cwd.clone(),
+            user: None,
+            pty: step.size,
+            spool_limit: SPOOL,
+            streams: Vec::new(),
+        }
+    }
+
+    /// It never ran, so nobody must be told that its outcome is unknown.
+    async fn disclaim(&self) -> Result<()> {
+        self.containers().dialogues.finish(self);
+        let store = self.engine.store();
+        Ok(store.forget_exec(self.project_id, &self.process_id).await?)
+    }
+
     /// Brings and takes, through any loss of the connection, until there is something to tell.
     async fn converse(&self, step: &mut Step) -> Result<Told> {
         let begun = tokio::time::Instant::now();
+        let mut link = match self.containers().link(&self.container, PATIENCE).await {
+            Ok(link) => link,
+            Err(error) => return self.recall(Some(error)).await,
+        };
         loop {
-            let link = match self.containers().link(&self.container, PATIENCE).await {
-                Ok(link) => link,
-                Err(error) => return self.recall(Some(error)).await,
-            };
             match self.round(&link, step, begun).await {
                 Ok(heard) => return Ok(Told::New(heard)),
                 Err(Halt::Failed(error)) => return Err(error),
                 Err(Halt::Gone) => return self.recall(None).await,
-                Err(Halt::Lost) => {
-                    tokio::time::sleep(PAUSE).await;
-                    if !self.container_runs().await? {
-                        return self.recall(None).await;
-                    }
-                }
+                Err(Halt::Lost) => tokio::time::sleep(PAUSE).await,
             }
+            link = match self.containers().relink(&self.container, &link).await {
+                Ok(link) => link,
+                Err(error) => return self.recall(Some(error)).await,
+            };
         }
-    }
-
-    async fn container_runs(&self) -> Result<bool> {
-        let runtime = self.containers().runtime().await?;
-        let status = runtime.inspect(&self.container).await?;
-        Ok(status.is_some_and(|status| status.state == State::Running))
     }
 
     /// What is known of a command that the supervisor does not have.

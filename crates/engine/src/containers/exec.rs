@@ -1,6 +1,7 @@
 //! `container_exec`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
@@ -12,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::dialogue::{self, Offsets, Talk};
-use super::process::{self, Command, Finished};
-use super::{InUse, NAMED, Place, UNNAMED, lock};
+use super::link::Link;
+use super::process::{self, Command, Failed, Finished};
+use super::{Containers, InUse, NAMED, Place, Turn, UNNAMED, lock};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -21,6 +23,8 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 const LONGEST: f64 = 86_400.0;
 /// For commands of our own.
 const OWN: Duration = Duration::from_secs(300);
+/// Attempts at a command whose container is stopped each time before the command reaches it.
+pub(super) const ATTEMPTS: usize = 5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -121,19 +125,41 @@ impl Operation for Exec {
         let timeout = timeout(params.timeout_seconds)?;
         match params.exec_id.clone() {
             Some(name) => named(engine, &project, exec_name(&name)?, params, timeout, &call).await,
-            None => {
-                let id = format!("{UNNAMED}{}", Uuid::new_v4());
-                let ready = prepare(engine, &project, params, id, &call).await?;
-                let (container, command) = (&ready.container, &ready.command);
-                let finished =
-                    follow(engine, container, command, timeout, call.cancelled()).await?;
-                process::forget(engine.containers(), container, &command.process_id).await;
-                match finished.0.unwanted {
-                    true => Err(EngineError::Cancelled),
-                    false => Ok(output(&ready, finished.0, finished.1)),
-                }
-            }
+            None => unnamed(engine, &project, params, timeout, &call).await,
         }
+    }
+}
+
+async fn unnamed(
+    engine: &Engine,
+    project: &Project,
+    params: Params,
+    timeout: Duration,
+    call: &Call,
+) -> Result<Output> {
+    let id = format!("{UNNAMED}{}", Uuid::new_v4());
+    let ready = prepare(engine, project, params, id, call).await?;
+    let (container, command) = (&ready.container, &ready.command);
+    let mut attempts = ATTEMPTS;
+    let (finished, took) = loop {
+        let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
+        // Before it begins: what it does is not undone by a crash, so neither is the entry.
+        if let Some(entry) = call.audit() {
+            engine.store().append_audit(vec![entry]).await?;
+        }
+        let started = Instant::now();
+        let containers = engine.containers();
+        let wanted = call.cancelled();
+        let ran = process::run(containers, container, link, command, timeout, wanted).await;
+        match ran {
+            Err(Failed::Unsaid) if attempts > 1 => attempts -= 1,
+            ran => break (ran?, started.elapsed()),
+        }
+    };
+    process::forget(engine.containers(), container, &command.process_id).await;
+    match finished.unwanted {
+        true => Err(EngineError::Cancelled),
+        false => Ok(output(&ready, finished, took)),
     }
 }
 
@@ -147,37 +173,73 @@ async fn named(
     timeout: Duration,
     call: &Call,
 ) -> Result<Output> {
-    let turn = {
-        let mut turns = lock(&engine.containers().named);
-        turns
-            .entry((project.id, name.to_owned()))
-            .or_default()
-            .clone()
-    };
-    let _turn = turn.lock().await;
+    let turn = NamedTurn::of(engine, project.id, name);
+    let _turn = turn.turn.lock().await;
     let id = format!("{NAMED}{name}");
     let ready = prepare(engine, project, params, id, call).await?;
     let (container, command) = (&ready.container, &ready.command);
-    let link = engine
-        .containers()
-        .link(container, Duration::from_secs(5))
-        .await?;
-    if let Some(output) = join(engine, project.id, name, link.boot_id()).await? {
-        return Ok(output);
-    }
-    // It can be joined again, so its caller may leave.
-    let nobody = std::future::pending();
-    let (finished, took) = follow(engine, container, command, timeout, nobody).await?;
+    let mut attempts = ATTEMPTS;
+    let (finished, took) = loop {
+        let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
+        if let Some(output) = join(engine, project.id, name, link.boot_id(), call).await? {
+            return Ok(output);
+        }
+        let started = Instant::now();
+        let containers = engine.containers();
+        // It can be joined again, so its caller may leave.
+        let nobody = std::future::pending();
+        let ran = process::run(containers, container, link, command, timeout, nobody).await;
+        if let Err(Failed::Unsaid | Failed::Refused(_)) = ran {
+            // It never ran, so nobody must be told that its outcome is unknown.
+            engine.store().forget_exec(project.id, name).await?;
+        }
+        match ran {
+            Err(Failed::Unsaid) if attempts > 1 => attempts -= 1,
+            ran => break (ran?, started.elapsed()),
+        }
+    };
     let output = output(&ready, finished, took);
     let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
     engine.store().end_exec(project.id, name, &result).await?;
     // Only now: until the result is stored, the supervisor is the one who knows it.
     process::forget(engine.containers(), container, &command.process_id).await;
-    lock(&engine.containers().named).remove(&(project.id, name.to_owned()));
     Ok(output)
 }
 
-/// Everything that a command needs; its container is not stopped as idle meanwhile.
+/// The turn of a named command, let go by the last who waits for it.
+struct NamedTurn {
+    containers: Arc<Containers>,
+    key: (ProjectId, String),
+    turn: Turn,
+}
+
+impl NamedTurn {
+    fn of(engine: &Engine, project: ProjectId, name: &str) -> Self {
+        let containers = engine.containers().clone();
+        let key = (project, name.to_owned());
+        let turn = lock(&containers.named)
+            .entry(key.clone())
+            .or_default()
+            .clone();
+        Self {
+            containers,
+            key,
+            turn,
+        }
+    }
+}
+
+impl Drop for NamedTurn {
+    fn drop(&mut self) {
+        let mut turns = lock(&self.containers.named);
+        // This one, and that of the map.
+        if Arc::strong_count(&self.turn) <= 2 {
+            turns.remove(&self.key);
+        }
+    }
+}
+
+/// What is run and where; its container is not stopped as idle meanwhile.
 #[derive(Debug)]
 pub(super) struct Ready {
     project_id: ProjectId,
@@ -187,7 +249,7 @@ pub(super) struct Ready {
     _use: InUse,
 }
 
-/// Has everything ready that a command needs.
+/// Finds or makes the workspace, and says what is run in it.
 pub(super) async fn prepare(
     engine: &Engine,
     project: &Project,
@@ -203,7 +265,6 @@ pub(super) async fn prepare(
     let command = command(project, params, &workspace, process_id)?;
     let container = Place::of(project, &workspace).container();
     let in_use = engine.containers().using(&container);
-    engine.ensure_container(project, &workspace).await?;
     Ok(Ready {
         project_id: project.id,
         workspace,
@@ -220,24 +281,12 @@ pub(crate) enum Inside {
     Failed(String),
 }
 
-async fn follow(
-    engine: &Engine,
-    container: &ContainerId,
-    command: &Command,
-    timeout: Duration,
-    unwanted: impl Future<Output = ()>,
-) -> Result<(Finished, Duration)> {
-    let started = Instant::now();
-    let containers = engine.containers();
-    let finished = process::run(containers, container, command, timeout, unwanted).await?;
-    Ok((finished, started.elapsed()))
-}
-
 impl Engine {
     /// Runs a command of our own in a container.
     pub(crate) async fn run_inside(
         &self,
         container: &ContainerId,
+        link: Arc<Link>,
         argv: Vec<String>,
         stdin: Vec<u8>,
     ) -> Result<Inside> {
@@ -249,15 +298,10 @@ impl Engine {
             stdin,
         };
         let _use = self.containers().using(container);
-        let finished = process::run(
-            self.containers(),
-            container,
-            &command,
-            OWN,
-            std::future::pending(),
-        )
-        .await?;
-        process::forget(self.containers(), container, &command.process_id).await;
+        let containers = self.containers();
+        let nobody = std::future::pending();
+        let finished = process::run(containers, container, link, &command, OWN, nobody).await?;
+        process::forget(containers, container, &command.process_id).await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
         Ok(match finished.ended == Some(Ended::Code(0)) {
             true => Inside::Done(text(&finished.stdout)),
@@ -272,6 +316,7 @@ pub(super) async fn join(
     project_id: ProjectId,
     name: &str,
     boot_id: &str,
+    call: &Call,
 ) -> Result<Option<Output>> {
     let begun = store::Exec {
         project_id,
@@ -280,7 +325,7 @@ pub(super) async fn join(
         started_at: engine.now(),
         result: None,
     };
-    let Some(known) = engine.store().begin_exec(&begun).await? else {
+    let Some(known) = engine.store().begin_exec(&begun, call.audit()).await? else {
         return Ok(None);
     };
     match known.result {

@@ -55,8 +55,8 @@ impl Engine {
     }
 
     /// Hands a connection for bytes to whoever asked for it.
-    pub fn deliver_stream(&self, stream_id: &str, incoming: Incoming) {
-        self.containers().deliver(stream_id, incoming);
+    pub fn deliver_stream(&self, container: &ContainerId, stream_id: &str, incoming: Incoming) {
+        self.containers().deliver(container, stream_id, incoming);
     }
 
     /// Where each container has a directory with its socket.

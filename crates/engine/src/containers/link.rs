@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Exited, Fault, FaultKind, Lines, Message, RpcError, Supervise, Supervised, codes, methods,
 };
@@ -22,10 +23,14 @@ const LONGEST: usize = 4 << 20;
 const WAITING: usize = 256;
 /// More than a supervisor looks after.
 const MOST_EXITS: usize = 8192;
+/// Longer than any name that is given to a process.
+const LONGEST_NAME: usize = 256;
 
 /// Why a request to a supervisor failed.
 #[derive(Debug)]
 pub(crate) enum LinkError {
+    /// The connection was gone before anything was said on it.
+    Unsaid,
     /// The connection is gone; the supervisor will be back, or the container has ended.
     Lost,
     /// The supervisor said no.
@@ -37,18 +42,21 @@ type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>>
 /// A live connection to a supervisor.
 #[derive(Debug)]
 pub struct Link {
+    container: ContainerId,
     boot_id: String,
     requests: mpsc::Sender<Vec<u8>>,
     waiting: Waiting,
     next: AtomicU64,
     exits: watch::Sender<HashMap<String, Exited>>,
     lost: Arc<Flag>,
+    ended: Flag,
 }
 
 impl Link {
     /// Makes a link of a connection on which the supervisor has introduced itself; the future
     /// serves it to its end.
     pub(super) fn open(
+        container: ContainerId,
         hello: Supervise,
         mut stream: Box<dyn Stream>,
         rest: Vec<u8>,
@@ -65,12 +73,14 @@ impl Link {
             .collect();
         let exits = watch::Sender::new(known);
         let link = Self {
+            container,
             boot_id: hello.boot_id,
             requests,
             waiting: waiting.clone(),
             next: AtomicU64::new(1),
             exits: exits.clone(),
             lost: lost.clone(),
+            ended: Flag::default(),
         };
         let given_up = lost.clone();
         let serving = async move {
@@ -118,6 +128,10 @@ impl Link {
         (link, serving)
     }
 
+    pub(crate) fn container(&self) -> &ContainerId {
+        &self.container
+    }
+
     /// One life of the container: another one means that every process of before is gone.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
@@ -136,11 +150,24 @@ impl Link {
         self.lost.raised().await;
     }
 
+    /// Notes that the container has ended, so that nobody waits for its supervisor.
+    pub(crate) fn end(&self) {
+        self.ended.raise();
+        self.lose();
+    }
+
+    pub(crate) async fn ended(&self) {
+        self.ended.raised().await;
+    }
+
     pub(crate) async fn ask(
         &self,
         method: &str,
         params: &impl Serialize,
     ) -> Result<Value, LinkError> {
+        if !self.is_open() {
+            return Err(LinkError::Unsaid);
+        }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, reply) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);
@@ -219,7 +246,7 @@ fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Ex
     if message.method.as_deref() == Some(methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
             exits.send_if_modified(|exits| {
-                let room = exits.len() < MOST_EXITS;
+                let room = exits.len() < MOST_EXITS && exited.process_id.len() <= LONGEST_NAME;
                 if room {
                     exits.insert(exited.process_id.clone(), exited);
                 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use oubliette_runtime::ContainerId;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
@@ -32,32 +33,35 @@ impl fmt::Debug for Incoming {
 
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    expected: Mutex<HashMap<String, oneshot::Sender<Incoming>>>,
+    expected: Mutex<HashMap<(ContainerId, String), oneshot::Sender<Incoming>>>,
 }
 
 /// A stream that was asked for.
 #[derive(Debug)]
 pub(super) struct Expected<'a> {
     streams: &'a Streams,
+    container: ContainerId,
     pub(super) id: String,
     incoming: oneshot::Receiver<Incoming>,
 }
 
 impl Streams {
-    /// Expects a stream under a name that nobody can guess.
-    pub(super) fn expect(&self) -> Expected<'_> {
+    /// Expects a stream of a container under a name that nobody can guess.
+    pub(super) fn expect(&self, container: &ContainerId) -> Expected<'_> {
         let id = Uuid::new_v4().to_string();
         let (deliver, incoming) = oneshot::channel();
-        lock(&self.expected).insert(id.clone(), deliver);
+        lock(&self.expected).insert((container.clone(), id.clone()), deliver);
         Expected {
             streams: self,
+            container: container.clone(),
             id,
             incoming,
         }
     }
 
-    pub(super) fn deliver(&self, id: &str, incoming: Incoming) {
-        if let Some(deliver) = lock(&self.expected).remove(id) {
+    pub(super) fn deliver(&self, container: &ContainerId, id: &str, incoming: Incoming) {
+        let name = (container.clone(), id.to_owned());
+        if let Some(deliver) = lock(&self.expected).remove(&name) {
             let _ = deliver.send(incoming);
         }
     }
@@ -75,6 +79,7 @@ impl Expected<'_> {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        lock(&self.streams.expected).remove(&self.id);
+        let name = (self.container.clone(), std::mem::take(&mut self.id));
+        lock(&self.streams.expected).remove(&name);
     }
 }

@@ -125,14 +125,9 @@ async fn fill(engine: &Engine, project: &Project, init: bool, call: &Call) -> Re
     }
 }
 
-/// Takes a project back whose making failed. What cannot be taken back now, the next start does.
+/// Takes a project back whose making failed. What cannot be taken back now is tried again.
 async fn abandon(engine: &Engine, id: ProjectId) {
-    let gone = async {
-        engine.files().discard_project(id).await?;
-        engine.store().erase(id).await?;
-        Ok::<_, EngineError>(())
-    };
-    if let Err(error) = gone.await {
-        tracing::warn!(project = %id, %error, "an unfinished project stays until the next start");
+    if engine.erase_project(id).await.is_err() {
+        engine.spawn(engine.clone().finish_deletion(id));
     }
 }

@@ -81,9 +81,10 @@ impl Owner<'_> {
             .replace("{session}", session);
         let argv = ["/bin/sh", "-c", &format!("cat {path}")].map(str::to_owned);
         let container = container_id(&live.container, &self.project);
+        let link = self.link().await?;
         let read = self
             .engine
-            .run_inside(&container, argv.into(), Vec::new())
+            .run_inside(&container, link, argv.into(), Vec::new())
             .await;
         let Ok(Inside::Done(text)) = read else {
             return None;

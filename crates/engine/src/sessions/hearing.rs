@@ -1,5 +1,6 @@
 //! What an agent says, from the bytes of its output to committed steps.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_agent::{Line, read};
@@ -9,8 +10,8 @@ use tokio::time::Instant;
 
 use super::connection::{Connection, Frame, Frames, News};
 use super::owner::{Owner, PATIENCE, Stop, container_id};
-use crate::EngineError;
 use crate::containers::attachment::Unreached;
+use crate::{EngineError, Link};
 
 /// Streamed text is told of so often.
 const PACE: Duration = Duration::from_millis(250);
@@ -236,6 +237,19 @@ impl Owner<'_> {
                 Err(Unreached::Failed(error)) => return Err(error.into()),
             }
         }
+    }
+
+    /// The connection to the supervisor of the agent's container, whether or not it still holds.
+    pub(super) async fn link(&self) -> Option<Arc<Link>> {
+        if let Some(connection) = &self.connection {
+            return Some(connection.attachment.link.clone());
+        }
+        let live = self.live.as_ref()?;
+        let id = container_id(&live.container, &self.project);
+        self.engine
+            .containers()
+            .link_if_running(&id, PATIENCE)
+            .await
     }
 
     /// Goes back to what is committed: the rest of the output is read again.

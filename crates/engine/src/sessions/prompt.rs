@@ -27,6 +27,12 @@ impl Owner<'_> {
         let container = container_id(&live.container, &self.project);
         let workspace = path_in_container(&self.session.workspace_id);
         let mut attached = Vec::new();
+        if message.attachments.is_empty() {
+            return Ok(Ok(attached));
+        }
+        let Some(link) = self.link().await else {
+            return Ok(Err("the container ended".to_owned()));
+        };
         for file in &message.attachments {
             let path = format!("{workspace}/{}", file.name);
             let Ok(bytes) = STANDARD.decode(&file.content_base64) else {
@@ -34,7 +40,10 @@ impl Owner<'_> {
             };
             let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
             let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
-            match self.engine.run_inside(&container, argv.into(), bytes).await {
+            let written = self
+                .engine
+                .run_inside(&container, link.clone(), argv.into(), bytes);
+            match written.await {
                 Ok(Inside::Done(_)) => attached.push(Attached {
                     name: file.name.clone(),
                     path,

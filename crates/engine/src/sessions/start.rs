@@ -1,9 +1,11 @@
 //! Starting an agent: from nothing to a process that takes prompts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
 use oubliette_model::{ApiKey, Event};
+use oubliette_runtime::ContainerId;
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -12,6 +14,7 @@ use super::connection::{Connection, Frame, Frames, News};
 use super::live::Live;
 use super::owner::{Owner, Stop};
 use super::redact::Redact;
+use crate::containers::Link;
 use crate::containers::attachment::{Program, Unreached};
 use crate::containers::exec::{Inside, usual_environment};
 use crate::workspaces::path_in_container;
@@ -86,7 +89,7 @@ impl Owner<'_> {
         self.heard = 0;
         self.live = Some(live);
         self.commit().await?;
-        self.write_files(&container).await?;
+        self.write_files(&container, &link).await?;
 
         let mut env = usual_environment();
         for (name, value) in &self.project.settings.env {
@@ -130,7 +133,7 @@ impl Owner<'_> {
     }
 
     /// Writes the files that the agent needs in its home and that are not there.
-    async fn write_files(&self, container: &oubliette_runtime::ContainerId) -> Result<(), Trouble> {
+    async fn write_files(&self, container: &ContainerId, link: &Arc<Link>) -> Result<(), Trouble> {
         for (path, content) in &self.agent.files {
             let script = "[ -e \"$HOME/$1\" ] || { mkdir -p \"$(dirname \"$HOME/$1\")\" && \
                           cat > \"$HOME/$1\"; }";
@@ -138,7 +141,7 @@ impl Owner<'_> {
             let bytes = content.clone().into_bytes();
             if let Inside::Failed(why) = self
                 .engine
-                .run_inside(container, argv.into(), bytes)
+                .run_inside(container, link.clone(), argv.into(), bytes)
                 .await?
             {
                 return Err(Trouble::Why(format!(

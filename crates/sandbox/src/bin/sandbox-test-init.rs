@@ -1,46 +1,36 @@
-//! The PID 1 and launcher of this crate's tests: runs the commands that come over a socket.
+//! The PID 1 and launcher of this crate's tests: runs the commands that come over a socket. It
+//! collects only its own children; what they leave behind goes with the sandbox.
 
 #[cfg(target_os = "linux")]
 mod serve {
-    use std::collections::HashMap;
     use std::fs::File;
     use std::io::{self, BufRead, BufReader, Read, Write};
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::sync::{Arc, Condvar, Mutex, PoisonError};
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Command, Stdio};
     use std::thread;
 
-    use oubliette_sandbox::process::{
-        Exit, ProcessSpec, Streams, TerminalSize, User, protect_self, spawn, wait_any,
-        wait_for_termination,
-    };
+    use rustix::process::DumpableBehavior;
+    use rustix::pty::OpenptFlags;
     use serde_json::{Value, json};
 
-    type Exits = Arc<(Mutex<HashMap<i32, Exit>>, Condvar)>;
-
     pub(crate) fn run(socket: &str) -> io::Result<()> {
-        protect_self()?;
+        rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         // Left by a run before; the directory outlives the sandbox.
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket)?;
+        // The last step: whoever waits for the socket sees its mode change.
         rustix::fs::chmod(socket, rustix::fs::Mode::from_raw_mode(0o666))?;
-        let exits = Exits::default();
-        thread::spawn({
-            let exits = exits.clone();
-            move || collect(&exits)
-        });
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
-                let exits = exits.clone();
                 let Ok(copy) = connection.try_clone() else {
                     continue;
                 };
-                let answering = thread::Builder::new().spawn({
-                    let exits = exits.clone();
-                    move || answer(copy, &exits)
-                });
+                let answering = thread::Builder::new().spawn(move || answer(&copy));
                 // With every process of the sandbox in use there is no thread either.
                 if answering.is_err() {
-                    let _ = answer(connection, &exits);
+                    let _ = answer(&connection);
                 }
             }
         });
@@ -48,100 +38,92 @@ mod serve {
         Ok(())
     }
 
-    fn collect(exits: &Exits) {
-        loop {
-            match wait_any() {
-                Some(exited) => {
-                    let (map, changed) = &**exits;
-                    let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-                    map.insert(exited.pid, exited.exit);
-                    changed.notify_all();
-                }
-                // No child at the moment.
-                None => thread::sleep(std::time::Duration::from_millis(1)),
-            }
+    /// As PID 1 it gets no signal that it does not wait for.
+    fn wait_for_termination() {
+        // SAFETY: the set is initialised by `sigemptyset` before its use, and outlives the calls.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGTERM);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let mut received = 0;
+            libc::sigwait(&raw const set, &raw mut received);
         }
     }
 
-    fn wait_for(pid: i32, exits: &Exits) -> Exit {
-        let (map, changed) = &**exits;
-        let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(exit) = map.remove(&pid) {
-                return exit;
-            }
-            map = changed.wait(map).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn answer(connection: UnixStream, exits: &Exits) -> io::Result<()> {
+    fn answer(mut connection: &UnixStream) -> io::Result<()> {
         let mut line = String::new();
-        BufReader::new(&connection).read_line(&mut line)?;
+        BufReader::new(connection).read_line(&mut line)?;
         let request: Value = serde_json::from_str(&line)?;
-        let result = execute(&request, exits);
-        let answer = result.unwrap_or_else(|error| json!({ "error": error.to_string() }));
-        (&connection).write_all(answer.to_string().as_bytes())
+        let answer = execute(&request).unwrap_or_else(|error| {
+            // A program that is not there, or cannot be started.
+            json!({ "refused": error.raw_os_error().unwrap_or_default() })
+        });
+        connection.write_all(answer.to_string().as_bytes())
     }
 
-    fn execute(request: &Value, exits: &Exits) -> Result<Value, Box<dyn std::error::Error>> {
-        let strings = |value: &Value| -> Vec<String> {
-            let items = value.as_array().into_iter().flatten();
-            items
-                .filter_map(|item| item.as_str().map(str::to_owned))
-                .collect()
-        };
-        let user = request["uid"].as_u64().map(|uid| User {
-            uid: uid as u32,
-            gid: uid as u32,
-            groups: vec![],
-        });
-        let spec = ProcessSpec {
-            argv: strings(&request["argv"]),
-            env: std::env::vars().collect(),
-            cwd: request["cwd"].as_str().unwrap_or("/").into(),
-            user,
-            pty: request["pty"]
-                .as_bool()
-                .unwrap_or(false)
-                .then_some(TerminalSize {
-                    rows: 33,
-                    columns: 77,
-                }),
-            session_leader: true,
-        };
-        let spawned = match spawn(&spec) {
-            Ok(spawned) => spawned,
-            Err(error) => {
-                let errno = error.source.raw_os_error();
-                return Ok(json!({ "step": format!("{:?}", error.step), "errno": errno }));
+    fn execute(request: &Value) -> io::Result<Value> {
+        let mut words: Vec<&str> = Vec::new();
+        let terminal = match request["pty"].as_bool() {
+            Some(true) => {
+                // A session of its own, whose first terminal is its controlling one.
+                words.extend(["setsid", "--ctty"]);
+                Some(terminal()?)
             }
+            _ => None,
         };
-        let (stdout, stderr) = match spawned.streams {
-            Streams::Pipes {
-                stdin,
-                stdout,
-                stderr,
-            } => {
-                let mut stdin = File::from(stdin);
-                // A program that does not read its input is no failure.
-                let _ = stdin.write_all(request["stdin"].as_str().unwrap_or("").as_bytes());
-                drop(stdin);
-                let errors = thread::Builder::new().spawn(move || drain(File::from(stderr)));
-                let stdout = drain(File::from(stdout));
-                let stderr = errors.map(|errors| errors.join().unwrap_or_default());
-                (stdout, stderr.unwrap_or_default())
+        let given = request["argv"].as_array().into_iter().flatten();
+        words.extend(given.filter_map(Value::as_str));
+        let mut command = Command::new(words.first().unwrap_or(&""));
+        command.args(words.iter().skip(1)).current_dir("/");
+        if let Some(id) = request["uid"].as_u64() {
+            command.uid(id as u32).gid(id as u32);
+        }
+        match &terminal {
+            Some((_, peer)) => {
+                let end = || peer.try_clone().map(Stdio::from);
+                command.stdin(end()?).stdout(end()?).stderr(end()?)
             }
-            Streams::Terminal(control) => (drain(File::from(control)), String::new()),
+            None => command
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null()),
         };
-        let (code, signal) = match wait_for(spawned.pid, exits) {
-            Exit::Code(code) => (Some(code), None),
-            Exit::Signal(signal) => (None, Some(signal)),
+        let mut child = command.spawn()?;
+        // Or they would hold the terminal open.
+        drop(command);
+        let stdout = match (terminal, child.stdout.take()) {
+            (Some((control, peer)), _) => {
+                drop(peer);
+                drain(File::from(control))
+            }
+            (None, Some(stdout)) => drain(stdout),
+            (None, None) => String::new(),
         };
-        Ok(json!({ "code": code, "signal": signal, "stdout": stdout, "stderr": stderr }))
+        let status = child.wait()?;
+        let (code, signal) = (status.code(), status.signal());
+        Ok(json!({ "code": code, "signal": signal, "stdout": stdout }))
+    }
+
+    /// Both sides of a terminal.
+    fn terminal() -> io::Result<(OwnedFd, OwnedFd)> {
+        use rustix::pty::{ioctl_tiocgptpeer, openpt, unlockpt};
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let control = openpt(flags)?;
+        unlockpt(&control)?;
+        let size = rustix::termios::Winsize {
+            ws_row: 33,
+            ws_col: 77,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        rustix::termios::tcsetwinsize(&control, size)?;
+        let peer = ioctl_tiocgptpeer(&control, flags)?;
+        Ok((control, peer))
     }
 
     /// All output; a terminal ends with an error where a pipe just ends.
-    fn drain(mut from: File) -> String {
+    fn drain(mut from: impl Read) -> String {
         let mut all = Vec::new();
         let mut chunk = [0; 8192];
         while let Ok(len) = from.read(&mut chunk) {

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use oubliette_sandbox::{Error, Spec, launch, remove, running, settle};
 
-use crate::support::{Host, Mode, in_modes, init_binary, wait_until};
+use crate::support::{Host, Mode, in_modes, init_binary, wait_for, wait_for_ends};
 
 const STEPS: &[&str] = &[
     "after cgroups",
@@ -50,7 +50,7 @@ fn every_failing_step_is_named_and_leaves_nothing(host: &Host) {
         assert!(running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
             // What bubblewrap began ends by itself, when it has come to its first step.
-            wait_until("its end", || host.processes().is_empty().then_some(()));
+            host.wait_for_ends();
         }
         host.assert_nothing_left();
     }
@@ -67,7 +67,7 @@ fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
         assert!(running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
             // What bubblewrap began ends by itself, when it has come to its first step.
-            wait_until("its end", || host.processes().is_empty().then_some(()));
+            host.wait_for_ends();
         }
         host.assert_nothing_left();
     }
@@ -91,16 +91,16 @@ fn a_launch_dies_with_whoever_asked_for_it(host: &Host) {
             .unwrap();
         let log = spec.state_dir.join("init.log");
         let hanging = format!("hanging {step}\n");
-        wait_until("the step", || {
+        fs::create_dir_all(&spec.state_dir).unwrap();
+        wait_for("the step", &spec.state_dir, || {
             fs::read_to_string(&log)
                 .is_ok_and(|log| log.contains(&hanging))
                 .then_some(())
         });
         asking.kill().unwrap();
         asking.wait().unwrap();
-        wait_until("the end of what it began", || {
-            (host.processes().is_empty() && running(&spec.state_dir).is_none()).then_some(())
-        });
+        host.wait_for_ends();
+        wait_for_ends(running(&spec.state_dir).map(|running| running.pid()));
         settle(&spec.state_dir).unwrap();
         host.assert_nothing_left();
     }
@@ -138,7 +138,7 @@ fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
     let launched = launch(&spec, &init_binary());
     // It may be seen alive for a moment.
     if let Ok(running) = launched {
-        wait_until("its end", || (!running.is_alive()).then_some(()));
+        wait_for_ends([running.pid()]);
     }
     assert!(running(&spec.state_dir).is_none());
     remove(&spec.state_dir, &spec.layers_dir).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use oubliette_sandbox::{Error, launch, remove, running};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_until};
+use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_ends};
 
 fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     let sandbox = host.start("a");
@@ -38,18 +38,19 @@ fn daemons_in_sessions_of_their_own_die_on_stop(host: &Host) {
     // A number that no other test's daemon has.
     let seconds = (900_000 + std::process::id()).to_string();
     sandbox.read(&format!(
-        "setsid -f sleep {seconds} </dev/null >/dev/null 2>&1"
+        "setsid -f sh -c 'touch /workspace/up; exec sleep {seconds}' </dev/null >/dev/null 2>&1; \
+         until [ -e /workspace/up ]; do :; done",
     ));
-    let sleeps = || {
+    let daemons = || {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let commands =
             processes.map(|entry| fs::read(entry.path().join("cmdline")).unwrap_or_default());
-        let ours = format!("sleep\0{seconds}\0").into_bytes();
-        commands.filter(|command| *command == ours).count()
+        let texts = commands.map(|command| String::from_utf8_lossy(&command).into_owned());
+        texts.filter(|text| text.contains(&seconds)).count()
     };
-    wait_until("the daemon", || (sleeps() == 1).then_some(()));
+    assert_eq!(daemons(), 1);
     sandbox.stop();
-    wait_until("the daemon's end", || (sleeps() == 0).then_some(()));
+    assert_eq!(daemons(), 0, "stopping returns when all are gone");
     sandbox.remove();
 }
 in_modes!(daemons_in_sessions_of_their_own_die_on_stop: root, user, bwrap);
@@ -119,7 +120,7 @@ fn a_killed_sandbox_leaves_nothing_and_starts_again(host: &Host) {
     sandbox.read("echo kept > /workspace/kept");
     let pid = Pid::from_raw(sandbox.running.pid()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
-    wait_until("its end", || (!sandbox.running.is_alive()).then_some(()));
+    wait_for_ends([sandbox.running.pid()]);
     assert!(running(&sandbox.spec.state_dir).is_none());
     let sandbox = host.launch(sandbox.spec.clone());
     assert_eq!(sandbox.read("cat /workspace/kept"), "kept");

@@ -1,7 +1,9 @@
 //! A place for one test's sandboxes, the ways to run them, and the check that nothing is left.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -10,10 +12,15 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use oubliette_sandbox::{Bind, Init, Limits, Method, Network, Running, Spec, launch, remove};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, WatchFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// For what takes a fraction of a second on a machine with nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
 const VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
 /// An id that owns nothing on a test machine.
 const ORDINARY_USER: u32 = 54_321;
@@ -199,20 +206,35 @@ impl Host {
     }
 
     /// What runs of this test's sandboxes.
-    pub(crate) fn processes(&self) -> Vec<String> {
+    pub(crate) fn processes(&self) -> BTreeMap<i32, String> {
         let place = self.dir.path();
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let cwd = fs::read_link(process.path().join("cwd")).unwrap_or_default();
             let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
             let launches = command.contains("sandbox-launch");
             let is_ours = cwd.starts_with(place) || command.contains("/mcp/c") || launches;
             let pid = process.file_name();
-            if is_ours && !self.is_of_another(&pid) {
-                found.push(format!("{pid:?} {command:?}"));
+            let number = pid.to_str().and_then(|pid| pid.parse().ok());
+            if let Some(number) = number
+                && is_ours
+                && !self.is_of_another(&pid)
+            {
+                found.insert(number, command);
             }
         }
         found
+    }
+
+    /// Waits until nothing of this test's sandboxes runs, as far as it ends by itself.
+    pub(crate) fn wait_for_ends(&self) {
+        loop {
+            let running = self.processes();
+            if running.is_empty() {
+                return;
+            }
+            wait_for_ends(running.into_keys());
+        }
     }
 
     /// Tests run side by side: whether a process belongs to another one's sandbox.
@@ -282,8 +304,8 @@ pub(crate) struct Output {
     pub(crate) code: Option<i64>,
     pub(crate) signal: Option<i64>,
     pub(crate) stdout: String,
-    pub(crate) step: Option<String>,
-    pub(crate) errno: Option<i64>,
+    /// Why it did not start.
+    pub(crate) refused: Option<i64>,
 }
 
 impl Sandbox {
@@ -344,29 +366,52 @@ pub(crate) fn request_at(socket: &Path, request: &Value) -> Output {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer:?}"));
-    assert!(answer["error"].is_null(), "{answer}");
     let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
     Output {
         code: answer["code"].as_i64(),
         signal: answer["signal"].as_i64(),
         stdout: text("stdout"),
-        step: answer["step"].as_str().map(str::to_owned),
-        errno: answer["errno"].as_i64(),
+        refused: answer["refused"].as_i64(),
     }
 }
 
 fn connect(socket: &Path) -> UnixStream {
-    wait_until("the socket of PID 1", || UnixStream::connect(socket).ok())
+    let place = socket.parent().unwrap();
+    wait_for("the socket of PID 1", place, || {
+        UnixStream::connect(socket).ok()
+    })
 }
 
-/// Asks again until there is an answer, for a bounded time.
-pub(crate) fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + Duration::from_secs(20);
+/// Asks again whenever something in a directory has changed, until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, place: &Path, ask: impl Fn() -> Option<T>) -> T {
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let changes = inotify::init(flags).unwrap();
+    let wanted = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MODIFY;
+    inotify::add_watch(&changes, place, wanted).unwrap();
+    let until = Instant::now() + PATIENCE;
+    // Asked after the watch is there, so that no change is missed.
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(Instant::now() < until, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(2));
+        assert!(is_ready(&changes, until), "waited too long for {what}");
+        while rustix::io::read(&changes, &mut [0; 4096]).is_ok() {}
     }
+}
+
+/// Waits until processes have ended.
+pub(crate) fn wait_for_ends(pids: impl IntoIterator<Item = i32>) {
+    let until = Instant::now() + PATIENCE;
+    for pid in pids {
+        // One that is gone already cannot be opened.
+        if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) {
+            assert!(is_ready(&pidfd, until), "process {pid} does not end");
+        }
+    }
+}
+
+fn is_ready(fd: &impl AsFd, until: Instant) -> bool {
+    let left = until.saturating_duration_since(Instant::now());
+    let left = Timespec::try_from(left).unwrap();
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)).unwrap() > 0
 }

@@ -1,20 +1,30 @@
-//! How many wrong keys an address may try: a handful at once, then one every few seconds.
+//! How many wrong keys may come from one place, an address or a container: a handful at once, then
+//! one every few seconds.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const BURST: u32 = 20;
 const REFILL: Duration = Duration::from_secs(3);
-/// Addresses remembered at once. When more fail, those whose last failure is longest ago go.
+/// Places remembered at once. When more fail, those whose last failure is longest ago go.
 const REMEMBERED: usize = 10_000;
 
-#[derive(Debug, Default)]
-pub(super) struct Failures {
-    by_address: Mutex<HashMap<IpAddr, Bucket>>,
+#[derive(Debug)]
+pub(crate) struct Failures<Place> {
+    by_place: Mutex<HashMap<Place, Bucket>>,
     total: AtomicU64,
+}
+
+impl<Place> Default for Failures<Place> {
+    fn default() -> Self {
+        Self {
+            by_place: Mutex::default(),
+            total: AtomicU64::default(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -23,18 +33,15 @@ struct Bucket {
     since: Instant,
 }
 
-impl Failures {
+impl<Place: Eq + Hash> Failures<Place> {
     /// Counts a failure; how long to wait if there have been too many.
-    pub(super) fn count(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn count(&self, place: Place, now: Instant) -> Result<(), Duration> {
         self.total.fetch_add(1, Ordering::Relaxed);
-        let mut buckets = self
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() >= REMEMBERED && !buckets.contains_key(&address) {
+        let mut buckets = self.by_place.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= REMEMBERED && !buckets.contains_key(&place) {
             make_room(&mut buckets);
         }
-        let bucket = buckets.entry(address).or_insert(Bucket {
+        let bucket = buckets.entry(place).or_insert(Bucket {
             spent: 0,
             since: now,
         });
@@ -54,12 +61,12 @@ impl Failures {
         Ok(())
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 }
 
-fn make_room(buckets: &mut HashMap<IpAddr, Bucket>) {
+fn make_room<Place>(buckets: &mut HashMap<Place, Bucket>) {
     let mut ages: Vec<Instant> = buckets.values().map(|bucket| bucket.since).collect();
     let middle = ages.len() / 2;
     let (_, median, _) = ages.select_nth_unstable(middle);
@@ -69,6 +76,8 @@ fn make_room(buckets: &mut HashMap<IpAddr, Bucket>) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -94,6 +103,6 @@ mod tests {
             let address = IpAddr::from(n.to_be_bytes());
             let _ = failures.count(address, start + Duration::from_micros(n.into()));
         }
-        assert!(failures.by_address.lock().unwrap().len() <= REMEMBERED);
+        assert!(failures.by_place.lock().unwrap().len() <= REMEMBERED);
     }
 }

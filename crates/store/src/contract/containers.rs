@@ -3,7 +3,7 @@
 use oubliette_model::ApiKey;
 
 use super::{Must, at, project, ready};
-use crate::{Container, Exec, Store, Workspace};
+use crate::{AuditEntry, AuditFilter, Container, Exec, Outcome, Store, Workspace};
 
 pub(super) async fn containers_go_with_their_project(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
@@ -59,20 +59,56 @@ pub(super) async fn a_named_command_begins_once_and_remembers_its_result(store: 
         result: None,
     };
     assert_eq!(store.exec(one, "build").await.must(), None);
-    assert_eq!(store.begin_exec(&exec).await.must(), None);
+    assert_eq!(store.begin_exec(&exec, None).await.must(), None);
     assert_eq!(store.exec(one, "build").await.must(), Some(exec.clone()));
     let again = Exec {
         boot_id: "b2".to_owned(),
         started_at: at(5),
         ..exec.clone()
     };
-    assert_eq!(store.begin_exec(&again).await.must(), Some(exec.clone()));
+    assert_eq!(
+        store.begin_exec(&again, None).await.must(),
+        Some(exec.clone())
+    );
     store.end_exec(one, "build", "{}").await.must();
     let ended = Exec {
         result: Some("{}".to_owned()),
         ..exec
     };
-    assert_eq!(store.begin_exec(&again).await.must(), Some(ended));
+    assert_eq!(store.begin_exec(&again, None).await.must(), Some(ended));
     assert_eq!(store.trim_execs(at(2)).await.must(), 1);
-    assert_eq!(store.begin_exec(&again).await.must(), None);
+    assert_eq!(store.begin_exec(&again, None).await.must(), None);
+    // One that never ran is forgotten, one that has a result is not.
+    store.forget_exec(one, "build").await.must();
+    assert_eq!(store.begin_exec(&again, None).await.must(), None);
+    store.end_exec(one, "build", "{}").await.must();
+    store.forget_exec(one, "build").await.must();
+    assert!(store.begin_exec(&again, None).await.must().is_some());
+}
+
+pub(super) async fn asking_for_a_named_command_is_in_the_audit_log(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let exec = Exec {
+        project_id: one,
+        exec_id: "build".to_owned(),
+        boot_id: "b1".to_owned(),
+        started_at: at(1),
+        result: None,
+    };
+    let entry = AuditEntry {
+        at: at(1),
+        token_id: None,
+        operation: "container_exec".to_owned(),
+        project_id: Some(one),
+        outcome: Outcome::Ok,
+        address: None,
+    };
+    store.begin_exec(&exec, Some(entry.clone())).await.must();
+    store.begin_exec(&exec, Some(entry)).await.must();
+    let filter = AuditFilter {
+        operation: Some("container_exec".to_owned()),
+        ..AuditFilter::default()
+    };
+    let found = store.audit(&filter, None, 10).await.must();
+    assert_eq!(found.rows.len(), 2);
 }

@@ -7,9 +7,10 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
+use super::audit::append;
 use super::convert::{Columns, time};
 use super::projects::is_ready;
-use crate::{Container, Containers, Exec, Result};
+use crate::{AuditEntry, Container, Containers, Exec, Result};
 
 const CONTAINERS: &str =
     "select id, project_id, workspace_id, key_hash, created_at from containers";
@@ -121,9 +122,10 @@ impl Containers for Sqlite {
         .await
     }
 
-    async fn begin_exec(&self, new: &Exec) -> Result<Option<Exec>> {
+    async fn begin_exec(&self, new: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>> {
         let new = new.clone();
         self.write(move |connection| {
+            append(connection, audit)?;
             let known = find(connection, new.project_id, &new.exec_id)?;
             if known.is_none() {
                 connection.execute(
@@ -144,6 +146,18 @@ impl Containers for Sqlite {
 
     async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>> {
         self.look(|connection| Ok(find(connection, project, exec_id)?))
+    }
+
+    async fn forget_exec(&self, project: ProjectId, exec_id: &str) -> Result<()> {
+        let exec_id = exec_id.to_owned();
+        self.write(move |connection| {
+            connection.execute(
+                "delete from execs where project_id = ?1 and exec_id = ?2 and result is null",
+                params![project.to_string(), exec_id],
+            )?;
+            Ok(())
+        })
+        .await
     }
 
     async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {

@@ -177,10 +177,10 @@ impl Engine {
         let absence = Duration::from_secs(self.settings().containers.absence_seconds);
         let exited = {
             let _use = self.containers().using(container);
+            let Ok(mut link) = self.containers().link(container, PATIENCE).await else {
+                return;
+            };
             loop {
-                let Ok(link) = self.containers().link(container, PATIENCE).await else {
-                    return;
-                };
                 if link.boot_id() != presence.boot_id {
                     return;
                 }
@@ -188,7 +188,10 @@ impl Engine {
                     exited = link.exited(process_id) => match exited {
                         Ok(exited) => break exited,
                         // The next connection knows.
-                        Err(_) => link.lost().await,
+                        Err(_) => match self.containers().relink(container, &link).await {
+                            Ok(next) => link = next,
+                            Err(_) => return,
+                        },
                     },
                     () = presence.missed(absence) => {
                         tracing::info!(%container, process_id, "hanging up: its caller has gone");

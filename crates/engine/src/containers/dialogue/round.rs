@@ -33,7 +33,7 @@ pub(super) enum Halt {
 impl From<LinkError> for Halt {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Lost => Self::Lost,
+            LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
                 kind: FaultKind::NoSuchProcess,
                 ..

@@ -13,6 +13,7 @@ mod keys;
 mod mcp_sessions;
 mod permission;
 mod projects;
+mod relay;
 mod session_crashes;
 mod session_faults;
 mod sessions;

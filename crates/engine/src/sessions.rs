@@ -4,6 +4,7 @@
 //! and commits every step. So whatever dies in between, the next start finds all of it.
 
 pub(crate) mod ask;
+mod attach;
 pub(crate) mod cleanup;
 mod connection;
 pub(crate) mod end;
@@ -36,6 +37,7 @@ use tokio::task::AbortHandle;
 
 use crate::containers::lock;
 use crate::{Engine, EngineError, Result};
+pub use attach::Speaker;
 pub(crate) use watch::Watch;
 
 /// Every live session's owner, and those who wait for news.

@@ -14,13 +14,13 @@ use http::{HeaderMap, StatusCode};
 use oubliette_engine::{Actor, Engine};
 use oubliette_store::{AuditEntry, Outcome};
 
-use failures::Failures;
+pub(crate) use failures::Failures;
 
 /// Checks keys. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     engine: Engine,
-    failures: Arc<Failures>,
+    failures: Arc<Failures<IpAddr>>,
 }
 
 impl Gate {

@@ -3,24 +3,32 @@
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
 
+mod client;
+mod methods;
+mod request;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oubliette_engine::{Doors, Engine, Incoming};
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use oubliette_store::{AuditEntry, Outcome};
+use oubliette_wire::{Message, Opened, RpcError, Supervise, codes, methods as supervision};
 use rustix::fs::{Mode, OFlags};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+
+use crate::auth::Failures;
+use client::Room;
 
 const SOCKET: &str = "relay.sock";
 /// Whoever connects says who it is within this time.
@@ -38,6 +46,7 @@ const PENALTY: Duration = Duration::from_secs(1);
 pub struct Relay {
     engine: Engine,
     open: Mutex<HashMap<ContainerId, CancellationToken>>,
+    failures: Failures<ContainerId>,
     closing: CancellationToken,
 }
 
@@ -46,9 +55,36 @@ impl Relay {
         Arc::new(Self {
             engine,
             open: Mutex::default(),
+            failures: Failures::default(),
             closing,
         })
     }
+
+    /// Notes that somebody in a container showed a wrong key, and says so to it. Who tries many
+    /// waits.
+    async fn unauthenticated(&self, container: &ContainerId, what: &str) -> RpcError {
+        let counted = self.failures.count(container.clone(), Instant::now());
+        if counted.is_err() {
+            tokio::time::sleep(PENALTY).await;
+            let text = format!("{what}; too many wrong keys from this container, use a valid one");
+            return RpcError::new(codes::UNAUTHENTICATED, text);
+        }
+        let entry = AuditEntry {
+            at: self.engine.now(),
+            token_id: None,
+            operation: "authenticate".to_owned(),
+            project_id: None,
+            outcome: Outcome::Unauthenticated,
+            address: Some(address(container)),
+        };
+        self.engine.audit_log().note(entry).await;
+        RpcError::new(codes::UNAUTHENTICATED, what)
+    }
+}
+
+/// Where a call from a container comes from, for the audit log.
+fn address(container: &ContainerId) -> String {
+    format!("container:{container}")
 }
 
 /// The engine opens doors through this.
@@ -136,6 +172,7 @@ async fn admit(
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     let strangers = Arc::new(Semaphore::new(STRANGERS));
+    let room = Arc::new(Room::default());
     loop {
         let place = tokio::select! {
             place = places.clone().acquire_owned() => place,
@@ -150,11 +187,11 @@ async fn admit(
             continue;
         };
         let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
-        let strangers = strangers.clone();
+        let (strangers, room) = (strangers.clone(), room.clone());
         tokio::spawn(async move {
             let _place = place;
             tokio::select! {
-                () = receive(&relay.engine, &container, &strangers, stream) => {}
+                () = receive(&relay, &container, &strangers, &room, stream) => {}
                 () = closed.cancelled() => {}
             }
         });
@@ -163,20 +200,27 @@ async fn admit(
 
 /// Hears who is there and leads it on.
 async fn receive(
-    engine: &Engine,
+    relay: &Arc<Relay>,
     container: &ContainerId,
     strangers: &Semaphore,
+    room: &Arc<Room>,
     mut stream: UnixStream,
 ) {
+    let engine = &relay.engine;
     let Ok(stranger) = strangers.acquire().await else {
         return;
     };
     let introduced = tokio::time::timeout(INTRODUCTION, introduction(&mut stream)).await;
-    let Ok(Some((message, rest))) = introduced else {
+    let Ok(Some(introduced)) = introduced else {
         return;
     };
-    let refusal = match message.method.as_deref() {
-        Some(methods::SUPERVISE) => match message.params::<Supervise>() {
+    let refusal = match introduced {
+        Introduced::Client(first) => {
+            drop(stranger);
+            client::serve(relay, container, room, stream, first).await;
+            return;
+        }
+        Introduced::Supervisor(message, rest) => match message.params::<Supervise>() {
             Ok(hello) => {
                 let stream = Box::new(stream);
                 let genuine = engine.knows(container, &hello).await;
@@ -189,9 +233,9 @@ async fn receive(
                 engine.supervise(container, hello, stream, rest).await;
                 return;
             }
-            Err(error) => error,
+            Err(error) => (message.id, error),
         },
-        Some(methods::STREAM) => match message.params::<Opened>() {
+        Introduced::Bytes(message, rest) => match message.params::<Opened>() {
             Ok(opened) => {
                 let incoming = Incoming {
                     from: opened.from,
@@ -201,36 +245,52 @@ async fn receive(
                 engine.deliver_stream(&opened.stream_id, incoming);
                 return;
             }
-            Err(error) => error,
+            Err(error) => (message.id, error),
         },
-        Some(other) => RpcError::new(codes::METHOD, format!("there is no method `{other}`")),
-        None => RpcError::new(codes::SHAPE, "that is not a JSON-RPC request"),
     };
-    let reply = Message::reply(message.id.unwrap_or(Value::Null), Err(refusal));
+    let (id, error) = refusal;
+    let reply = Message::reply(id.unwrap_or(Value::Null), Err(error));
     let _ = stream.write_all(&reply.line()).await;
 }
 
-/// The first line, and what came after it. Anything that is not one is answered and ends it.
-async fn introduction(stream: &mut UnixStream) -> Option<(Message, Vec<u8>)> {
-    let mut lines = Lines::new(LONGEST);
+/// Who a connection says it is, and what it said after that.
+enum Introduced {
+    Supervisor(Message, Vec<u8>),
+    Bytes(Message, Vec<u8>),
+    /// Anybody else: an agent's client, with everything it said.
+    Client(Vec<u8>),
+}
+
+/// Reads the first line.
+async fn introduction(stream: &mut UnixStream) -> Option<Introduced> {
+    let mut first = Vec::new();
     let mut chunk = [0; 4096];
     loop {
-        if let Some(line) = lines.next_line() {
-            let parsed = line
-                .ok()
-                .and_then(|line| serde_json::from_slice(&line).ok());
-            let Some(message) = parsed else {
-                let error = RpcError::new(codes::PARSE, "that is not a JSON-RPC message");
-                let _ = stream
-                    .write_all(&Message::reply(Value::Null, Err(error)).line())
-                    .await;
-                return None;
+        let read = match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) if first.is_empty() => return None,
+            // It says no more, and may still hear an answer.
+            Ok(0) | Err(_) => return Some(Introduced::Client(first)),
+            Ok(read) => read,
+        };
+        let end = chunk[..read].iter().position(|byte| *byte == b'\n');
+        let end = end.map(|at| first.len() + at);
+        first.extend_from_slice(&chunk[..read]);
+        if let Some(end) = end {
+            let message = serde_json::from_slice::<Message>(&first[..end]).ok();
+            let method = message
+                .as_ref()
+                .and_then(|message| message.method.as_deref());
+            let kind = match method {
+                Some(supervision::SUPERVISE) => Introduced::Supervisor,
+                Some(supervision::STREAM) => Introduced::Bytes,
+                _ => return Some(Introduced::Client(first)),
             };
-            return Some((message, lines.into_rest()));
+            let rest = first.split_off(end + 1);
+            return message.map(|message| kind(message, rest));
         }
-        match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return None,
-            Ok(read) => lines.push(&chunk[..read]),
+        // Only clients of agents send longer ones.
+        if first.len() > LONGEST {
+            return Some(Introduced::Client(first));
         }
     }
 }

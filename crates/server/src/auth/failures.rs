@@ -1,7 +1,7 @@
 //! How many wrong keys an address may try: a handful at once, then one every few seconds.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,10 +11,20 @@ const REFILL: Duration = Duration::from_secs(3);
 /// Addresses remembered at once. When more fail, those whose last failure is longest ago go.
 const REMEMBERED: usize = 10_000;
 
-#[derive(Debug, Default)]
-pub(super) struct Failures {
-    by_address: Mutex<HashMap<IpAddr, Bucket>>,
+/// Failures by whatever an address is: of the network, or a container.
+#[derive(Debug)]
+pub(crate) struct Failures<A> {
+    by_address: Mutex<HashMap<A, Bucket>>,
     total: AtomicU64,
+}
+
+impl<A> Default for Failures<A> {
+    fn default() -> Self {
+        Self {
+            by_address: Mutex::default(),
+            total: AtomicU64::default(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +33,9 @@ struct Bucket {
     since: Instant,
 }
 
-impl Failures {
+impl<A: Eq + Hash> Failures<A> {
     /// Counts a failure; how long to wait if there have been too many.
-    pub(super) fn count(&self, address: IpAddr, now: Instant) -> Result<(), Duration> {
+    pub(crate) fn count(&self, address: A, now: Instant) -> Result<(), Duration> {
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut buckets = self
             .by_address
@@ -54,12 +64,12 @@ impl Failures {
         Ok(())
     }
 
-    pub(super) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 }
 
-fn make_room(buckets: &mut HashMap<IpAddr, Bucket>) {
+fn make_room<A>(buckets: &mut HashMap<A, Bucket>) {
     let mut ages: Vec<Instant> = buckets.values().map(|bucket| bucket.since).collect();
     let middle = ages.len() / 2;
     let (_, median, _) = ages.select_nth_unstable(middle);
@@ -69,6 +79,8 @@ fn make_room(buckets: &mut HashMap<IpAddr, Bucket>) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]

@@ -116,7 +116,10 @@ fn change_row(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
     }
     if let Some(live) = &step.live {
         connection
-            .prepare_cached("update sessions set live = ?2 where seq = ?1")?
+            .prepare_cached(
+                "update sessions set live = ?2, key_hash = iif(?2 is null, null, key_hash)
+                 where seq = ?1",
+            )?
             .execute(params![seq, live])?;
     }
     if step.turn_begun {

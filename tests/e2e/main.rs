@@ -4,6 +4,7 @@
 
 mod audit;
 mod bad_input;
+mod children;
 mod clone;
 mod command_line;
 mod containers;

@@ -1,7 +1,7 @@
 //! A raw client of a container's relay socket, and an agent that gives away its keys.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -68,7 +68,15 @@ impl Relay {
     pub async fn connect(server: &Server, project: &str) -> Self {
         let container = project.replace('-', "");
         let path = server.home().join("run/c").join(container);
-        let stream = UnixStream::connect(path.join("relay.sock")).await.unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(path.join("relay.sock")).await {
+                Ok(stream) => break stream,
+                // A server that has just started opens its doors in its own time.
+                Err(_) if Instant::now() < deadline => tokio::task::yield_now().await,
+                Err(error) => panic!("the relay is not there: {error}"),
+            }
+        };
         let (reader, writer) = stream.into_split();
         Self {
             reader: BufReader::new(reader),

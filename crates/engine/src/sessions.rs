@@ -5,6 +5,7 @@
 
 pub(crate) mod ask;
 mod attach;
+mod children;
 pub(crate) mod cleanup;
 mod connection;
 pub(crate) mod end;
@@ -38,6 +39,7 @@ use tokio::task::AbortHandle;
 use crate::containers::lock;
 use crate::{Engine, EngineError, Result};
 pub use attach::Speaker;
+pub use children::Verb;
 pub(crate) use watch::Watch;
 
 /// Every live session's owner, and those who wait for news.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oubliette_engine::{Call, Engine, EngineError, Speaker};
+use oubliette_engine::{Call, Engine, EngineError, Speaker, Verb};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{CallerTools, RpcError, calls, codes};
@@ -28,14 +28,20 @@ pub(super) async fn answer(
     params: Map<String, Value>,
     call: Call,
 ) -> Outcome {
+    if let Some(verb) = Verb::named(method) {
+        let session = attached(from).await?;
+        let address = super::address(from.container);
+        let engine = &from.relay.engine;
+        let done = engine.call_as(&session, address, verb, params, call).await;
+        return done.map_err(|error| failure(&error));
+    }
     match method {
-        calls::SESSION_MESSAGE
-        | calls::SESSION_EVENTS
-        | calls::SESSION_END
-        | calls::CONFIG_LIMITS
-        | calls::CALLER_TOOL => {
-            let _ = (attached(from).await?, params, call);
-            Err(RpcError::new(codes::FAILED, "not yet"))
+        calls::CALLER_TOOL => {
+            attached(from).await?;
+            Err(RpcError::new(
+                codes::FAILED,
+                "the caller of this session has declared no tools",
+            ))
         }
         other => Err(RpcError::new(
             codes::METHOD,

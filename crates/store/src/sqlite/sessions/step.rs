@@ -5,6 +5,7 @@ use oubliette_model::{Event, SessionId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{number, text, word};
+use crate::sqlite::calls::begin_turn;
 use crate::sqlite::convert::{Columns, time};
 use crate::{Decision, Result, Step, Stepped};
 
@@ -58,6 +59,8 @@ pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Resul
     change_input(connection, seq, step)?;
     change_decisions(connection, seq, step)?;
     if let Some(message) = step.message_done {
+        let start = log_end - step.events.len() as i64;
+        begin_turn(connection, message, start, &step.events)?;
         connection
             .prepare_cached("delete from messages where session = ?1 and id = ?2")?
             .execute(params![seq, message])?;

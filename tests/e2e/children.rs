@@ -386,3 +386,170 @@ async fn ending_a_session_ends_everything_below_it() {
     admin.call("session_end", end).await.ok();
     admin.status(&child, "interrupted").await;
 }
+
+/// A prompt that has a child do the same with a child of its own, and so on; the last one does
+/// `leaf`.
+fn nested(depth: usize, leaf: &str) -> String {
+    match depth {
+        0 => leaf.to_owned(),
+        _ => {
+            let below = json!({ "prompt": nested(depth - 1, leaf), "wait_seconds": 120 });
+            format!("/tool session_message {below}")
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tree_of_depth_three_works_and_its_results_come_back_up() {
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let leaf = "/sh echo from the leaf | tee -a leaf";
+    let root = admin.spawn(&project, &nested(3, leaf)).await;
+    let mut text = admin.turn(&root, 1).await["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut above = root.clone();
+    for depth in 1..=3 {
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        assert_eq!(answer["stop_reason"], "end_turn", "{answer}");
+        let child = answer["session_id"].as_str().unwrap().to_owned();
+        let seen = admin.session(&child).await;
+        assert_eq!(
+            (&seen["depth"], &seen["parent_id"]),
+            (&json!(depth), &json!(above))
+        );
+        above = child;
+        text = answer["text"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(text, "from the leaf");
+    let file = server.workspace(&project).join("leaf");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "from the leaf\n");
+
+    // One deeper is refused, and the one that tried hears why.
+    let root = admin
+        .spawn_with(&project, &nested(4, leaf), json!({ "new_session": true }))
+        .await;
+    let refused = admin.turn(&root, 1).await;
+    let refused = refused["text"].as_str().unwrap();
+    assert!(refused.contains("max_recursion_depth"), "{refused}");
+    let log = admin.log(&root).await;
+    let tools: Vec<&Value> = log.iter().filter(|e| e["type"] == "tool_result").collect();
+    assert_eq!(tools.len(), 1);
+
+    // Nobody in the container can read the keys of a client, not even of one's own.
+    let spy = "/tool config_limits {}\n/sh cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | \
+               grep -c OUBLIETTE_SESSION_KEY";
+    let root = admin
+        .spawn_with(&project, spy, json!({ "new_session": true }))
+        .await;
+    let seen = admin.turn(&root, 1).await;
+    assert!(seen["text"].as_str().unwrap().starts_with('0'), "{seen}");
+}
+
+#[tokio::test]
+async fn an_agent_gets_its_one_answer_though_the_server_is_killed_while_it_waits() {
+    let mut server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let leaf = "/sh echo done >> times; sleep 4; cat times";
+    let root = admin.spawn(&project, &nested(2, leaf)).await;
+    for kills in 0..3 {
+        // Somewhere on the way: while the child begins, while it works, while its child works.
+        let deep = |event: &Value| event["type"] == "child_spawned";
+        if kills == 0 {
+            admin.follow(&root, deep).await;
+        } else {
+            let log = admin.follow(&root, deep).await;
+            let child = log.last().unwrap()["child_id"].as_str().unwrap().to_owned();
+            let wanted = if kills == 1 {
+                "prompt"
+            } else {
+                "child_spawned"
+            };
+            admin.follow(&child, |event| event["type"] == wanted).await;
+        }
+        server.kill();
+        server.start_again();
+    }
+    let completion = admin.turn(&root, 1).await;
+    let mut text = completion["text"].as_str().unwrap().to_owned();
+    for _ in 0..2 {
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        text = answer["text"].as_str().unwrap().to_owned();
+    }
+    assert_eq!(text, "done");
+    let log = admin.log(&root).await;
+    let of = |kind: &str| log.iter().filter(|e| e["type"] == kind).count();
+    assert_eq!(
+        (of("tool_call"), of("tool_result"), of("child_spawned")),
+        (1, 1, 1)
+    );
+    assert_eq!(of("completion"), 1);
+    let all = admin
+        .call("session_list", json!({ "project_id": project }))
+        .await;
+    assert_eq!(all.ok()["sessions"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn the_tools_that_agents_see_take_only_what_the_server_takes() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    let mut client = Command::new(support::binary())
+        .arg0("oubliette-client")
+        .env_clear()
+        .env("OUBLIETTE_SOCKET", "/nowhere/relay.sock")
+        .env("OUBLIETTE_SESSION_ID", "gogol_test")
+        .env("OUBLIETTE_SESSION_KEY", "key")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = client.stdin.take().unwrap();
+    let info = json!({ "name": "test", "version": "0" });
+    let hello = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info });
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello });
+    let list = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" });
+    writeln!(stdin, "{hello}\n{list}").unwrap();
+    let mut lines = BufReader::new(client.stdout.take().unwrap()).lines();
+    let tools = loop {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        if line["id"] == 2 {
+            break line["result"]["tools"].as_array().unwrap().clone();
+        }
+    };
+    drop(stdin);
+    assert!(client.wait().unwrap().success());
+    assert_eq!(tools.len(), 4);
+    for tool in tools {
+        let name = tool["name"].as_str().unwrap();
+        let taken = oubliette_engine::Verb::named(name).unwrap().parameters();
+        let (own, schema) = (&taken["properties"], &tool["inputSchema"]);
+        for (property, shown) in schema["properties"].as_object().unwrap() {
+            assert_eq!(own[property]["type"], shown["type"], "{name} {property}");
+        }
+        for required in taken
+            .get("required")
+            .into_iter()
+            .flat_map(|r| r.as_array().unwrap())
+        {
+            assert!(
+                schema["required"].as_array().unwrap().contains(required),
+                "{name}"
+            );
+        }
+        let about = tool["description"].as_str().unwrap();
+        assert!(name != "session_message" || about.contains("wait for its answer"));
+    }
+}

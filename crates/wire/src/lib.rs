@@ -12,7 +12,7 @@ pub use lines::{LONGEST_LINE, LineTooLong, Lines};
 pub use message::{Message, RpcError, codes};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
-    ToolResult, calls,
+    ToolResult, caller_tool_name, calls,
 };
 pub use supervise::{
     Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened,

@@ -159,9 +159,51 @@ impl CallerTools {
     }
 }
 
+/// The longest name of a tool that every agent takes.
+const LONGEST_NAME: usize = 64;
+
+/// What a caller's tool is called for the agent: the caller's id and its own name for it. Characters
+/// that some agents do not take become `_`, and what is too long ends in a hash of the whole.
+pub fn caller_tool_name(caller_id: &str, name: &str) -> String {
+    let whole = format!("{caller_id}_{name}");
+    let safe = |c: char| match c {
+        'A'..='Z' | 'a'..='z' | '0'..='9' | '_' | '-' => c,
+        _ => '_',
+    };
+    let plain: String = whole.chars().map(safe).collect();
+    if plain.len() <= LONGEST_NAME {
+        return plain;
+    }
+    // FNV-1a: names are told apart, nothing is kept secret.
+    let hash = whole.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{}_{hash:08x}", &plain[..LONGEST_NAME - 9])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_callers_tool_has_a_name_that_every_agent_takes() {
+        let name = caller_tool_name;
+        assert_eq!(
+            name("myapp", "send_notification"),
+            "myapp_send_notification"
+        );
+        assert_eq!(name("my.app", "send/it"), "my_app_send_it");
+        assert_eq!(name("a", &"x".repeat(62)).len(), 64);
+        let (one, other) = ("x".repeat(63), "y".repeat(10));
+        let long = name("a", &format!("{one}{other}1"));
+        assert_eq!(long.len(), 64);
+        assert!(
+            long.starts_with(&format!("a_{}_", "x".repeat(53))),
+            "{long}"
+        );
+        assert_ne!(long, name("a", &format!("{one}{other}2")));
+        assert!(name("ünï", "cödé").is_ascii());
+    }
 
     #[test]
     fn the_notification_of_caller_tools_has_its_name_twice() {

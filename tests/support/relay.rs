@@ -34,8 +34,8 @@ pub fn told(server: &Server, project: &str) -> Vec<Told> {
         let servers = message["params"]["mcpServers"].as_array()?;
         let ours = servers.iter().find(|one| one["name"] == "oubliette")?;
         let variable = |name: &str| {
-            let env = ours["env"].as_array()?.iter();
-            let found = env.filter(|one| one["name"] == name).next_back()?;
+            let mut env = ours["env"].as_array()?.iter();
+            let found = env.rfind(|one| one["name"] == name)?;
             Some(found["value"].as_str()?.to_owned())
         };
         Some(Told {

@@ -72,31 +72,50 @@ impl Agent {
 
     /// Sends a request and reads until its answer, which must be a result.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Answer {
+        let id = self.send(method, params);
+        self.answer(id)
+    }
+
+    pub(crate) fn prompt(&mut self, session: &str, text: &str) -> Answer {
+        let id = self.send_prompt(session, text);
+        self.answer(id)
+    }
+
+    pub(crate) fn send_prompt(&mut self, session: &str, text: &str) -> u64 {
+        let prompt = json!([{ "type": "text", "text": text }]);
+        let params = json!({ "sessionId": session, "prompt": prompt });
+        self.send("session/prompt", params)
+    }
+
+    pub(crate) fn cancel(&mut self, session: &str) {
+        let params = json!({ "sessionId": session });
+        let cancel = json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params });
+        writeln!(self.stdin, "{cancel}").unwrap();
+    }
+
+    fn send(&mut self, method: &str, params: Value) -> u64 {
         self.next += 1;
         let id = self.next;
         let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         writeln!(self.stdin, "{request}").unwrap();
+        id
+    }
+
+    /// Reads until the answer to a request, which must be a result.
+    pub(crate) fn answer(&mut self, id: u64) -> Answer {
         let mut updates = Vec::new();
         loop {
             let line = self.lines.recv_timeout(LIMIT);
-            let line = line.unwrap_or_else(|error| panic!("no answer to {method}: {error}"));
+            let line = line.unwrap_or_else(|error| panic!("no answer to request {id}: {error}"));
             let message: Value = serde_json::from_str(&line).unwrap();
             if message["id"] == id && message.get("method").is_none() {
                 let result = message.get("result").cloned();
-                let result = result.unwrap_or_else(|| panic!("{method} failed: {message}"));
+                let result = result.unwrap_or_else(|| panic!("a request failed: {message}"));
                 return Answer { updates, result };
             }
             assert_ne!(message["method"], "session/request_permission", "{message}");
             updates.push(message["params"]["update"].clone());
         }
-    }
-
-    pub(crate) fn prompt(&mut self, session: &str, text: &str) -> Answer {
-        let prompt = json!([{ "type": "text", "text": text }]);
-        self.call(
-            "session/prompt",
-            json!({ "sessionId": session, "prompt": prompt }),
-        )
     }
 
     /// `kill -9`, and for all it started.

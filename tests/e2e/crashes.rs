@@ -121,10 +121,7 @@ async fn a_deletion_that_was_cut_off_is_finished_by_the_next_start() {
         let there = server.home().join("projects").join(id).exists();
         assert_eq!(there, listed.contains(id), "{id}: files and row disagree");
     }
-    assert_eq!(
-        std::fs::read_dir(server.home().join("projects/.deleted"))
-            .unwrap()
-            .count(),
-        0
-    );
+    server
+        .leaves_only(&listed.into_iter().collect::<Vec<_>>())
+        .await;
 }

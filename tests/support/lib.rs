@@ -11,29 +11,36 @@
 
 pub mod agents;
 mod binary;
+mod chance;
 pub mod clients;
 mod legacy;
 pub mod llm;
 mod modern;
 pub mod process;
+mod pty;
 pub mod relay;
 mod reply;
 mod runtimes;
 mod server;
 mod sessions;
+mod traces;
 mod wanted;
 
 pub use binary::{binary, cli};
+pub use chance::Chance;
 pub use legacy::Legacy;
 pub use llm::Llm;
 pub use modern::Modern;
+pub use pty::Pty;
 pub use relay::Relay;
 pub use reply::Reply;
 pub use runtimes::{runtimes, server_with};
 pub use server::{Server, ServerOptions};
 pub use sessions::kinds;
+pub use traces::Traces;
 
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 /// An HTTP client as tests need it: a connection per request, so that none outlives its server.
 pub fn http() -> reqwest::Client {
@@ -47,4 +54,17 @@ pub fn http() -> reqwest::Client {
         .pool_max_idle_per_host(0)
         .build()
         .unwrap()
+}
+
+/// Asks again until the answer is yes, with a pause so that what is waited for gets on; false if
+/// it stays no.
+pub async fn eventually(limit: Duration, mut ask: impl AsyncFnMut() -> bool) -> bool {
+    let until = Instant::now() + limit;
+    while !ask().await {
+        if Instant::now() > until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    true
 }

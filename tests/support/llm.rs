@@ -194,7 +194,11 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
         path if path.contains("enerateContent") => (gemini::read, gemini::write),
         _ => return refusal(StatusCode::NOT_FOUND, "no provider has this path"),
     };
-    let reply = script::reply(&read(&body));
+    let conversation = Conversation {
+        body: body.clone(),
+        ..read(&body)
+    };
+    let reply = script::reply(&conversation);
     if let Some(status) = reply.fail {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         return refusal(status, "the prompt wanted this to fail");
@@ -204,7 +208,6 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
     if !streamed {
         return json_body(&wire.whole);
     }
-    // A stalled reply has begun, as a model's has that thinks for long.
     let events = match reply.stall {
         true => wire.events[..wire.opening].to_vec(),
         false => wire.events,
@@ -224,7 +227,7 @@ type Write = fn(&Reply) -> Wire;
 /// A reply in a provider's words.
 struct Wire {
     events: Vec<String>,
-    /// How many of the events come before anything is decided.
+    /// How many of the events come before the end of the text.
     opening: usize,
     whole: Value,
 }

@@ -8,11 +8,13 @@ text() { printf '{"content":[{"type":"text","text":"%s"}]}' "$1"; }
 tool() { printf '{"name":"%s","description":"a tool","inputSchema":{"type":"object"}}' "$1"; }
 
 while read -r line; do
-    id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+    id=$(printf '%s' "$line" | sed -n 's/.*"id":\("[^"]*"\).*/\1/p; s/.*"id":\([0-9][0-9]*\).*/\1/p')
     token=$(printf '%s' "$line" | sed -n 's/.*"progressToken":\([0-9]*\).*/\1/p')
     case $line in
     *'"method":"initialize"'*)
-        answer "$id" '{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"marks","version":"1"}}'
+        # The version that was asked for: some agents leave a server that answers with a newer one.
+        version=$(printf '%s' "$line" | sed -n 's/.*"protocolVersion":"\([^"]*\)".*/\1/p')
+        answer "$id" "{\"protocolVersion\":\"$version\",\"capabilities\":{\"tools\":{\"listChanged\":true}},\"serverInfo\":{\"name\":\"marks\",\"version\":\"1\"}}"
         ;;
     *'"method":"tools/list"'*)
         answer "$id" "{\"tools\":[$(tool app_echo),$(tool app_broken),$(tool app_slow),$(tool one_twin),$(tool two_twin),$(tool app_grow)$extra]}"
@@ -41,6 +43,10 @@ while read -r line; do
         ;;
     *'"method":"notifications/cancelled"'*)
         : >"$marks/cancelled"
+        ;;
+    *'"method":"notifications/'*) ;;
+    *'"method":'*)
+        printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no such method"}}\n' "$id"
         ;;
     esac
 done

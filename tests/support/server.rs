@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Modern, binary, cli};
+use crate::{Modern, binary, cli, traces};
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -40,7 +40,7 @@ impl Server {
         if !options.config.is_empty() {
             std::fs::write(home.path().join("oubliette.toml"), &options.config).unwrap();
         }
-        let (child, url, log) = spawn(home.path(), "127.0.0.1:0", &options);
+        let (child, url, log) = spawn(binary(), home.path(), "127.0.0.1:0", &options);
         Self {
             home,
             options,
@@ -128,8 +128,13 @@ impl Server {
 
     /// Starts the server again on the same directory and, so that clients find it, the same port.
     pub fn start_again(&mut self) {
+        self.start_again_as(binary());
+    }
+
+    /// The same, with the product's binary under another name.
+    pub fn start_again_as(&mut self, program: &Path) {
         let address = self.base().trim_start_matches("http://").to_owned();
-        let (child, url, log) = spawn(self.home.path(), &address, &self.options);
+        let (child, url, log) = spawn(program, self.home.path(), &address, &self.options);
         (self.child, self.url, self.log) = (child, url, log);
     }
 }
@@ -148,6 +153,7 @@ impl Drop for Server {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
             }
         }
+        traces::remove_images(self.home());
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         }
@@ -155,11 +161,12 @@ impl Drop for Server {
 }
 
 fn spawn(
+    program: &Path,
     home: &Path,
     listen: &str,
     options: &ServerOptions,
 ) -> (Child, String, Arc<Mutex<String>>) {
-    let mut child = Command::new(binary())
+    let mut child = Command::new(program)
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)

@@ -9,10 +9,11 @@ use oubliette_model::Level;
 pub struct Package {
     pub npm: &'static str,
     pub version: &'static str,
-    /// The program in `node_modules/.bin`.
+    /// The name of the program.
     pub program: &'static str,
-    /// Whether it is a script for Node.js, and so needs one.
-    pub node: bool,
+    /// The file in the package that is the whole of it; none for a script that needs Node.js and
+    /// everything else that is installed with it.
+    pub binary: Option<&'static str>,
 }
 
 /// A file in which an agent keeps the tokens it used: `{home}` and `{session}` are filled in.
@@ -34,6 +35,8 @@ pub struct Agent {
     pub package: Option<Package>,
     /// Which kinds of credentials it takes, and in which variable.
     pub credentials: BTreeMap<String, String>,
+    /// How it is told to use the credential that it was given, where it does not by itself.
+    pub sign_in: Option<String>,
     /// Its own modes for no, low, medium and high autonomy.
     pub modes: Option<[String; 4]>,
     /// Whether it can be told which model to use, and how hard to think.
@@ -54,6 +57,7 @@ impl Agent {
             files: BTreeMap::new(),
             package: None,
             credentials: BTreeMap::new(),
+            sign_in: None,
             modes: None,
             takes_model: true,
             takes_reasoning: true,
@@ -135,7 +139,7 @@ fn opencode() -> Agent {
             npm: "opencode-ai",
             version: "1.18.33",
             program: "opencode",
-            node: false,
+            binary: Some("bin/opencode.exe"),
         }),
         credentials: pairs(&[
             ("anthropic", "ANTHROPIC_API_KEY"),
@@ -157,7 +161,7 @@ fn droid() -> Agent {
             npm: "droid",
             version: "0.215.0",
             program: "droid",
-            node: false,
+            binary: Some("bin/droid"),
         }),
         credentials: pairs(&[("factory", "FACTORY_API_KEY")]),
         modes: Some(levels(["normal", "auto-low", "auto-medium", "auto-high"])),
@@ -182,7 +186,7 @@ fn claude() -> Agent {
             npm: "@agentclientprotocol/claude-agent-acp",
             version: "0.99.1",
             program: "claude-agent-acp",
-            node: true,
+            binary: None,
         }),
         credentials: pairs(&[("anthropic", "ANTHROPIC_API_KEY")]),
         modes: Some(levels([
@@ -210,9 +214,10 @@ fn codex() -> Agent {
             npm: "@agentclientprotocol/codex-acp",
             version: "2.6.0",
             program: "codex-acp",
-            node: true,
+            binary: None,
         }),
         credentials: pairs(&[("openai", "OPENAI_API_KEY")]),
+        sign_in: Some("api-key".to_owned()),
         modes: Some(modes),
         ..Agent::command("codex", words(&["codex-acp"]))
     }
@@ -229,7 +234,7 @@ fn gemini() -> Agent {
             npm: "@google/gemini-cli",
             version: "0.61.0",
             program: "gemini",
-            node: true,
+            binary: None,
         }),
         credentials: pairs(&[("gemini", "GEMINI_API_KEY"), ("google", "GEMINI_API_KEY")]),
         modes: Some(levels(["default", "default", "autoEdit", "yolo"])),

@@ -5,9 +5,10 @@
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, ClientCapabilities, EnvVariable, Implementation, InitializeRequest,
-    LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest, ResumeSessionRequest,
-    SessionConfigOptionValue, SetSessionConfigOptionRequest, SetSessionModeRequest,
+    AGENT_METHOD_NAMES, AuthenticateRequest, ClientCapabilities, EnvVariable, Implementation,
+    InitializeRequest, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
+    ResumeSessionRequest, SessionConfigOptionValue, SetSessionConfigOptionRequest,
+    SetSessionModeRequest,
 };
 use oubliette_model::{Level, nearest};
 use serde_json::{Value, json};
@@ -31,6 +32,8 @@ pub struct Plan {
     pub servers: Vec<Server>,
     /// The agent's own name for the conversation to go on with.
     pub resume: Option<String>,
+    /// The way to sign in, for an agent that must be told.
+    pub sign_in: Option<String>,
     pub mode: Option<String>,
     pub model: Option<String>,
     pub reasoning: Option<Level>,
@@ -71,6 +74,7 @@ pub enum Heard {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
     Initialize,
+    SignIn,
     Open(Resumed),
     Mode,
     Model,
@@ -133,13 +137,18 @@ impl Handshake {
                     ));
                 }
                 self.capabilities = result["agentCapabilities"].clone();
-                let first = match self.plan.resume.is_some() {
-                    true if self.can("resume") => Resumed::Resume,
-                    true if self.can_load() => Resumed::Load,
-                    true => Resumed::Afresh,
-                    false => Resumed::New,
-                };
-                self.open(first)
+                match self.plan.sign_in.clone() {
+                    Some(method) => {
+                        let request = AuthenticateRequest::new(method);
+                        let name = AGENT_METHOD_NAMES.authenticate;
+                        self.ask(Stage::SignIn, name, &request)
+                    }
+                    None => self.open_first(),
+                }
+            }
+            (Stage::SignIn, Ok(_)) => self.open_first(),
+            (Stage::SignIn, Err(error)) => {
+                Heard::Failed(format!("the agent could not sign in: {error}"))
             }
             (Stage::Initialize, Err(error)) => {
                 Heard::Failed(format!("the agent refused to start: {error}"))
@@ -211,6 +220,15 @@ impl Handshake {
         self.stage = stage;
         self.id += 1;
         Heard::Send(request_line(self.id, method, params))
+    }
+
+    fn open_first(&mut self) -> Heard {
+        self.open(match self.plan.resume.is_some() {
+            true if self.can("resume") => Resumed::Resume,
+            true if self.can_load() => Resumed::Load,
+            true => Resumed::Afresh,
+            false => Resumed::New,
+        })
     }
 
     fn open(&mut self, how: Resumed) -> Heard {
@@ -446,6 +464,28 @@ mod tests {
             (opened.session.as_str(), opened.resumed),
             ("new", Resumed::Afresh)
         );
+    }
+
+    #[test]
+    fn an_agent_that_must_be_told_signs_in_first() {
+        let plan = Plan {
+            sign_in: Some("api-key".to_owned()),
+            ..plan()
+        };
+        let (mut handshake, _) = Handshake::begin(plan.clone());
+        let sign_in = sent(handshake.hear(&reply(1, json!({ "protocolVersion": 1 }))));
+        assert_eq!(sign_in["method"], "authenticate");
+        assert_eq!(sign_in["params"]["methodId"], "api-key");
+        assert_eq!(
+            sent(handshake.hear(&reply(2, json!({}))))["method"],
+            "session/new"
+        );
+        let (mut handshake, _) = Handshake::begin(plan);
+        handshake.hear(&reply(1, json!({ "protocolVersion": 1 })));
+        let Heard::Failed(why) = handshake.hear(&refusal(2, "bad key")) else {
+            panic!()
+        };
+        assert!(why.contains("bad key"), "{why}");
     }
 
     #[test]

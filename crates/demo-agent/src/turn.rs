@@ -87,15 +87,18 @@ impl<'a> Turn<'a> {
             () = heard => Err(Stop::Cancelled),
             done = self.perform_all(lines) => done,
         };
+        let why = match &done {
+            Err(Stop::Failed(reason)) => reason,
+            _ => "cancelled",
+        };
+        let closed = self.close(why).await;
         let ended = match done {
             Ok(()) => Ok(StopReason::EndTurn),
-            Err(Stop::Cancelled) => match self.close("cancelled").await {
-                Ok(()) => Ok(StopReason::Cancelled),
-                Err(error) => Err(lost(&error)),
-            },
+            Err(Stop::Cancelled) => Ok(StopReason::Cancelled),
             Err(Stop::Failed(reason)) => Err(Error::new(ErrorCode::INTERNAL_ERROR, reason)),
             Err(Stop::Lost(error)) => Err(lost(&error)),
         };
+        let ended = closed.map_err(|error| lost(&error)).and(ended);
         ended.map(|reason| PromptResponse::new(reason).usage(self.usage.map(total)))
     }
 

@@ -1,13 +1,18 @@
-//! Containers: one per project, started when needed, and the commands that run in them.
+//! Containers: one per project or one per workspace, started when needed, and the commands that run in them.
 //!
 //! The runtime makes and ends containers. Everything inside happens through the supervisor, PID 1,
 //! which dials us; its connection is a [`Link`]. All it says is input from a hostile place.
 
+mod adopt;
 pub(crate) mod attachment;
+mod dialogue;
 pub(crate) mod exec;
+mod idle;
 mod lifecycle;
 mod link;
 pub(crate) mod logs;
+mod making;
+mod place;
 mod process;
 pub(crate) mod rebuild;
 pub(crate) mod start;
@@ -22,21 +27,26 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use oubliette_model::ProjectId;
 use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
-use oubliette_wire::Supervise;
+use oubliette_wire::{OpenStream, StreamKind, Supervise, methods};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 
-pub(crate) use lifecycle::id_of;
 pub use link::Link;
+pub(crate) use making::{Plan, mount};
+pub(crate) use place::Place;
 pub use streams::Incoming;
 
 use crate::{EngineError, Result};
+use dialogue::Dialogues;
+use link::LinkError;
 use streams::Streams;
 
 /// How the names of commands begin that their callers did not name.
 const UNNAMED: &str = "exec ";
 /// And those that they did.
 const NAMED: &str = "named ";
+/// And those that are talked to, call by call.
+const DIALOGUE: &str = "talk ";
 
 /// A connection from a container, of whatever kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
@@ -67,6 +77,7 @@ pub(crate) struct Containers {
     followed: Mutex<HashSet<String>>,
     /// One call of a named command at a time: the others join it.
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
+    dialogues: Dialogues,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -91,6 +102,7 @@ impl Containers {
             streams: Streams::default(),
             followed: Mutex::default(),
             named: Mutex::default(),
+            dialogues: Dialogues::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -121,10 +133,10 @@ impl Containers {
         lock(&self.links).entry(id.clone()).or_default().clone()
     }
 
-    /// Whether a project's container runs and its supervisor is on the line.
-    pub(crate) fn is_linked(&self, project: ProjectId) -> bool {
+    /// Whether a container runs and its supervisor is on the line.
+    pub(crate) fn is_linked(&self, id: &ContainerId) -> bool {
         let links = lock(&self.links);
-        let link = links.get(&id_of(project)).map(|link| link.borrow().clone());
+        let link = links.get(id).map(|link| link.borrow().clone());
         link.flatten().is_some_and(|link| link.is_open())
     }
 
@@ -178,6 +190,25 @@ impl Containers {
         }
         link.lose();
         tracing::debug!(container = %id, "supervisor left");
+    }
+
+    /// A connection for the bytes of one stream, from an offset on.
+    async fn open_stream(
+        &self,
+        link: &Link,
+        process_id: &str,
+        kind: StreamKind,
+        from: u64,
+    ) -> Result<Incoming, LinkError> {
+        let expected = self.streams.expect();
+        let asked = OpenStream {
+            stream_id: expected.id.clone(),
+            process_id: process_id.to_owned(),
+            kind,
+            from,
+        };
+        link.ask(methods::OPEN_STREAM, &asked).await?;
+        expected.arrive().await.ok_or(LinkError::Lost)
     }
 
     pub(crate) fn deliver(&self, stream_id: &str, incoming: Incoming) {

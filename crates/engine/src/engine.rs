@@ -1,8 +1,10 @@
 //! The engine: what it is made of, how it starts and how it ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
+use oubliette_model::ProjectId;
 use oubliette_store::{ProjectState, Store};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -35,6 +37,7 @@ struct Parts {
     containers: Arc<Containers>,
     sessions: Sessions,
     tasks: TaskTracker,
+    draining: CancellationToken,
     stopping: CancellationToken,
 }
 
@@ -66,6 +69,7 @@ impl Engine {
                 containers: Arc::new(Containers::new(choice)),
                 sessions: Sessions::default(),
                 tasks,
+                draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
             }),
         };
@@ -74,23 +78,54 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Finishes what was begun: projects whose making or deleting was cut off.
+    /// Finishes what was begun: projects whose making or deleting was cut off, and files on their
+    /// way out. What can take long is begun here and done beside the server's work.
     async fn settle(&self) -> Result<()> {
         for (id, state) in self.store().unfinished().await? {
+            if state == ProjectState::Ready {
+                continue;
+            }
             tracing::info!(project = %id, ?state, "settling an unfinished project");
-            if state != ProjectState::Ready {
-                self.discard_containers(id).await?;
-                self.files().discard_project(id).await?;
+            if !self.store().containers_of(id).await?.is_empty() {
+                self.spawn(self.clone().finish_deletion(id));
+            } else {
+                // Its name is free again when this returns.
+                self.files().condemn_project(id).await?;
                 self.store().erase(id).await?;
             }
         }
-        self.files().sweep().await?;
+        let condemned = self.files().condemned().await?;
+        let files = self.files().clone();
+        self.spawn(async move { files.sweep(condemned).await });
         Ok(())
+    }
+
+    /// Takes away all that a project has, which must be hidden already.
+    pub(crate) async fn erase_project(&self, id: ProjectId) -> Result<()> {
+        self.discard_containers(id).await?;
+        self.files().discard_project(id).await?;
+        Ok(self.store().erase(id).await?)
+    }
+
+    /// The same, again and again until it is done.
+    pub(crate) async fn finish_deletion(self, id: ProjectId) {
+        let mut pause = Duration::from_secs(1);
+        loop {
+            match self.erase_project(id).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(project = %id, %error, "could not be deleted yet"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stopping() => return,
+            }
+            pause = (pause * 2).min(Duration::from_secs(60));
+        }
     }
 
     /// Forgets what is kept by age, now and then once an hour.
     async fn keep_house(self) {
-        let hour = std::time::Duration::from_secs(3600);
+        let hour = Duration::from_secs(3600);
         loop {
             let days = i64::from(self.settings().audit.keep_days);
             let before = self.now() - SignedDuration::from_hours(24 * days);
@@ -116,6 +151,16 @@ impl Engine {
                 () = self.parts.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// Ends calls that only wait for something to happen; the others finish.
+    pub fn drain(&self) {
+        self.parts.draining.cancel();
+    }
+
+    /// Returns when calls that only wait are to end.
+    pub(crate) async fn draining(&self) {
+        self.parts.draining.cancelled().await;
     }
 
     /// Ends the engine's own tasks after they have written what they hold.

@@ -4,10 +4,12 @@
 //! symlink and never executed. Removal is two steps, so that a crash leaves either all or nothing:
 //! a rename into `.deleted`, then the slow part, which the next start finishes.
 
+use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oubliette_model::{ProjectId, WorkspaceId};
 use uuid::Uuid;
@@ -15,17 +17,44 @@ use uuid::Uuid;
 use crate::Result;
 
 const DELETED: &str = ".deleted";
+/// How the directories of workspaces begin that are being made.
+const DRAFT: &str = ".new-";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     root: PathBuf,
+    /// Drafts that somebody works on; others were left by a server that died.
+    drafts: Arc<Mutex<HashSet<String>>>,
+}
+
+/// The name of a workspace that is being made, until it gets its own.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    name: String,
+    drafts: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Draft {
+    /// What the directory is called, beside the other workspaces.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        lock(&self.drafts).remove(&self.name);
+    }
 }
 
 impl Files {
     pub(crate) fn open(data_dir: &Path) -> Result<Self> {
         let root = data_dir.join("projects");
         make_private_dir(&root.join(DELETED))?;
-        Ok(Self { root })
+        Ok(Self {
+            root,
+            drafts: Arc::default(),
+        })
     }
 
     pub(crate) fn project_dir(&self, project: ProjectId) -> PathBuf {
@@ -53,10 +82,23 @@ impl Files {
         .await
     }
 
-    /// The home directory that a project's container gives its processes; kept between its lives.
-    pub(crate) async fn home_dir(&self, project: ProjectId) -> Result<PathBuf> {
-        let home = self.project_dir(project).join("home");
+    /// The home directory that a container gives its processes; kept between its lives. A workspace
+    /// that has a container of its own has a home of its own.
+    pub(crate) async fn home_dir(
+        &self,
+        project: ProjectId,
+        workspace: &WorkspaceId,
+    ) -> Result<PathBuf> {
+        let home = self.home_of(project, workspace);
         blocking(move || make_private_dir(&home).map(|()| home)).await
+    }
+
+    fn home_of(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
+        let project = self.project_dir(project);
+        match workspace.is_default() {
+            true => project.join("home"),
+            false => project.join("homes").join(workspace.as_str()),
+        }
     }
 
     /// Removes all files of a project.
@@ -69,57 +111,109 @@ impl Files {
         project: ProjectId,
         workspace: &WorkspaceId,
     ) -> Result<()> {
-        self.discard(self.workspace_dir(project, workspace)).await
+        self.discard(self.workspace_dir(project, workspace)).await?;
+        self.discard(self.home_of(project, workspace)).await
     }
 
     /// Removes a directory below the root, if it is there.
-    pub(crate) async fn discard(&self, directory: PathBuf) -> Result<()> {
+    async fn discard(&self, directory: PathBuf) -> Result<()> {
+        let condemned = self.condemn(directory).await?;
+        blocking(move || condemned.map_or(Ok(()), |condemned| remove_tree(&condemned))).await
+    }
+
+    /// The first step of a removal; the second is for the next sweep.
+    pub(crate) async fn condemn_project(&self, project: ProjectId) -> Result<()> {
+        self.condemn(self.project_dir(project)).await.map(drop)
+    }
+
+    /// Moves a directory to where things wait for their removal, if it is there.
+    async fn condemn(&self, directory: PathBuf) -> Result<Option<PathBuf>> {
         let condemned = self.root.join(DELETED).join(Uuid::new_v4().to_string());
         blocking(move || match fs::rename(&directory, &condemned) {
-            Ok(()) => remove_tree(&condemned),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Ok(()) => Ok(Some(condemned)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         })
         .await
     }
 
-    /// Finishes removals that a crash cut off.
-    pub(crate) async fn sweep(&self) -> Result<()> {
+    /// What waits for its removal now.
+    pub(crate) async fn condemned(&self) -> Result<Vec<PathBuf>> {
         let deleted = self.root.join(DELETED);
         blocking(move || {
-            for entry in fs::read_dir(&deleted)? {
-                remove_tree(&entry?.path())?;
-            }
-            Ok(())
+            let entries = fs::read_dir(&deleted)?;
+            entries.map(|entry| Ok(entry?.path())).collect()
         })
         .await
     }
 
-    /// An empty directory to make a workspace in before it gets its name.
-    pub(crate) async fn draft_workspace(&self, project: ProjectId) -> Result<PathBuf> {
-        let draft = self
-            .project_dir(project)
-            .join("workspaces")
-            .join(format!(".new-{}", Uuid::new_v4()));
+    /// Finishes what a crash cut off: removals, and drafts of workspaces. What cannot be removed,
+    /// because a container writes to it for one, stays for the next start.
+    pub(crate) async fn sweep(&self, condemned: Vec<PathBuf>) {
+        let files = self.clone();
+        let swept = blocking(move || {
+            condemned.iter().for_each(|path| sweep_away(path));
+            for project in fs::read_dir(&files.root)? {
+                let workspaces = project?.path().join("workspaces");
+                for entry in fs::read_dir(workspaces).into_iter().flatten().flatten() {
+                    let name = entry.file_name().to_string_lossy().into_owned();
+                    if name.starts_with(DRAFT) && !lock(&files.drafts).contains(&name) {
+                        let condemned = files.root.join(DELETED).join(&name);
+                        fs::rename(entry.path(), &condemned)?;
+                        sweep_away(&condemned);
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = swept.await {
+            tracing::warn!(%error, "what was left could not be swept away");
+        }
+    }
+
+    /// A name to make a workspace under.
+    pub(crate) fn draft(&self) -> Draft {
+        let name = format!("{DRAFT}{}", Uuid::new_v4());
+        lock(&self.drafts).insert(name.clone());
+        Draft {
+            name,
+            drafts: self.drafts.clone(),
+        }
+    }
+
+    fn draft_dir(&self, project: ProjectId, draft: &Draft) -> PathBuf {
+        let workspaces = self.project_dir(project).join("workspaces");
+        workspaces.join(&draft.name)
+    }
+
+    /// Makes the empty directory of a draft.
+    pub(crate) async fn make_draft(&self, project: ProjectId, draft: &Draft) -> Result<PathBuf> {
+        let directory = self.draft_dir(project, draft);
         blocking(move || {
-            DirBuilder::new().mode(0o700).create(&draft)?;
-            Ok(draft)
+            DirBuilder::new().mode(0o700).create(&directory)?;
+            Ok(directory)
         })
         .await
+    }
+
+    pub(crate) async fn discard_draft(&self, project: ProjectId, draft: &Draft) -> Result<()> {
+        self.discard(self.draft_dir(project, draft)).await
     }
 
     /// Gives a draft its name. If another draft was faster, that one stays.
-    pub(crate) async fn adopt_workspace(
+    pub(crate) async fn adopt_draft(
         &self,
         project: ProjectId,
         workspace: &WorkspaceId,
-        draft: PathBuf,
+        draft: &Draft,
     ) -> Result<()> {
         let target = self.workspace_dir(project, workspace);
-        let from = draft.clone();
+        let from = self.draft_dir(project, draft);
         let adopted = tokio::task::spawn_blocking(move || rename_new(&from, &target)).await;
         match adopted.map_err(crate::EngineError::fault)? {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => self.discard(draft).await,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.discard_draft(project, draft).await
+            }
             other => Ok(other?),
         }
     }
@@ -140,6 +234,16 @@ async fn blocking<T: Send + 'static>(
     Ok(tokio::task::spawn_blocking(work)
         .await
         .map_err(crate::EngineError::fault)??)
+}
+
+fn lock(drafts: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
+    drafts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn sweep_away(path: &Path) {
+    if let Err(error) = remove_tree(path) {
+        tracing::warn!(path = %path.display(), %error, "could not be removed");
+    }
 }
 
 fn make_private_dir(path: &Path) -> io::Result<()> {
@@ -204,8 +308,16 @@ mod tests {
         // As if the server had died between the two steps.
         let condemned = home.path().join("projects/.deleted/abc");
         fs::rename(files.project_dir(project), &condemned).unwrap();
-        files.sweep().await.unwrap();
+        // And in the midst of making a workspace.
+        files.create_project(project).await.unwrap();
+        let workspaces = files.project_dir(project).join("workspaces");
+        fs::create_dir_all(workspaces.join(".new-x/y")).unwrap();
+        let draft = files.draft();
+        let live = files.make_draft(project, &draft).await.unwrap();
+        files.sweep(files.condemned().await.unwrap()).await;
         assert!(!condemned.exists());
+        assert!(!workspaces.join(".new-x").exists());
+        assert!(live.exists(), "it is being worked on");
         files.discard_project(project).await.unwrap();
     }
 

@@ -5,12 +5,16 @@
 
 pub(crate) mod ask;
 mod attach;
+mod budget;
 mod children;
 pub(crate) mod cleanup;
 mod connection;
+mod decision;
 pub(crate) mod end;
+mod ending;
 pub(crate) mod events;
 pub(crate) mod get;
+mod hearing;
 pub(crate) mod interrupt;
 pub(crate) mod list;
 mod live;

@@ -58,6 +58,9 @@ pub struct ContainerSettings {
     pub idle_seconds: u64,
     /// How long processes may take to end when their container is stopped.
     pub stop_grace_seconds: u64,
+    /// A command that is talked to, a terminal for one, is ended when its caller stays away for so
+    /// long.
+    pub absence_seconds: u64,
     /// Directories and files of the host that every container can read, at the same path:
     /// toolchains and agent programs, for instance.
     pub read_only_paths: Vec<PathBuf>,
@@ -68,6 +71,7 @@ impl Default for ContainerSettings {
         Self {
             idle_seconds: 1800,
             stop_grace_seconds: 10,
+            absence_seconds: 600,
             read_only_paths: Vec::new(),
         }
     }

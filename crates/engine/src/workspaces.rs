@@ -4,11 +4,13 @@ pub(crate) mod delete;
 pub(crate) mod list;
 
 use oubliette_model::{ProjectId, WorkspaceId};
-use oubliette_store::{StoreError, Workspace};
+use oubliette_runtime::ContainerId;
+use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
 use crate::containers::exec::Inside;
-use crate::containers::id_of;
+use crate::containers::{Place, Plan, mount};
+use crate::files::Draft;
 use crate::{Call, Engine, EngineError, Result};
 
 /// Where agents and commands see a workspace.
@@ -100,63 +102,127 @@ impl Engine {
         id: &WorkspaceId,
         call: &Call,
     ) -> Result<()> {
-        if self
-            .store()
-            .container(id_of(project).as_str())
-            .await?
-            .is_some()
-        {
-            return self.make_workspace_inside(project, id).await;
+        let stored = self.store().get(project).await?;
+        let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
+        let default = Place::of(&stored, &WorkspaceId::default_one()).container();
+        if self.store().container(default.as_str()).await?.is_some() {
+            return match stored.settings.workspace_isolation {
+                true => self.make_workspace_apart(&stored, id).await,
+                false => self.make_workspace_inside(&stored, id).await,
+            };
         }
         let source = self
             .files()
             .workspace_dir(project, &WorkspaceId::default_one());
-        let draft = self.files().draft_workspace(project).await?;
+        let draft = self.files().draft();
+        let directory = self.files().make_draft(project, &draft).await?;
         let made = if self.files().is_repository(&source) {
             self.git()
-                .branch_off(&source, &draft, &format!("oubliette/{id}"), call)
+                .branch_off(&source, &directory, &format!("oubliette/{id}"), call)
                 .await
         } else {
             Ok(())
         };
         match made {
-            Ok(()) => self.files().adopt_workspace(project, id, draft).await,
+            Ok(()) => self.files().adopt_draft(project, id, &draft).await,
             Err(error) => {
-                self.files().discard(draft).await?;
+                self.files().discard_draft(project, &draft).await?;
                 Err(error)
             }
         }
     }
 
     /// The same where an agent may have been: there, git runs only in the container.
-    async fn make_workspace_inside(&self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
-        let stored = self.store().get(project).await?;
-        let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
-        let (container, ..) = self.ensure_container(&stored).await?;
-        let draft = format!(".new-{}", Uuid::new_v4());
-        let script = "[ -d /workspace/.git ] || exec mkdir \"$1\"\n\
-                      git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
-                      git -C \"$1\" checkout -q -b \"$2\"";
-        let words = ["/bin/sh", "-c", script, "sh"]
-            .map(str::to_owned)
-            .into_iter();
-        let words = words.chain([format!("/workspaces/{draft}"), format!("oubliette/{id}")]);
+    async fn make_workspace_inside(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
+        let default = WorkspaceId::default_one();
+        let (container, ..) = self.ensure_container(project, &default).await?;
+        let draft = self.files().draft();
+        let directory = format!("/workspaces/{}", draft.name());
         let finished = self
-            .run_inside(&container, words.collect(), Vec::new())
+            .run_inside(&container, cloning(&directory, id), Vec::new())
             .await?;
-        let draft = self
-            .files()
-            .project_dir(project)
-            .join("workspaces")
-            .join(draft);
-        if let Inside::Failed(said) = finished {
-            self.files().discard(draft).await?;
-            return Err(EngineError::Failed(format!(
-                "the workspace could not be made: {said}"
-            )));
-        }
-        self.files().adopt_workspace(project, id, draft).await
+        self.accept_draft(project.id, id, &draft, finished).await
     }
+
+    /// The same where no container sees two workspaces: one that lives only for this sees the
+    /// default one, which it cannot change, and the new one.
+    async fn make_workspace_apart(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
+        let draft = self.files().draft();
+        let directory = self.files().make_draft(project.id, &draft).await?;
+        let source = self
+            .files()
+            .workspace_dir(project.id, &WorkspaceId::default_one());
+        let mounts = vec![
+            mount(source, "/workspace", true),
+            mount(directory, "/workspaces/new", false),
+        ];
+        let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
+        let default = Place::of(project, &WorkspaceId::default_one());
+        let plan = Plan {
+            project,
+            place: Place::of(project, id),
+            id: container.clone(),
+            mounts,
+            users_of: Some(default.container()),
+        };
+        let made = async {
+            self.bring_up(plan).await?;
+            self.run_inside(&container, cloning("/workspaces/new", id), Vec::new())
+                .await
+        };
+        let made = made.await;
+        self.discard_container(&container).await?;
+        match made {
+            Ok(finished) => self.accept_draft(project.id, id, &draft, finished).await,
+            Err(error) => {
+                self.files().discard_draft(project.id, &draft).await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a draft its name, unless making it failed with these words.
+    async fn accept_draft(
+        &self,
+        project: ProjectId,
+        id: &WorkspaceId,
+        draft: &Draft,
+        finished: Inside,
+    ) -> Result<()> {
+        let Inside::Failed(said) = finished else {
+            return self.files().adopt_draft(project, id, draft).await;
+        };
+        self.files().discard_draft(project, draft).await?;
+        Err(EngineError::Failed(format!(
+            "the workspace could not be made: {said}"
+        )))
+    }
+
+    pub(crate) async fn require_workspace(
+        &self,
+        project: ProjectId,
+        id: &WorkspaceId,
+    ) -> Result<()> {
+        match self.store().workspace(project, id).await? {
+            Some(_) => Ok(()),
+            None => Err(EngineError::NotFound {
+                what: "workspace",
+                id: id.to_string(),
+                hint: "`workspace_list` shows those there are",
+            }),
+        }
+    }
+}
+
+/// The command that makes a workspace of the default one, or an empty one.
+fn cloning(directory: &str, id: &WorkspaceId) -> Vec<String> {
+    let script = "cd /workspace || exit\n\
+                  [ -d .git ] || exec mkdir -p \"$1\"\n\
+                  git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
+                  git -C \"$1\" checkout -q -b \"$2\"";
+    let words = ["/bin/sh", "-c", script, "sh", directory].map(str::to_owned);
+    let branch = format!("oubliette/{id}");
+    words.into_iter().chain([branch]).collect()
 }
 
 #[cfg(test)]

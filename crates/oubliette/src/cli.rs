@@ -2,8 +2,13 @@
 
 mod arguments;
 mod client;
+mod dialogue;
+mod follow;
+mod line;
 mod names;
 mod operation;
+mod run;
+mod show;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,13 +19,15 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, Connection, Place};
-use crate::{archive, doctor, down, reset, serve, terminal};
+use crate::{agents, archive, doctor, down, reset, serve, terminal};
 
 const EXAMPLES: &str = "\
 Examples:
+  oubliette run 'what is in this workspace?'        an agent at work, from nothing to the answer
   oubliette serve                                   start the server
   oubliette project create hello                    make a project
   oubliette project list                            see all projects
+  oubliette container exec -it hello                a terminal in its container
   oubliette token create ci project:hello           a key for one project
   oubliette mcp setup claude                        connect Claude Code";
 
@@ -31,6 +38,15 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     let access = client::Access::of(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
+        Some(("agent", matches)) => match matches.subcommand() {
+            Some(("install", matches)) => {
+                let name = matches.get_one::<String>("NAME").cloned();
+                agents::install(&home, &name.unwrap_or_default())
+            }
+            Some((_, list)) => agents::list(&home, list.get_flag("json")),
+            None => agents::list(&home, matches.get_flag("json")),
+        },
+        Some(("run", matches)) => run::run(&home, matches, &access),
         Some(("backup", matches)) => archive::backup(
             &home,
             path(matches, "FILE"),
@@ -55,6 +71,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         },
         Some(("token", matches)) if matches.subcommand_matches("reset-admin").is_some() => {
             reset::run(&home)
+        }
+        Some(("session", matches)) if let Some(attach) = matches.subcommand_matches("attach") => {
+            operation::attach(attach, &access)
         }
         Some((noun, matches)) => match matches.subcommand() {
             Some((verb, matches)) => operation::run(noun, verb, matches, &access),
@@ -100,6 +119,9 @@ fn command() -> Command {
         .subcommand(serve::Options::augment_args(
             Command::new("serve").about("Start the server"),
         ));
+    command = command
+        .subcommand(run::command())
+        .subcommand(agent_command());
     for noun in operation::commands() {
         command = command.subcommand(noun);
     }
@@ -108,6 +130,13 @@ fn command() -> Command {
             token.subcommand(Command::new("reset-admin").about(
                 "Make a new admin token on the data directory, without a server; the old one ends",
             ))
+        })
+        .mut_subcommand("session", |session| {
+            session.subcommand(
+                Command::new("attach")
+                    .about("Follow a session live and talk to its agent")
+                    .arg(Arg::new("SESSION").required(true).help("The session, by its id")),
+            )
         })
         .subcommand(
             Command::new("mcp")
@@ -156,6 +185,28 @@ fn command() -> Command {
                 .about("Print the completion script of a shell")
                 .after_help("Example: oubliette completions bash > ~/.local/share/bash-completion/completions/oubliette")
                 .arg(Arg::new("SHELL").required(true).value_parser(value_parser!(Shell))),
+        )
+}
+
+fn agent_command() -> Command {
+    let json = || {
+        Arg::new("json")
+            .long("json")
+            .action(ArgAction::SetTrue)
+            .help("Print the result as JSON, for programs")
+    };
+    Command::new("agent")
+        .about("See which agents are there, and install one")
+        .arg(json())
+        .subcommand(Command::new("list").about("List the agents").arg(json()))
+        .subcommand(
+            Command::new("install")
+                .about("Put an agent, at the version that was tested, where containers find it")
+                .arg(
+                    Arg::new("NAME")
+                        .required(true)
+                        .help("One of claude, codex, droid, gemini, opencode"),
+                ),
         )
 }
 

@@ -1,7 +1,11 @@
 //! `oubliette down`: ends the server of a data directory and everything it left running.
 
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use oubliette_runtime::{RuntimeError, State};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::Config;
@@ -28,13 +32,16 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::of("cannot start", &error))?;
     let ended = runtime.block_on(async {
-        let Ok(runtime) = containers::choose(&config.runtime, home.path()).await else {
-            return Ok(0);
+        let runtime = match containers::choose(&config.runtime, home.path()).await {
+            Ok(runtime) => runtime,
+            // Where none was ever made, none is left.
+            Err(_) if !has_containers(home) => return Ok(0),
+            Err(why) => return Err(RuntimeError::Unavailable(why)),
         };
         let grace = Duration::from_secs(config.containers.stop_grace_seconds);
         let mut ended = 0;
         for status in runtime.list().await? {
-            if status.state == oubliette_runtime::State::Running {
+            if status.state == State::Running {
                 runtime.stop(&status.id, grace).await?;
                 ended += 1;
             }
@@ -42,7 +49,10 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
                 runtime.remove(&status.id).await?;
             }
         }
-        Ok::<_, oubliette_runtime::RuntimeError>(ended)
+        if remove {
+            clear(&home.doors())?;
+        }
+        Ok::<_, RuntimeError>(ended)
     });
     match ended.map_err(|error| Failure::of("a container could not be ended", &error))? {
         0 => say("Nothing runs any more."),
@@ -50,6 +60,23 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         ended => say(&format!(
             "{ended} containers were stopped; nothing runs any more."
         )),
+    }
+    Ok(())
+}
+
+/// Whether containers were made that nobody has removed.
+fn has_containers(home: &Home) -> bool {
+    fs::read_dir(home.doors()).is_ok_and(|mut doors| doors.next().is_some())
+}
+
+/// Removes what is in a directory.
+fn clear(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        fs::remove_dir_all(entry?.path())?;
     }
     Ok(())
 }

@@ -68,6 +68,11 @@ impl Home {
         self.path.join("run")
     }
 
+    /// Where each container has the directory with its socket.
+    pub(crate) fn doors(&self) -> PathBuf {
+        self.run_dir().join("c")
+    }
+
     fn running_file(&self) -> PathBuf {
         self.run_dir().join("server.json")
     }

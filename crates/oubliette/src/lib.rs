@@ -1,8 +1,9 @@
 //! The binary: settings in, a server or a client out.
 //!
-//! Everything on the command line except `serve`, `backup`, `restore`, `doctor` and `token
+//! Everything on the command line except `serve`, `agent`, `backup`, `restore`, `doctor` and `token
 //! reset-admin` is an MCP client of a server, like any other.
 
+mod agents;
 mod archive;
 mod cli;
 mod config;
@@ -16,6 +17,7 @@ mod reset;
 mod serve;
 mod setup;
 mod terminal;
+mod tty;
 
 use std::ffi::OsString;
 use std::path::Path;

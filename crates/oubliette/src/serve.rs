@@ -9,12 +9,13 @@ use oubliette_store::Store;
 use oubliette_store::sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::{Home, Running};
+use crate::home::{Hold, Home, Running};
 use crate::logs;
 use crate::terminal::say;
 
@@ -49,41 +50,104 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
 
 async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let shutdown = stop_signals()?;
-    let address = config.server.listen;
-    let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
-    let first = ensure_admin(home, &*store).await?;
-    let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-    let runtime = async move { containers::choose(&name, &directory).await };
-    let engine = Engine::start(store, config.settings(home.path()), runtime)
-        .await
-        .map_err(|error| Failure::of("the engine could not start", &error))?;
-    let listener = TcpListener::bind(address).await.map_err(|error| {
-        Failure::of(
-            format!("cannot listen on {address}; choose another with --listen"),
-            &error,
-        )
-    })?;
-    let address = listener
-        .local_addr()
-        .map_err(|error| Failure::of("cannot listen", &error))?;
-    let url = format!("http://{address}/mcp");
-    home.announce(&Running {
-        url: url.clone(),
-        pid: std::process::id(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    })?;
-    greet(home, &url, first);
-    tracing::info!(%url, data_dir = %home.path().display(), "ready");
-    let closing = CancellationToken::new();
-    let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
-    engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
-    let app = oubliette_server::app(&engine, &config.server, &config.mcp);
-    oubliette_server::serve(listener, app, &config.server, shutdown).await;
-    home.withdraw();
-    closing.cancel();
-    engine.stop().await;
+    let opened = Opened::open(home, config).await?;
+    greet(home, &opened.url, opened.first);
+    tracing::info!(url = %opened.url, data_dir = %home.path().display(), "ready");
+    opened.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// A server that listens and does not answer yet.
+struct Opened {
+    engine: Engine,
+    listener: TcpListener,
+    url: String,
+    /// Whether it is the first on this data directory.
+    first: bool,
+}
+
+impl Opened {
+    async fn open(home: &Home, config: &Config) -> Result<Self, Failure> {
+        let address = config.server.listen;
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
+        let first = ensure_admin(home, &*store).await?;
+        let (name, directory) = (config.runtime.clone(), home.path().to_owned());
+        let runtime = async move { containers::choose(&name, &directory).await };
+        let engine = Engine::start(store, config.settings(home.path()), runtime)
+            .await
+            .map_err(|error| Failure::of("the engine could not start", &error))?;
+        let listener = TcpListener::bind(address).await.map_err(|error| {
+            Failure::of(
+                format!("cannot listen on {address}; choose another with --listen"),
+                &error,
+            )
+        })?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| Failure::of("cannot listen", &error))?;
+        let url = format!("http://{address}/mcp");
+        home.announce(&Running {
+            url: url.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })?;
+        Ok(Self {
+            engine,
+            listener,
+            url,
+            first,
+        })
+    }
+
+    /// Serves until `shutdown`, and leaves containers and agents running.
+    async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) {
+        let engine = self.engine;
+        let closing = CancellationToken::new();
+        let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
+        engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+        let app = oubliette_server::app(&engine, &config.server, &config.mcp);
+        oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
+        home.withdraw();
+        closing.cancel();
+        engine.stop().await;
+    }
+}
+
+/// A server inside another command, for as long as that runs.
+#[derive(Debug)]
+pub(crate) struct Server {
+    engine: Engine,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+    _hold: Hold,
+}
+
+impl Server {
+    pub(crate) async fn start(home: &Home) -> Result<Self, Failure> {
+        let hold = home.hold()?;
+        let mut config = Config::load(&home.config_file(), std::env::vars())?;
+        // Any free port: a server that comes later finds the usual one free.
+        config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let opened = Opened::open(home, &config).await?;
+        let (engine, shutdown) = (opened.engine.clone(), CancellationToken::new());
+        let serving = tokio::spawn(opened.serve(home.clone(), config, shutdown.clone()));
+        Ok(Self {
+            engine,
+            shutdown,
+            serving,
+            _hold: hold,
+        })
+    }
+
+    /// Ends it, and its containers: nobody is there to look after them.
+    pub(crate) async fn stop(self) {
+        self.shutdown.cancel();
+        let _ = self.serving.await;
+        if let Err(error) = self.engine.stop_containers().await {
+            eprintln!("some containers still run; `oubliette down` ends them: {error}");
+        }
+    }
 }
 
 /// SIGTERM and SIGINT stop the server; a second one stops it at once.

@@ -23,9 +23,14 @@ pub(crate) fn render(result: &Map<String, Value>) -> String {
         let objects: Option<Vec<_>> = rows.iter().map(Value::as_object).collect();
         Some((name, objects?))
     });
-    let single = result.contains_key("id") || result.len() > 3;
+    // A thing may have a list in it; a list has little beside it.
+    let others = result
+        .keys()
+        .filter(|name| *name != "next_cursor")
+        .count()
+        .saturating_sub(1);
     match list {
-        Some((name, rows)) if !single => table(name, &rows),
+        Some((name, rows)) if others <= usize::from(!rows.is_empty()) => table(name, &rows),
         _ => details(result),
     }
 }
@@ -148,7 +153,7 @@ fn long_cell(value: &Value) -> String {
 }
 
 /// Names and descriptions come from others and must not move the cursor or change colours.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
         .collect()

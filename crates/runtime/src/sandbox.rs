@@ -63,8 +63,10 @@ impl Sandbox {
                 why.join("; ")
             ));
         };
+        let states = home.join("run").join("s");
+        settle(&states);
         Ok(Self {
-            states: home.join("run").join("s"),
+            states,
             layers: home.join("layers"),
             launcher: launcher.to_owned(),
             method,
@@ -147,6 +149,7 @@ impl Sandbox {
                 cpus: spec.limits.cpus,
                 processes: spec.limits.processes.map(u64::from),
             },
+            users_of: spec.users_of.as_ref().map(ToString::to_string),
             nested: false,
             init: sandbox::Init {
                 binary: spec.init.binary.clone(),
@@ -296,6 +299,15 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
             "network `host` lets a container reach services on this machine's loopback address"
                 .to_owned(),
         ],
+    }
+}
+
+/// Clears what launches and stops left that were cut short.
+fn settle(states: &Path) {
+    for entry in std::fs::read_dir(states).into_iter().flatten().flatten() {
+        if let Err(error) = sandbox::settle(&entry.path()) {
+            tracing::warn!(sandbox = ?entry.file_name(), %error, "could not be settled");
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// The name of a container: short, and safe in paths, labels and host names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,6 +26,17 @@ impl ContainerId {
     /// The id that is these bits, such as those of a UUID, in hexadecimal digits.
     pub fn from_bits(bits: u128) -> Self {
         Self(format!("{bits:032x}"))
+    }
+
+    /// The id of something by name within what has these bits: always the same, and another's never.
+    pub fn within(bits: u128, name: &str) -> Self {
+        let digest = Sha256::new()
+            .chain_update(bits.to_be_bytes())
+            .chain_update(name)
+            .finalize();
+        let mut half = [0; 16];
+        half.copy_from_slice(&digest[..16]);
+        Self::from_bits(u128::from_be_bytes(half))
     }
 
     pub fn as_str(&self) -> &str {
@@ -49,6 +61,8 @@ pub struct ContainerSpec {
     pub hostname: String,
     pub network: Network,
     pub limits: Limits,
+    /// Another container whose files are mounted here: its users are also this one's.
+    pub users_of: Option<ContainerId>,
     pub init: Init,
 }
 
@@ -124,5 +138,19 @@ mod tests {
             assert_eq!(ContainerId::new(bad), None, "{bad:?}");
         }
         assert!(ContainerId::new("p-1b4e28ba2fa1").is_some());
+    }
+
+    #[test]
+    fn ids_within_something_are_their_own() {
+        let id = ContainerId::within(7, "feature");
+        assert_eq!(id, ContainerId::within(7, "feature"));
+        assert_eq!(ContainerId::new(id.as_str()), Some(id.clone()));
+        for other in [
+            ContainerId::within(7, "featur"),
+            ContainerId::within(8, "feature"),
+            ContainerId::from_bits(7),
+        ] {
+            assert_ne!(id, other);
+        }
     }
 }

@@ -70,6 +70,7 @@ fn spec() -> ContainerSpec {
         hostname: "c1".to_owned(),
         network: Network::Bridge,
         limits: Limits::default(),
+        users_of: None,
         init: Init {
             binary: "/opt/client".into(),
             inside: "/bin/oubliette-client".into(),

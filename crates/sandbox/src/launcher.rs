@@ -4,7 +4,8 @@
 //!
 //! Whatever happens to it, nothing stays behind: mounts live in namespaces that die with their
 //! last process, the child dies with the launcher until it is told to go on, and control groups
-//! are in the record before they exist.
+//! are in the record before they exist. It dies with whoever asked for the sandbox, so that the
+//! next one who asks has the state directory to itself.
 
 mod bwrap;
 mod channel;
@@ -24,9 +25,11 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::MountPropagationFlags;
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
 use crate::cgroup;
@@ -41,6 +44,7 @@ pub(crate) use privileges::kernel_is_at_least;
 /// The first argument that makes a binary a PID 1 which only waits, for probes.
 pub(crate) const IDLE_ARGUMENT: &str = "sandbox-idle";
 const MAX_SPEC: u64 = 4 << 20;
+const LONGEST_TRIAL: Duration = Duration::from_secs(60);
 
 /// A failed step, on its way to whoever asked for the sandbox.
 pub(crate) type Attempt<T> = Result<T, Failure>;
@@ -69,9 +73,9 @@ pub fn launcher_main() -> Option<ExitCode> {
     }
 }
 
-/// A PID 1 that ends when asked to.
+/// A PID 1 that ends when asked to, or when whoever tried a sandbox must have died doing it.
 fn idle() -> ExitCode {
-    crate::process::wait_for_termination();
+    sys::wait_for_termination(LONGEST_TRIAL);
     ExitCode::SUCCESS
 }
 
@@ -86,6 +90,7 @@ fn run() -> ExitCode {
     let _ = rustix::process::setsid();
     let result = closed
         .at("close inherited files")
+        .and_then(|()| die_with_caller())
         .and_then(|()| read_spec())
         .and_then(|spec| match &spec.method {
             Method::Native => native(&spec),
@@ -100,6 +105,23 @@ fn run() -> ExitCode {
         let _ = io::stdout().write_all(&answer);
     }
     code
+}
+
+/// From here on the launcher dies with the thread that waits for its answer.
+fn die_with_caller() -> Attempt<()> {
+    let at = "tie the launcher to its caller";
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).at(at)?;
+    // It may have died before: then nobody reads the answer.
+    let stdout = io::stdout();
+    let mut answer = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut answer, Some(&Timespec::default())).at(at)?;
+    match answer[0].revents().contains(PollFlags::ERR) {
+        true => Err(Failure {
+            step: at.to_owned(),
+            errno: libc::EPIPE,
+        }),
+        false => Ok(()),
+    }
 }
 
 fn read_spec() -> Attempt<Spec> {
@@ -151,7 +173,7 @@ fn native(spec: &Spec) -> Attempt<()> {
     plan.join();
     inject("after cgroups")?;
 
-    let candidates = ids::candidates(&spec.id);
+    let candidates = ids::candidates(spec.users_of.as_ref().unwrap_or(&spec.id));
     let mut last = None;
     for ids in candidates {
         match attempt(spec, ids, &mut plan, &mut record) {
@@ -248,7 +270,7 @@ fn attempt(spec: &Spec, ids: Ids, plan: &mut cgroup::Plan, record: &mut Record) 
         Some(FromChild::Ready(_)) => return Err(died("execute PID 1")),
         None => {}
     }
-    if crate::running::has_exited(&pidfd, std::time::Duration::ZERO) {
+    if crate::running::has_exited(&pidfd, Duration::ZERO) {
         return Err(died("execute PID 1"));
     }
     std::mem::forget(child);
@@ -263,7 +285,7 @@ struct Child {
 impl Drop for Child {
     fn drop(&mut self) {
         // It may be dead already.
-        let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process(self.pid, Signal::KILL);
         let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
@@ -317,9 +339,13 @@ pub(crate) fn inject(step: &str) -> Attempt<()> {
             errno: libc::EIO,
         }),
         Some(("die", at)) if at == step => std::process::abort(),
-        Some(("hang", at)) if at == step => loop {
-            std::thread::park();
-        },
+        Some(("hang", at)) if at == step => {
+            // In the sandbox's log, where tests wait for it.
+            let _ = writeln!(io::stderr(), "hanging {step}");
+            loop {
+                std::thread::park();
+            }
+        }
         _ => Ok(()),
     }
 }

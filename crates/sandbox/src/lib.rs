@@ -46,8 +46,8 @@ pub use spec::{Bind, Init, Limits, Method, Network, Spec};
 #[cfg(target_os = "linux")]
 pub use {
     adopt::adopt, launch::launch, launcher::launcher_main, probe::probe, remove::remove,
-    running::Running, running::running,
+    remove::settle, running::Running, running::running,
 };
 
 #[cfg(not(target_os = "linux"))]
-pub use unsupported::{Running, adopt, launch, launcher_main, probe, remove, running};
+pub use unsupported::{Running, adopt, launch, launcher_main, probe, remove, running, settle};

@@ -84,6 +84,7 @@ fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
             cpus: Some(1.0),
             processes: Some(64),
         },
+        users_of: None,
         nested: false,
         init: Init {
             binary: launcher.to_owned(),

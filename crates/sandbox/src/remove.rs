@@ -37,6 +37,20 @@ pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Clears what a launch or a stop that was cut short has left of a sandbox that does not run; its
+/// files stay, and one that runs is left as it is.
+pub fn settle(state_dir: &Path) -> Result<()> {
+    let lock = match lock(state_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        lock => lock.map_err(|source| Error::io("failed to lock the sandbox's state", source))?,
+    };
+    let _lock = lock.ok_or(Error::Busy)?;
+    match running(state_dir) {
+        Some(_) => Ok(()),
+        None => clear_leftovers(state_dir),
+    }
+}
+
 /// Ends and clears what a launch, or a sandbox that has died, has left behind; its files stay.
 pub(crate) fn clear_leftovers(state_dir: &Path) -> Result<()> {
     let Some(record) = Record::read(state_dir) else {

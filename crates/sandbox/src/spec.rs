@@ -20,6 +20,9 @@ pub struct Spec {
     pub hostname: String,
     pub network: Network,
     pub limits: Limits,
+    /// Another sandbox whose users are also this one's, so that it can read that one's files.
+    #[serde(default)]
+    pub users_of: Option<String>,
     /// Allows sandboxes inside (browsers, bwrap): no Landlock, and seccomp without the lines on
     /// mounting and namespaces.
     pub nested: bool,
@@ -168,6 +171,7 @@ mod tests {
             hostname: "abc".to_owned(),
             network: Network::None,
             limits: Limits::default(),
+            users_of: None,
             nested: false,
             init: Init {
                 binary: "/bin/init".into(),

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
@@ -135,6 +136,25 @@ pub(crate) fn reset_signals() {
 pub(crate) fn ignore_broken_pipes() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Blocks until this process is asked to end, or the time is over. As PID 1 it gets no signal that
+/// it does not wait for.
+pub(crate) fn wait_for_termination(limit: Duration) {
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_nsec: limit.subsec_nanos() as libc::c_long,
+    };
+    // SAFETY: the set is initialised by `sigemptyset` before its use; all that is pointed to
+    // outlives the calls, and nobody wants to know more about the signal.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::sigaddset(&raw mut set, libc::SIGINT);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const limit);
+    }
 }
 
 /// Leaves the keys of whoever started this process behind.

@@ -44,6 +44,10 @@ pub fn remove(_state_dir: &Path, _layers_dir: &Path) -> Result<()> {
     Err(Error::Unsupported)
 }
 
+pub fn settle(_state_dir: &Path) -> Result<()> {
+    Err(Error::Unsupported)
+}
+
 pub fn adopt(_path: &Path, _owner: (u32, u32)) -> Result<()> {
     Err(Error::Unsupported)
 }

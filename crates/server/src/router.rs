@@ -44,6 +44,7 @@ impl App {
     /// Ends what would never end by itself.
     pub(crate) fn drain(&self) {
         self.sessions.drain();
+        self.sessions.engine().drain();
     }
 
     /// Ends everything.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, ProjectId};
+use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
 
 use crate::Result;
 
@@ -11,6 +11,8 @@ use crate::Result;
 pub struct Container {
     pub id: String,
     pub project_id: ProjectId,
+    /// The workspace it is for, where each has one of its own.
+    pub workspace_id: Option<WorkspaceId>,
     /// The hash of the key that its supervisor shows.
     pub key: KeyHash,
     pub created_at: Timestamp,
@@ -30,17 +32,21 @@ pub struct Exec {
 
 #[async_trait]
 pub trait Containers {
-    /// Adds or replaces. False if there is no such project.
+    /// Adds or replaces. False if there is no such project or workspace.
     async fn put_container(&self, container: &Container) -> Result<bool>;
 
     async fn container(&self, id: &str) -> Result<Option<Container>>;
 
     async fn containers(&self) -> Result<Vec<Container>>;
 
+    async fn containers_of(&self, project: ProjectId) -> Result<Vec<Container>>;
+
     async fn remove_container(&self, id: &str) -> Result<()>;
 
     /// Adds a command, or returns the one that has its name already.
     async fn begin_exec(&self, exec: &Exec) -> Result<Option<Exec>>;
+
+    async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>>;
 
     /// Stores what a command came to.
     async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()>;

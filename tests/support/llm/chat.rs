@@ -59,6 +59,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     for piece in reply.text.split_inclusive(' ') {
         events.push(delta(json!({ "content": piece }), None));
     }
+    let opening = events.len();
     let mut finish = "stop";
     if let Some(call) = &reply.call {
         let function = json!({
@@ -81,7 +82,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     whole["usage"] = usage;
     Wire {
         events,
-        opening: 1,
+        opening,
         whole,
     }
 }

@@ -6,6 +6,8 @@ use serde_json::{Map, Value};
 pub(super) struct Conversation {
     pub(super) tools: Vec<Tool>,
     pub(super) entries: Vec<Entry>,
+    /// The whole request: the names of tools that are kept back can stand anywhere in it.
+    pub(super) body: Value,
     /// Whether JSON is wanted and not text.
     pub(super) wants_json: bool,
 }

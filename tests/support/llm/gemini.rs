@@ -65,21 +65,20 @@ pub(super) fn write(reply: &Reply) -> Wire {
             },
         })
     };
+    let said = json!([{ "text": reply.text }]);
     let mut parts = Vec::new();
-    if !reply.text.is_empty() {
-        parts.push(json!({ "text": reply.text }));
-    }
     if let Some(call) = &reply.call {
         let call = json!({ "id": call.id, "name": call.tool.name, "args": call.arguments });
         parts.push(json!({ "functionCall": call }));
     }
-    let parts = Value::Array(parts);
+    let whole = [json!({ "text": reply.text })];
+    let whole: Vec<Value> = whole.into_iter().chain(parts.clone()).collect();
     Wire {
         events: vec![
-            data(&chunk(json!([{ "text": "" }]), None)),
-            data(&chunk(parts.clone(), Some("STOP"))),
+            data(&chunk(said, None)),
+            data(&chunk(Value::Array(parts), Some("STOP"))),
         ],
         opening: 1,
-        whole: chunk(parts, Some("STOP")),
+        whole: chunk(Value::Array(whole), Some("STOP")),
     }
 }

@@ -25,6 +25,8 @@ pub(super) fn read(body: &Value) -> Conversation {
             }
             continue;
         };
+        // Words beside a result are the agent's, not the user's.
+        let is_prompt = is_user && blocks.iter().all(|block| block["type"] != "tool_result");
         for block in blocks {
             match block["type"].as_str() {
                 Some("tool_use") => {
@@ -35,7 +37,7 @@ pub(super) fn read(body: &Value) -> Conversation {
                     let result = text(&block["content"]);
                     conversation.entries.push(Entry::Result(result));
                 }
-                Some("text") if is_user => conversation.user(text(block)),
+                Some("text") if is_prompt => conversation.user(text(block)),
                 _ => conversation.entries.push(Entry::Assistant),
             }
         }
@@ -55,6 +57,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
         "usage": { "input_tokens": INPUT_TOKENS, "output_tokens": 1 },
     });
     let mut events = vec![event(&json!({ "type": "message_start", "message": whole }))];
+    let mut opening = events.len();
     let mut blocks = Vec::new();
     let mut block = |empty: Value, deltas: Vec<Value>, full: Value| {
         let index = blocks.len();
@@ -65,6 +68,9 @@ pub(super) fn write(reply: &Reply) -> Wire {
         for delta in deltas {
             let delta = json!({ "type": "content_block_delta", "index": index, "delta": delta });
             events.push(event(&delta));
+        }
+        if empty["type"] == "text" {
+            opening = events.len();
         }
         events.push(event(
             &json!({ "type": "content_block_stop", "index": index }),
@@ -108,7 +114,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     whole["usage"]["output_tokens"] = json!(OUTPUT_TOKENS);
     Wire {
         events,
-        opening: 1,
+        opening,
         whole,
     }
 }

@@ -62,6 +62,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     let mut events = vec![event(
         &json!({ "type": "response.created", "response": whole }),
     )];
+    let mut opening = events.len();
     let mut output = Vec::new();
     if !reply.text.is_empty() {
         let part = |text: &str| json!({ "type": "output_text", "text": text, "annotations": [] });
@@ -92,6 +93,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
             let delta = with("response.output_text.delta", "delta", piece.into());
             events.push(event(&delta));
         }
+        opening = events.len();
         let text = Value::from(reply.text.as_str());
         events.extend([
             event(&with("response.output_text.done", "text", text)),
@@ -144,7 +146,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     ));
     Wire {
         events,
-        opening: 1,
+        opening,
         whole,
     }
 }

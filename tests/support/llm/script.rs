@@ -4,7 +4,7 @@
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
 //! - `say TEXT` says it;
-//! - `stall` begins an answer and never ends it; `fail STATUS` is an HTTP error.
+//! - `stall` never ends the answer that it is in; `fail STATUS` is an HTTP error.
 //!
 //! One call is made per request; when the last one has its result, the final text quotes it. A
 //! message without such a line is repeated, with a count of the user's messages.
@@ -99,6 +99,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
             }
             Line::Stall => {
                 return Reply {
+                    text: texts.join("\n"),
                     stall: true,
                     ..Reply::default()
                 };
@@ -121,7 +122,6 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
                 None => match search(conversation, &name, searched) {
                     Some((tool, query)) => {
                         return Reply {
-                            text: texts.join("\n"),
                             call: Some(Call {
                                 id: format!("{}_search", id(step)),
                                 tool: tool.clone(),
@@ -229,17 +229,23 @@ fn search<'a>(
     if searched {
         return None;
     }
-    let end = format!("_{name}");
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    let full = conversation.entries.iter().find_map(|entry| match entry {
-        Entry::User(text) => text
-            .split(|c| !is_word(c))
-            .find(|word| word.ends_with(&end))
-            .map(str::to_owned),
-        _ => None,
-    })?;
+    let full = word(&conversation.body, &format!("_{name}"))?;
     let query = Map::from_iter([("query".to_owned(), format!("select:{full}").into())]);
     Some((tool, query))
+}
+
+/// A word of a request that ends so.
+fn word(value: &Value, end: &str) -> Option<String> {
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    match value {
+        Value::String(text) => text
+            .split(|c| !is_word(c))
+            .find(|word| word.ends_with(end))
+            .map(str::to_owned),
+        Value::Array(values) => values.iter().find_map(|value| word(value, end)),
+        Value::Object(fields) => fields.values().find_map(|value| word(value, end)),
+        _ => None,
+    }
 }
 
 fn names(tools: &[Tool]) -> String {

@@ -308,6 +308,8 @@ impl Ends {
             Self::Terminal { path, .. } => {
                 let mut command = Command::new("/proc/self/exe");
                 command
+                    // The file may be the server's own, which goes by its name.
+                    .arg0("oubliette-client")
                     .arg(stage::ROLE)
                     .arg(path)
                     .arg(program)

@@ -165,6 +165,24 @@ fn a_request_for_permission_offers_three_answers_and_names_its_call() {
 }
 
 #[test]
+fn a_client_that_cannot_be_asked_ends_the_turn() {
+    let (mut agent, session, _home) = Agent::ready();
+    let id = agent.prompt(&session, "/ask may I?");
+    let turn = agent.finish(id, |agent, message| {
+        if message["method"] == "session/request_permission" {
+            let error = json!({ "code": -32601, "message": "what?" });
+            agent.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
+        }
+    });
+    let message = turn.answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("did not answer a request for permission"),
+        "{message}"
+    );
+    assert_eq!(turn.call()["status"], "failed");
+}
+
+#[test]
 fn commands_are_asked_for_in_ask_mode() {
     let (mut agent, session, _home) = Agent::ready();
     let mode = |id| json!({ "sessionId": session, "modeId": id });

@@ -11,8 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::dialogue::{self, Offsets, Talk};
 use super::process::{self, Command, Finished};
-use super::{InUse, NAMED, UNNAMED, id_of, lock};
+use super::{InUse, NAMED, Place, UNNAMED, lock};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -24,28 +25,31 @@ const OWN: Duration = Duration::from_secs(300);
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
-    project_id: ProjectId,
-    /// A string that the shell runs, or a list of the program and its arguments.
-    command: Line,
+    pub(super) project_id: ProjectId,
+    /// A string that the shell runs, or a list of the program and its arguments. Only a call that
+    /// goes on with a dialogue has none.
+    pub(super) command: Option<Line>,
     /// The workspace to run it in; the default one if absent.
-    workspace_id: Option<WorkspaceId>,
+    pub(super) workspace_id: Option<WorkspaceId>,
     /// Whether a workspace that does not exist is made.
-    create_workspace: Option<bool>,
+    pub(super) create_workspace: Option<bool>,
     /// Environment variables besides the project's own, `{"NAME": "value"}`. Never shown again.
     env: Option<BTreeMap<String, Secret>>,
     /// What the command reads on its standard input.
-    stdin: Option<String>,
+    pub(super) stdin: Option<String>,
     /// Seconds until the command is ended with everything it started (50 if absent).
-    timeout_seconds: Option<f64>,
+    pub(super) timeout_seconds: Option<f64>,
     /// A name of the caller's choosing: a repeated call with the same name joins the first instead
     /// of running the command again.
-    exec_id: Option<String>,
+    pub(super) exec_id: Option<String>,
+    #[serde(flatten)]
+    pub(super) talk: Talk,
 }
 
 /// A command as a caller writes it.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a string or a list of strings")]
-enum Line {
+pub(super) enum Line {
     Shell(String),
     Program(Vec<String>),
 }
@@ -66,15 +70,24 @@ impl JsonSchema for Line {
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct Output {
-    project_id: ProjectId,
-    /// Null if the command was ended because its time was over.
-    exit_code: Option<i32>,
-    stdout: String,
-    stderr: String,
+    pub(super) project_id: ProjectId,
+    /// The workspace it ran in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) workspace_id: Option<WorkspaceId>,
+    /// Null if the command was ended because its time was over, and while it runs.
+    pub(super) exit_code: Option<i32>,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
     /// Whether a stream was longer than 1 MiB and the rest is not here.
-    truncated: bool,
-    timed_out: bool,
-    duration_ms: u64,
+    pub(super) truncated: bool,
+    pub(super) timed_out: bool,
+    pub(super) duration_ms: u64,
+    /// In a dialogue: whether the command runs or has more to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) running: Option<bool>,
+    /// In a dialogue: where the next call goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) offsets: Option<Offsets>,
 }
 
 #[derive(Debug)]
@@ -85,7 +98,10 @@ impl Operation for Exec {
     const ABOUT: &'static str = "Run a command in a project's container and return its output and exit code. A string is \
          run by the shell, a list as it is. The container is started if it does not run. A command \
          that takes longer than `timeout_seconds` is ended with everything it started, and the \
-         result holds what it had said.";
+         result holds what it had said. With `wait_seconds` and `exec_id` it becomes a dialogue: \
+         each call returns as soon as the command has said something, the command goes on, and \
+         the next call with the same `exec_id` and the `offsets` of the last result brings it \
+         input or waits for more.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -96,22 +112,25 @@ impl Operation for Exec {
         Reach::project(params.project_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        if params.talk.is_wanted()? {
+            return dialogue::step(engine, actor, &project, params, &call).await;
+        }
         let timeout = timeout(params.timeout_seconds)?;
         match params.exec_id.clone() {
             Some(name) => named(engine, &project, exec_name(&name)?, params, timeout, &call).await,
             None => {
                 let id = format!("{UNNAMED}{}", Uuid::new_v4());
-                let (command, container, _use) =
-                    prepare(engine, &project, params, id, &call).await?;
+                let ready = prepare(engine, &project, params, id, &call).await?;
+                let (container, command) = (&ready.container, &ready.command);
                 let finished =
-                    follow(engine, &container, &command, timeout, call.cancelled()).await?;
-                process::forget(engine.containers(), &container, &command.process_id).await;
+                    follow(engine, container, command, timeout, call.cancelled()).await?;
+                process::forget(engine.containers(), container, &command.process_id).await;
                 match finished.0.unwanted {
                     true => Err(EngineError::Cancelled),
-                    false => Ok(output(project.id, finished.0, finished.1)),
+                    false => Ok(output(&ready, finished.0, finished.1)),
                 }
             }
         }
@@ -137,43 +156,61 @@ async fn named(
     };
     let _turn = turn.lock().await;
     let id = format!("{NAMED}{name}");
-    let (command, container, _use) = prepare(engine, project, params, id, call).await?;
+    let ready = prepare(engine, project, params, id, call).await?;
+    let (container, command) = (&ready.container, &ready.command);
     let link = engine
         .containers()
-        .link(&container, Duration::from_secs(5))
+        .link(container, Duration::from_secs(5))
         .await?;
     if let Some(output) = join(engine, project.id, name, link.boot_id()).await? {
         return Ok(output);
     }
     // It can be joined again, so its caller may leave.
     let nobody = std::future::pending();
-    let (finished, took) = follow(engine, &container, &command, timeout, nobody).await?;
-    let output = output(project.id, finished, took);
+    let (finished, took) = follow(engine, container, command, timeout, nobody).await?;
+    let output = output(&ready, finished, took);
     let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
     engine.store().end_exec(project.id, name, &result).await?;
     // Only now: until the result is stored, the supervisor is the one who knows it.
-    process::forget(engine.containers(), &container, &command.process_id).await;
+    process::forget(engine.containers(), container, &command.process_id).await;
     lock(&engine.containers().named).remove(&(project.id, name.to_owned()));
     Ok(output)
 }
 
-/// Has everything ready that a command needs, and keeps its container from being stopped.
-async fn prepare(
+/// Everything that a command needs; its container is not stopped as idle meanwhile.
+#[derive(Debug)]
+pub(super) struct Ready {
+    project_id: ProjectId,
+    pub(super) workspace: WorkspaceId,
+    pub(super) command: Command,
+    pub(super) container: ContainerId,
+    _use: InUse,
+}
+
+/// Has everything ready that a command needs.
+pub(super) async fn prepare(
     engine: &Engine,
     project: &Project,
     params: Params,
     process_id: String,
     call: &Call,
-) -> Result<(Command, ContainerId, InUse)> {
-    let in_use = engine.containers().using(&id_of(project.id));
+) -> Result<Ready> {
     let choice = Choice {
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
     };
     let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
     let command = command(project, params, &workspace, process_id)?;
-    let (container, ..) = engine.ensure_container(project).await?;
-    Ok((command, container, in_use))
+    let container = Place::of(project, &workspace).container();
+    let in_use = engine.containers().using(&container);
+    engine.ensure_container(project, &workspace).await?;
+    Ok(Ready {
+        project_id: project.id,
+        workspace,
+        command,
+        container,
+        _use: in_use,
+    })
 }
 
 /// What a command of our own came to, with what it said.
@@ -230,7 +267,7 @@ impl Engine {
 }
 
 /// What a command of this name came to, if it has; an error if nobody can know.
-async fn join(
+pub(super) async fn join(
     engine: &Engine,
     project_id: ProjectId,
     name: &str,
@@ -265,7 +302,13 @@ fn command(
     workspace: &WorkspaceId,
     process_id: String,
 ) -> Result<Command> {
-    let argv = match params.command {
+    let line = params.command.ok_or_else(|| {
+        EngineError::invalid(
+            "missing parameter `command`: a string that the shell runs, or a list of the program \
+             and its arguments",
+        )
+    })?;
+    let argv = match line {
         Line::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
         Line::Program(argv) if argv.is_empty() => {
             return Err(EngineError::invalid("`command` is an empty list"));
@@ -319,7 +362,7 @@ fn timeout(seconds: Option<f64>) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn exec_name(name: &str) -> Result<&str> {
+pub(super) fn exec_name(name: &str) -> Result<&str> {
     let plain = |c: u8| c.is_ascii_graphic();
     if (1..=100).contains(&name.len()) && name.bytes().all(plain) {
         return Ok(name);
@@ -330,19 +373,30 @@ fn exec_name(name: &str) -> Result<&str> {
     )))
 }
 
-fn output(project_id: ProjectId, finished: Finished, duration: Duration) -> Output {
+/// The number that stands for an end, as a shell would say it.
+pub(super) fn exit_code(ended: Ended) -> i32 {
+    match ended {
+        Ended::Code(code) => code,
+        Ended::Signal(signal) => 128 + signal,
+    }
+}
+
+fn output(ready: &Ready, finished: Finished, duration: Duration) -> Output {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Output {
-        project_id,
-        exit_code: finished.ended.map(|ended| match ended {
-            Ended::Code(code) => code,
-            // As a shell would say it.
-            Ended::Signal(signal) => 128 + signal,
-        }),
+        project_id: ready.project_id,
+        workspace_id: Some(ready.workspace.clone()),
+        exit_code: finished.ended.map(exit_code),
         stdout: text(finished.stdout),
         stderr: text(finished.stderr),
         truncated: finished.truncated,
         timed_out: finished.timed_out,
-        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        duration_ms: milliseconds(duration),
+        running: None,
+        offsets: None,
     }
+}
+
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,11 +1,12 @@
 //! `container_logs`.
 
-use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
 use oubliette_runtime::RuntimeError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lifecycle::{Found, id_of};
+use super::Place;
+use super::lifecycle::Found;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -13,6 +14,9 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
+    /// The workspace whose container's lines to show, where each has its own; the default one if
+    /// absent.
+    workspace_id: Option<WorkspaceId>,
     /// How many of the last lines (1 to 10000; 200 if absent).
     lines: Option<u32>,
 }
@@ -50,15 +54,18 @@ impl Operation for Logs {
                 "`lines` is {lines}; it must be 1 to 10000"
             )));
         }
-        if engine.store().get(project_id).await?.is_none() {
-            return Err(EngineError::project_not_found(project_id));
-        }
-        let status = match engine.find_container(project_id).await? {
+        let project = engine.store().get(project_id).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let workspace = params.workspace_id;
+        let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
+        engine.require_workspace(project_id, &workspace).await?;
+        let id = Place::of(&project, &workspace).container();
+        let status = match engine.find_container(&id).await? {
             Found::Running => "running",
             Found::Stopped => "stopped",
         };
         let runtime = engine.containers().runtime().await?;
-        let logs = match runtime.logs(&id_of(project_id), lines as usize).await {
+        let logs = match runtime.logs(&id, lines as usize).await {
             // It was never started, so it never said anything.
             Err(RuntimeError::NoContainer(_)) => String::new(),
             logs => logs?,

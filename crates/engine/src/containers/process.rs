@@ -269,15 +269,7 @@ pub(super) async fn open(
     kind: StreamKind,
     from: u64,
 ) -> std::result::Result<Incoming, Trouble> {
-    let expected = containers.streams.expect();
-    let asked = OpenStream {
-        stream_id: expected.id.clone(),
-        process_id: process_id.to_owned(),
-        kind,
-        from,
-    };
-    link.ask(methods::OPEN_STREAM, &asked).await?;
-    expected.arrive().await.ok_or(Trouble::Lost)
+    Ok(containers.open_stream(link, process_id, kind, from).await?)
 }
 
 /// Reads a stream until it ends, or until all that the command wrote before its own end is here.

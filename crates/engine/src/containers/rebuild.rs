@@ -3,12 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use oubliette_model::{Access, Mode, ProjectId, nearest, quoted};
-use oubliette_runtime::{ContainerId, ImageSource};
+use oubliette_runtime::ImageSource;
 use oubliette_store::{Project, Visible};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{id_of, lock};
+use super::lock;
 use crate::error::did_you_mean;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Progress, Result};
@@ -65,7 +65,7 @@ impl Operation for Rebuild {
         let (kind, projects) = affected(engine, actor, &params).await?;
         let force = params.force.unwrap_or(false);
         if !force {
-            refuse_busy(engine, &projects)?;
+            refuse_busy(engine, &projects).await?;
         }
         let log = Mutex::new(String::new());
         let image = match runtime.capabilities().images {
@@ -83,7 +83,11 @@ impl Operation for Rebuild {
             false => None,
         };
         let mut containers_removed = 0;
-        for id in projects.iter().map(|project| id_of(project.id)) {
+        let mut containers = Vec::new();
+        for project in &projects {
+            containers.extend(engine.containers_of(project.id).await?);
+        }
+        for id in containers {
             let turn = engine.containers().turn(&id);
             let _turn = turn.lock().await;
             // It may have become busy while the image was built; then its next start takes the new one.
@@ -153,17 +157,18 @@ async fn affected(
     }
 }
 
-fn refuse_busy(engine: &Engine, projects: &[Project]) -> Result<()> {
-    let used = lock(&engine.containers().used);
-    let busy = |id: ContainerId| used.get(&id).is_some_and(|used| used.users > 0);
-    match projects.iter().find(|project| busy(id_of(project.id))) {
-        Some(project) => Err(EngineError::Failed(format!(
-            "something runs in the container of project `{}`; wait for its end, or use `force` to \
-             end it",
-            project.name
-        ))),
-        None => Ok(()),
+async fn refuse_busy(engine: &Engine, projects: &[Project]) -> Result<()> {
+    for project in projects {
+        let containers = engine.containers_of(project.id).await?;
+        if containers.iter().any(|id| engine.containers().is_used(id)) {
+            return Err(EngineError::Failed(format!(
+                "something runs in the container of project `{}`; wait for its end, or use \
+                 `force` to end it",
+                project.name
+            )));
+        }
     }
+    Ok(())
 }
 
 fn note(log: &Mutex<String>, call: &Call, line: &str) {

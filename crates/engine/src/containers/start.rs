@@ -1,16 +1,19 @@
 //! `container_start`.
 
-use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
+use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
+    /// The workspace whose container to start, where each has its own; the default one if absent.
+    workspace_id: Option<WorkspaceId>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -41,10 +44,18 @@ impl Operation for Start {
         Reach::project(params.project_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let (id, _, started) = engine.ensure_container(&project).await?;
+        let choice = Choice {
+            workspace_id: params.workspace_id,
+            create_workspace: false,
+        };
+        let workspace = engine
+            .choose_workspace(project.id, &choice, &call)
+            .await?
+            .id;
+        let (id, _, started) = engine.ensure_container(&project, &workspace).await?;
         drop(engine.containers().using(&id));
         let runtime = engine.containers().runtime().await?.capabilities().name;
         Ok(Output {

@@ -1,9 +1,10 @@
 //! `container_stop`.
 
-use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Place;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -11,6 +12,8 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
+    /// The workspace whose container to stop, where each has its own; all of them if absent.
+    workspace_id: Option<WorkspaceId>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -41,10 +44,19 @@ impl Operation for Stop {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let project_id = params.project_id;
-        if engine.store().get(project_id).await?.is_none() {
-            return Err(EngineError::project_not_found(project_id));
+        let project = engine.store().get(project_id).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let containers = match &params.workspace_id {
+            Some(workspace) => {
+                engine.require_workspace(project_id, workspace).await?;
+                vec![Place::of(&project, workspace).container()]
+            }
+            None => engine.containers_of(project_id).await?,
+        };
+        let mut stopped = false;
+        for id in containers {
+            stopped |= engine.stop_container(&id).await?;
         }
-        let stopped = engine.stop_container(project_id).await?;
         Ok(Output {
             project_id,
             status: "stopped",

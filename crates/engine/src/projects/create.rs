@@ -21,7 +21,8 @@ pub(crate) struct Params {
     git_credential: Option<String>,
     /// Whether a project without `remote_url` starts as an empty git repository; true if absent.
     init_git: Option<bool>,
-    /// Whether each workspace gets a container of its own.
+    /// Whether each workspace gets a container of its own, which sees no other workspace and to
+    /// which the limits apply one by one.
     workspace_isolation: Option<bool>,
     #[serde(flatten)]
     fields: Fields,

@@ -48,13 +48,21 @@ impl Operation for Delete {
         engine.token_watch().wake();
         engine.disown(id);
         // From here the project is gone for everybody; if the server dies, the next start goes on.
-        engine.discard_containers(id).await?;
-        engine.files().discard_project(id).await?;
-        engine.store().erase(id).await?;
+        if let Err(error) = engine.erase_project(id).await {
+            engine.spawn(engine.clone().finish_deletion(id));
+            return Err(unfinished(&error));
+        }
         Ok(Output {
             project_id: id,
             deleted: true,
             tokens_revoked,
         })
     }
+}
+
+fn unfinished(error: &EngineError) -> EngineError {
+    EngineError::Failed(format!(
+        "the project is deleted, but its container and files could not be removed yet: {error}; \
+         the server tries again until they are gone"
+    ))
 }

@@ -1,6 +1,7 @@
 //! `project_get`.
 
-use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_runtime::ContainerId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +19,18 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     #[serde(flatten)]
     project: View,
-    /// Whether the project's container is `running` or `stopped`.
+    /// Whether the project's container, or one of them, is `running`; else `stopped`.
     container_status: &'static str,
+    /// Where each workspace has a container of its own: those that were ever started.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<ContainerLine>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct ContainerLine {
+    workspace_id: WorkspaceId,
+    status: &'static str,
 }
 
 #[derive(Debug)]
@@ -42,10 +53,21 @@ impl Operation for Get {
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let running = engine.containers().is_linked(project.id);
+        let status = |running: bool| if running { "running" } else { "stopped" };
+        let (mut any, mut containers) = (false, Vec::new());
+        for stored in engine.store().containers_of(project.id).await? {
+            let id = ContainerId::new(stored.id);
+            let running = id.is_some_and(|id| engine.containers().is_linked(&id));
+            any |= running;
+            containers.extend(stored.workspace_id.map(|workspace_id| ContainerLine {
+                workspace_id,
+                status: status(running),
+            }));
+        }
         Ok(Output {
             project: View::of(project, engine.settings()),
-            container_status: if running { "running" } else { "stopped" },
+            container_status: status(any),
+            containers,
         })
     }
 }

@@ -116,14 +116,6 @@ impl Origin {
 }
 
 impl Ask {
-    /// A prompt and nothing else.
-    pub(crate) fn plain(prompt: String) -> Self {
-        Self {
-            prompt: Some(prompt),
-            ..Self::default()
-        }
-    }
-
     /// The message, checked.
     pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
         let text = match (&self.prompt, &self.message) {

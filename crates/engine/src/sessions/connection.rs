@@ -59,7 +59,8 @@ impl Frames {
             .position(|byte| *byte == b'\n');
         let Some(end) = found.map(|at| self.searched + at) else {
             self.searched = self.bytes.len();
-            if self.bytes.len() <= self.longest && !(self.skipping && !self.bytes.is_empty()) {
+            let rest_of_long = self.skipping && !self.bytes.is_empty();
+            if self.bytes.len() <= self.longest && !rest_of_long {
                 return None;
             }
             // Let go of it now: the supervisor keeps it until we do.
@@ -158,9 +159,13 @@ impl Connection {
         self.words.drain(..surplus);
     }
 
+    /// Whether all that the agent wrote before its end is here, its complaints too.
     fn is_over(&self) -> bool {
-        let end = self.exited.as_ref().map(|exited| exited.stdout_end);
-        end.is_some_and(|end| self.output_over.is_some() || self.heard >= end)
+        let Some(exited) = &self.exited else {
+            return false;
+        };
+        let output = self.output_over.is_some() || self.heard >= exited.stdout_end;
+        output && (self.errors_over || self.complained >= exited.stderr_end)
     }
 
     /// Waits for the next thing to happen. Safe to be dropped at any time.
@@ -224,7 +229,7 @@ impl Connection {
                 }
                 Err(_) => News::Lost,
             },
-            () = tokio::time::sleep_until(mute), if output_over.is_some() => News::Mute,
+            () = tokio::time::sleep_until(mute), if output_over.is_some() && exited.is_none() => News::Mute,
             () = link.lost() => News::Lost,
         }
     }

@@ -114,14 +114,6 @@ enum From {
 }
 
 impl Place {
-    /// After an index of one session's log.
-    pub(crate) fn after(index: i64) -> Self {
-        Self {
-            from: From::Index(index),
-            limit: USUAL,
-        }
-    }
-
     fn of(params: &Params) -> Result<Self> {
         let limit = match params.max_events.unwrap_or(USUAL) {
             limit @ 1..=MOST => limit,

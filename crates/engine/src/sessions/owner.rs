@@ -3,31 +3,22 @@
 
 use std::time::Duration;
 
-use oubliette_agent::{Agent, Line, read};
-use oubliette_model::{Event, Happening, Level, SessionId, Status, StopReason};
+use oubliette_agent::Agent;
+use oubliette_model::{Event, Level, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
-use oubliette_wire::{Ended, StreamKind};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::connection::{Connection, Frame, Frames, News};
+use super::connection::Connection;
 use super::live::Live;
 use super::redact::Redact;
 use super::scribe::{Scribe, joined};
-use crate::containers::attachment::{Unreached, finish};
-use crate::containers::{InUse, id_of};
+use crate::containers::{InUse, Place};
 use crate::{Engine, EngineError, agents};
 
 /// A supervisor whose connection broke comes back within this time, or its container has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an agent that was killed may take to be gone.
-pub(super) const ENDING: Duration = Duration::from_secs(10);
-/// Streamed text is told of so often.
-const PACE: Duration = Duration::from_millis(250);
-/// Output that comes to no event is still let go of after so many bytes.
-const UNEVENTFUL: u64 = 1 << 20;
-const RETRY: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why an owner stops before the session is settled.
 #[derive(Debug)]
@@ -72,10 +63,12 @@ pub(super) struct Owner<'a> {
     pub(super) staged: Vec<u8>,
     pub(super) input: Vec<(u64, Vec<u8>)>,
     pub(super) redact: Redact,
+    /// Whether the agent was given a credential to sign in with.
+    pub(super) has_credential: bool,
     pub(super) in_use: Option<InUse>,
     /// Lines since the last step that were no messages.
-    noise: u32,
-    flush_at: Option<Instant>,
+    pub(super) noise: u32,
+    pub(super) flush_at: Option<Instant>,
     pub(super) last_sign: Instant,
     /// When a turn that was cancelled has to be over.
     pub(super) cancel_by: Option<Instant>,
@@ -139,6 +132,7 @@ impl<'a> Owner<'a> {
             staged: Vec::new(),
             input: engine.store().agent_input(id).await?,
             redact: Redact::default(),
+            has_credential: false,
             in_use: None,
             noise: 0,
             flush_at: None,
@@ -153,7 +147,7 @@ impl<'a> Owner<'a> {
     }
 
     /// Takes up what the log knows of a turn that another owner began.
-    async fn recall(&mut self) -> Result<(), Stop> {
+    pub(super) async fn recall(&mut self) -> Result<(), Stop> {
         let store = self.engine.store();
         let Some(live) = &self.live else {
             return Ok(());
@@ -284,239 +278,6 @@ impl<'a> Owner<'a> {
         }
     }
 
-    async fn hear(&mut self, news: News) -> Result<(), Stop> {
-        match news {
-            News::Quiet => Ok(()),
-            News::Output => self.hear_frames().await,
-            News::Lost => {
-                self.connection = None;
-                Ok(())
-            }
-            News::Mute => self.died("the agent closed its output".to_owned()).await,
-            News::Ended => {
-                self.hear_frames().await?;
-                let how = self.how_it_ended();
-                self.died(how).await
-            }
-        }
-    }
-
-    pub(super) fn how_it_ended(&self) -> String {
-        match self.connection.as_ref().and_then(Connection::ended) {
-            Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
-            Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
-            None => "the agent is gone".to_owned(),
-        }
-    }
-
-    async fn hear_frames(&mut self) -> Result<(), Stop> {
-        self.last_sign = Instant::now();
-        loop {
-            let frame = self.connection.as_mut().and_then(|c| c.frames.next());
-            match frame {
-                Some(Frame::Line(line, end)) => {
-                    self.heard = end;
-                    self.hear_line(&line).await?;
-                }
-                Some(Frame::TooLong(end)) => {
-                    self.heard = end;
-                    let skipping = self.connection.as_ref().is_some_and(|c| c.frames.skipping);
-                    if !skipping {
-                        self.scribe
-                            .log("the agent wrote a line of more than 16 MiB; it was left out");
-                    }
-                }
-                None => break,
-            }
-        }
-        self.commit_if_due().await
-    }
-
-    async fn hear_line(&mut self, line: &[u8]) -> Result<(), Stop> {
-        let hidden = self.redact.line(line);
-        match read(hidden.as_deref().unwrap_or(line)) {
-            Line::Reply { id, outcome } => {
-                let turn = self.live.as_ref().and_then(|live| live.turn.as_ref());
-                if turn.is_some_and(|turn| turn.request == id) {
-                    self.end_turn(outcome).await?;
-                }
-            }
-            Line::Notification { method, params } => {
-                if method == "session/update" {
-                    self.hear_update(&params).await?;
-                }
-            }
-            Line::Request { id, method, params } => {
-                if method == "session/request_permission" {
-                    self.hear_question(&id, &params).await?;
-                } else {
-                    self.send(oubliette_agent::refuse(&id, &method));
-                }
-            }
-            Line::Noise(text) => {
-                self.noise += 1;
-                if self.noise == 1 {
-                    self.scribe
-                        .log(format!("the agent wrote a line that is no message: {text}"));
-                }
-            }
-            Line::Empty => {}
-        }
-        Ok(())
-    }
-
-    /// Bytes for the agent. They go out when the step they belong to is committed.
-    pub(super) fn send(&mut self, bytes: Vec<u8>) {
-        let Some(live) = &mut self.live else { return };
-        let at = live.stdin;
-        live.stdin += bytes.len() as u64;
-        self.staged.extend(&bytes);
-        self.step.input.push((at, bytes.clone()));
-        self.input.push((at, bytes));
-    }
-
-    async fn commit_if_due(&mut self) -> Result<(), Stop> {
-        let Some(live) = &self.live else {
-            return Ok(());
-        };
-        let now = Instant::now();
-        let far = self.heard - live.stdout.min(self.heard) > UNEVENTFUL;
-        let pace_over = self.flush_at.is_some_and(|at| at <= now);
-        let text_due = self.scribe.is_pending() && (self.scribe.is_full() || pace_over);
-        if far || text_due || !self.scribe.events.is_empty() || !self.staged.is_empty() {
-            return self.commit().await;
-        }
-        if self.scribe.is_pending() && self.flush_at.is_none() {
-            self.flush_at = Some(now + PACE);
-        }
-        Ok(())
-    }
-
-    /// Commits the step in the making, with everything that was heard. A store that is full or busy
-    /// is tried again: nothing was let go of yet.
-    pub(super) async fn commit(&mut self) -> Result<(), Stop> {
-        if self.noise > 1 {
-            let more = self.noise - 1;
-            self.scribe
-                .log(format!("and {more} more lines that are no messages"));
-        }
-        self.noise = 0;
-        self.flush_at = None;
-        if let Some(live) = &mut self.live {
-            self.scribe.flush(live);
-            if live.ready {
-                live.stdout = self.heard;
-                let frames = self
-                    .connection
-                    .as_ref()
-                    .map(|connection| &connection.frames);
-                live.skipping = frames.map_or(live.skipping, |frames| frames.skipping);
-            }
-        }
-        let mut step = std::mem::take(&mut self.step);
-        step.at = self.engine.now();
-        step.events.append(&mut self.scribe.events);
-        let live = self.live.as_ref().map(serde_json::to_string).transpose();
-        step.live = Some(live.map_err(EngineError::fault)?);
-        if let Some(status) = step.status {
-            self.session.status = status;
-        }
-        loop {
-            match self.engine.store_step(self.session.id, step.clone()).await {
-                Ok(Some(stepped)) => {
-                    self.session.log_end = stepped.log_end;
-                    break;
-                }
-                Ok(None) => {
-                    self.gone = true;
-                    return Ok(());
-                }
-                Err(error @ (StoreError::Full | StoreError::Busy)) => {
-                    tracing::warn!(session = %self.session.id, %error, "a step has to wait");
-                    tokio::time::sleep(RETRY).await;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        let staged = std::mem::take(&mut self.staged);
-        if let (Some(connection), Some(live)) = (&mut self.connection, &self.live) {
-            connection.send(&staged);
-            if live.ready {
-                connection
-                    .attachment
-                    .ack(StreamKind::Stdout, live.stdout)
-                    .await;
-            }
-        }
-        if let Some(taken) = step.input_taken {
-            self.input.retain(|(at, _)| *at >= taken);
-        }
-        Ok(())
-    }
-
-    /// Reaches the agent again, from where the log is; false if it is gone and that is settled.
-    async fn connect(&mut self) -> Result<bool, Stop> {
-        let Some(live) = self.live.clone() else {
-            return Ok(false);
-        };
-        let containers = self.engine.containers();
-        let id = container_id(&live.container, &self.project);
-        loop {
-            let Some(link) = containers.link_if_running(&id, PATIENCE).await else {
-                self.died("the container ended".to_owned()).await?;
-                return Ok(false);
-            };
-            if link.boot_id() != live.boot_id {
-                self.died("the container ended".to_owned()).await?;
-                return Ok(false);
-            }
-            let from = self.input.first().map_or(live.stdin, |(at, _)| *at);
-            match containers
-                .attach(link, &live.process_id, from, live.stdout)
-                .await
-            {
-                Ok(attachment) => {
-                    // What was heard and not committed comes again.
-                    self.forget_unheard().await?;
-                    let lost = attachment.stdout.from > live.stdout;
-                    if lost {
-                        self.scribe.log("a part of the agent's output is lost");
-                        self.heard = attachment.stdout.from;
-                    }
-                    let frames = Frames::new(self.heard, live.skipping && !lost);
-                    let mut connection = Connection::new(attachment, frames);
-                    for (_, bytes) in &self.input {
-                        connection.send(bytes);
-                    }
-                    self.connection = Some(connection);
-                    self.last_sign = Instant::now();
-                    self.hear_frames().await?;
-                    return Ok(true);
-                }
-                Err(Unreached::Lost) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Err(Unreached::Gone | Unreached::NoProgram) => {
-                    self.died("the agent is gone".to_owned()).await?;
-                    return Ok(false);
-                }
-                Err(Unreached::Failed(error)) => return Err(error.into()),
-            }
-        }
-    }
-
-    /// Goes back to what is committed: the rest of the output is read again.
-    async fn forget_unheard(&mut self) -> Result<(), Stop> {
-        let fresh = self.engine.store().session(self.session.id).await?;
-        let Some(session) = fresh else { return Ok(()) };
-        let live = session.live.as_deref();
-        self.live = live.and_then(|live| serde_json::from_str(live).ok());
-        self.session = session;
-        self.heard = self.live.as_ref().map_or(0, |live| live.stdout);
-        self.step = Step::default();
-        self.staged.clear();
-        self.input = self.engine.store().agent_input(self.session.id).await?;
-        self.recall().await
-    }
-
     /// The next time at which something has to be done without anybody asking.
     async fn next_deadline(&mut self) -> Result<Instant, Stop> {
         let settings = &self.engine.settings().sessions;
@@ -568,87 +329,6 @@ impl<'a> Owner<'a> {
         self.commit_if_due().await
     }
 
-    /// The agent is gone. In a turn that fails the session; otherwise the next message starts it
-    /// again.
-    pub(super) async fn died(&mut self, how: String) -> Result<(), Stop> {
-        let words = self.connection.as_ref().map(Connection::last_words);
-        let words = words.filter(|words| !words.trim().is_empty());
-        let error = match words {
-            Some(words) => format!("{how}; it last said: {}", words.trim()),
-            None => how,
-        };
-        let error = self.redact.text(error);
-        let was_ready = self.live.as_ref().is_some_and(|live| live.ready);
-        let in_turn = self.live.as_ref().is_some_and(|live| live.turn.is_some());
-        let text = match &mut self.live {
-            Some(live) => self.scribe.end_turn(live),
-            None => String::new(),
-        };
-        self.discard_agent().await;
-        if in_turn || matches!(self.session.status, Status::Running | Status::Waiting) {
-            tracing::info!(session = %self.session.id, %error, "an agent died in a turn");
-            self.withdraw_decisions("interrupt").await?;
-            self.scribe.events.push(Event::Completion {
-                text,
-                stop_reason: StopReason::Error,
-                error: Some(error.clone()),
-            });
-            self.become_ended(Happening::Died, Some(error));
-        } else if was_ready {
-            self.scribe
-                .log(format!("{error}; the next message starts it again"));
-        }
-        self.commit().await?;
-        self.end_children().await
-    }
-
-    /// Moves on in the life of the session, if that can be.
-    pub(super) fn become_status(&mut self, happening: Happening) {
-        let Some(status) = self.session.status.after(happening) else {
-            return;
-        };
-        self.session.status = status;
-        self.session.waiting = None;
-        self.step.status = Some(status);
-        self.step.waiting = Some(None);
-        self.scribe.events.push(Event::status(status));
-    }
-
-    /// The same for an end: its parent hears of it.
-    pub(super) fn become_ended(&mut self, happening: Happening, error: Option<String>) {
-        let Some(status) = self.session.status.after(happening) else {
-            return;
-        };
-        self.session.status = status;
-        self.session.waiting = None;
-        self.step.status = Some(status);
-        self.step.waiting = Some(None);
-        self.step.error = Some(error.clone());
-        self.scribe.events.push(Event::Status {
-            status,
-            waiting_for: None,
-            error: error.clone(),
-        });
-        self.step.to_parent.push(Event::ChildEnded {
-            child_id: self.session.id,
-            status,
-            error,
-        });
-    }
-
-    /// Fails a turn that could not begin.
-    async fn fail_turn(&mut self, message: &Message, why: &str) -> Result<(), Stop> {
-        self.note_prompt(message);
-        self.scribe.events.push(Event::Completion {
-            text: String::new(),
-            stop_reason: StopReason::Error,
-            error: Some(why.to_owned()),
-        });
-        self.become_ended(Happening::Died, Some(why.to_owned()));
-        self.commit().await?;
-        self.end_children().await
-    }
-
     pub(super) fn note_prompt(&mut self, message: &Message) {
         let names = message.attachments.iter().map(|file| file.name.clone());
         self.scribe.events.push(Event::Prompt {
@@ -657,75 +337,6 @@ impl<'a> Owner<'a> {
         });
         self.step.message_done = Some(message.id);
         self.step.turn_begun = true;
-    }
-
-    /// Ends the session as somebody wanted.
-    async fn end(&mut self) -> Result<(), Stop> {
-        let text = match &mut self.live {
-            Some(live) => self.scribe.end_turn(live),
-            None => String::new(),
-        };
-        let in_turn = matches!(self.session.status, Status::Running | Status::Waiting);
-        self.discard_agent().await;
-        self.withdraw_decisions("interrupt").await?;
-        if in_turn {
-            self.scribe.events.push(Event::Completion {
-                text,
-                stop_reason: StopReason::Cancelled,
-                error: None,
-            });
-        }
-        self.become_ended(Happening::Ended, None);
-        self.step.wanted_done = true;
-        self.step.messages_dropped = true;
-        self.commit().await?;
-        self.end_children().await
-    }
-
-    /// A tree does not outlive its root.
-    async fn end_children(&self) -> Result<(), Stop> {
-        if self.session.status.is_ended() {
-            self.engine.end_below(self.session.id).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends the agent's process with everything it started.
-    pub(super) async fn discard_agent(&mut self) {
-        self.connection = None;
-        self.cancel_by = None;
-        let Some(live) = self.live.take() else { return };
-        let containers = self.engine.containers();
-        let id = container_id(&live.container, &self.project);
-        if let Some(link) = containers.link_if_running(&id, PATIENCE).await
-            && link.boot_id() == live.boot_id
-        {
-            finish(&link, &live.process_id, ENDING).await;
-        }
-        self.input.clear();
-        self.staged.clear();
-        self.step.input.clear();
-        self.in_use = None;
-    }
-
-    /// Lets an agent end by itself, and sees to it.
-    async fn stop_agent(&mut self) {
-        if let (Some(connection), Some(live)) = (&mut self.connection, &self.live) {
-            connection.attachment.close_stdin(live.stdin).await;
-            let over = async {
-                while connection.news().await != News::Ended {
-                    if !connection.attachment.link.is_open() {
-                        break;
-                    }
-                }
-            };
-            let _ = tokio::time::timeout(Duration::from_secs(3), over).await;
-        }
-        self.discard_agent().await;
-    }
-
-    pub(super) fn cancel_patience(&self) -> Duration {
-        Duration::from_secs(self.engine.settings().sessions.cancel_seconds)
     }
 
     pub(super) fn autonomy(&self) -> Level {
@@ -737,7 +348,8 @@ impl<'a> Owner<'a> {
 
 /// The container that a live agent is in.
 pub(super) fn container_id(name: &str, project: &Project) -> ContainerId {
-    ContainerId::new(name).unwrap_or_else(|| id_of(project.id))
+    ContainerId::new(name)
+        .unwrap_or_else(|| Place::of(project, &WorkspaceId::default_one()).container())
 }
 
 impl std::fmt::Debug for Owner<'_> {

@@ -5,7 +5,7 @@ use oubliette_store::Decided;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::turn::BudgetAnswer;
+use super::budget::BudgetAnswer;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 

@@ -66,8 +66,9 @@ impl Owner<'_> {
         let own = self.project.settings.env.values().cloned();
         let hidden = secrets.iter().map(|(_, secret)| secret.clone()).chain(own);
         self.redact = Redact::new(hidden);
+        self.has_credential = !secrets.is_empty();
 
-        let (container, link, _) = engine.ensure_container(&self.project).await?;
+        let (container, link, _) = engine.ensure_container(&self.project, &workspace).await?;
         self.in_use = Some(engine.containers().using(&container));
         let live = Live {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
@@ -244,6 +245,7 @@ impl Owner<'_> {
             cwd: path_in_container(&self.session.workspace_id),
             servers,
             resume: self.session.agent_session_id.clone(),
+            sign_in: self.agent.sign_in.clone().filter(|_| self.has_credential),
             mode: self.agent.mode(self.autonomy()),
             model: choices
                 .model

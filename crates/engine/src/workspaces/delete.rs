@@ -5,6 +5,7 @@ use oubliette_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::containers::Place;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -28,8 +29,9 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "workspace_delete";
-    const ABOUT: &'static str = "Delete a workspace and everything in it, for good. Refused for \
-                                 the default workspace and while a session is active in it.";
+    const ABOUT: &'static str = "Delete a workspace and everything in it, for good, with its \
+                                 container if it has one of its own. Refused for the default \
+                                 workspace and while a session is active in it.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -45,9 +47,8 @@ impl Operation for Delete {
             project_id,
             workspace_id,
         } = params;
-        if engine.store().get(project_id).await?.is_none() {
-            return Err(EngineError::project_not_found(project_id));
-        }
+        let project = engine.store().get(project_id).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
         if workspace_id.is_default() {
             return Err(EngineError::invalid(
                 "the default workspace cannot be deleted; `project_delete` deletes the project",
@@ -70,6 +71,10 @@ impl Operation for Delete {
                 id: workspace_id.to_string(),
                 hint: "`workspace_list` shows those there are",
             });
+        }
+        if project.settings.workspace_isolation {
+            let container = Place::of(&project, &workspace_id).container();
+            engine.discard_container(&container).await?;
         }
         engine
             .files()

@@ -1,7 +1,7 @@
 //! Arguments of a command from the schema of an operation's parameters, and back to JSON.
 //!
-//! Required parameters are positional, the others flags. A parameter that names something by its
-//! id drops the `_id`.
+//! Required parameters are positional, and what takes the rest of the line; the others are flags. A
+//! parameter that names something by its id drops the `_id`.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
@@ -85,11 +85,15 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
         false => help.trim_end_matches('.').to_owned(),
     });
     let value = flag.to_uppercase().replace('-', "_");
-    let argument = match entry.requires(name) {
-        true => argument.required(true).value_name(value),
+    let kind = kind(schema);
+    let required = entry.requires(name);
+    // What to do is what these commands are for, though it has two names in the schema.
+    let subject = name == "prompt" || (name == "session_id" && entry.name == "session_message");
+    let argument = match required || subject || matches!(kind, Kind::Words) {
+        true => argument.required(required).value_name(value),
         false => argument.long(flag).value_name(value),
     };
-    match kind(schema) {
+    match kind {
         Kind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
         Kind::Whole => argument
             .value_parser(value_parser!(i64))

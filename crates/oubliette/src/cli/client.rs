@@ -45,6 +45,11 @@ impl Access {
         }
     }
 
+    /// Whether somebody said which server, so that no other will do.
+    pub(super) fn names_a_server(&self) -> bool {
+        self.url.is_some()
+    }
+
     pub(super) fn url(&self) -> Result<String, Failure> {
         let url = match (&self.url, self.home.running()) {
             (Some(url), _) => url.trim_end_matches('/').to_owned(),
@@ -74,6 +79,23 @@ impl Access {
             "no server runs on {}; start one with `oubliette serve`, or name another with --url",
             self.home.path().display()
         ))
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug)]
+pub(super) enum NoResult {
+    /// The server did not answer; another try may.
+    Lost(Failure),
+    /// It said no.
+    Told(Failure),
+}
+
+impl From<NoResult> for Failure {
+    fn from(no: NoResult) -> Self {
+        match no {
+            NoResult::Lost(failure) | NoResult::Told(failure) => failure,
+        }
     }
 }
 
@@ -115,10 +137,10 @@ impl ClientHandler for Listener {
 }
 
 impl Client {
-    pub(super) async fn connect(access: &Access) -> Result<Self, Failure> {
-        let url = access.url()?;
-        let config =
-            StreamableHttpClientTransportConfig::with_uri(url.as_str()).auth_header(access.key()?);
+    pub(super) async fn connect(access: &Access) -> Result<Self, NoResult> {
+        let url = access.url().map_err(NoResult::Lost)?;
+        let key = access.key().map_err(NoResult::Told)?;
+        let config = StreamableHttpClientTransportConfig::with_uri(url.as_str()).auth_header(key);
         let transport = StreamableHttpClientTransport::from_config(config);
         let progress = Arc::new(Mutex::new(ProgressLine::default()));
         let lifecycle = ClientLifecycleMode::Auto {
@@ -134,7 +156,10 @@ impl Client {
             ClientInitializeError::TransportError { error, .. } => {
                 unreachable_server(&url, access, error.error.as_ref())
             }
-            other => Failure::of(format!("the server at {url} does not speak MCP"), &other),
+            other => NoResult::Told(Failure::of(
+                format!("the server at {url} does not speak MCP"),
+                &other,
+            )),
         })?;
         Ok(Self { service, progress })
     }
@@ -144,7 +169,7 @@ impl Client {
         &self,
         name: &str,
         arguments: Map<String, Value>,
-    ) -> Result<Map<String, Value>, Failure> {
+    ) -> Result<Map<String, Value>, NoResult> {
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let outcome = self.service.call_tool(request).await;
         self.progress
@@ -152,19 +177,19 @@ impl Client {
             .unwrap_or_else(PoisonError::into_inner)
             .clear();
         let result = outcome.map_err(|error| match error {
-            ServiceError::McpError(error) => Failure::new(error.message),
-            other => Failure::of("the call got no answer", &other),
+            ServiceError::McpError(error) => NoResult::Told(Failure::new(error.message)),
+            other => NoResult::Lost(Failure::of("the call got no answer", &other)),
         })?;
         if result.is_error == Some(true) {
             let texts = result.content.iter().filter_map(|block| block.as_text());
             let text: Vec<&str> = texts.map(|block| block.text.as_str()).collect();
-            return Err(Failure::new(text.join("\n")));
+            return Err(NoResult::Told(Failure::new(text.join("\n"))));
         }
         match result.structured_content {
             Some(Value::Object(result)) => Ok(result),
-            _ => Err(Failure::new(format!(
+            _ => Err(NoResult::Told(Failure::new(format!(
                 "the server's answer to {name} has no result in it"
-            ))),
+            )))),
         }
     }
 
@@ -178,17 +203,24 @@ fn unreachable_server(
     url: &str,
     access: &Access,
     error: &(dyn std::error::Error + Send + Sync + 'static),
-) -> Failure {
-    match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
-        Some(StreamableHttpError::AuthRequired(_)) => Failure::new(format!(
-            "the server at {url} does not accept this API key; check --token or OUBLIETTE_TOKEN"
-        )),
-        Some(StreamableHttpError::Client(error)) if error.is_connect() && access.url.is_none() => {
-            access.no_server()
-        }
-        Some(StreamableHttpError::Client(error)) if error.is_connect() => Failure::new(format!(
-            "nothing answers at {url}; is the server running there?"
-        )),
-        _ => Failure::of(format!("the server at {url} could not be used"), error),
-    }
+) -> NoResult {
+    NoResult::Lost(
+        match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
+            Some(StreamableHttpError::AuthRequired(_)) => {
+                return NoResult::Told(Failure::new(format!(
+                    "the server at {url} does not accept this API key; check --token or \
+                     OUBLIETTE_TOKEN"
+                )));
+            }
+            Some(StreamableHttpError::Client(error))
+                if error.is_connect() && access.url.is_none() =>
+            {
+                access.no_server()
+            }
+            Some(StreamableHttpError::Client(error)) if error.is_connect() => Failure::new(
+                format!("nothing answers at {url}; is the server running there?"),
+            ),
+            _ => Failure::of(format!("the server at {url} could not be used"), error),
+        },
+    )
 }

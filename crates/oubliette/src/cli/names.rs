@@ -40,7 +40,7 @@ async fn scope(text: &str, client: &Client) -> Result<String, Failure> {
     Ok(format!("project:{}{suffix}", project(name, client).await?))
 }
 
-async fn project(text: &str, client: &Client) -> Result<String, Failure> {
+pub(super) async fn project(text: &str, client: &Client) -> Result<String, Failure> {
     if text.parse::<ProjectId>().is_ok() {
         return Ok(text.to_owned());
     }

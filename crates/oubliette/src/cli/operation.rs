@@ -7,7 +7,7 @@ use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, names};
+use super::{arguments, dialogue, follow, names};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -29,6 +29,7 @@ fn noun_command(noun: &'static str) -> Command {
     let about = match noun {
         "project" => "Make, list, show, change and delete projects",
         "container" => "Start, stop and look at a project's container, and run commands in it",
+        "session" => "Give agents work, follow them, answer their questions and end them",
         "workspace" => "List and delete workspaces of a project",
         "token" => "Make, list and end API tokens",
         "image" => "Build container images anew",
@@ -45,7 +46,7 @@ fn noun_command(noun: &'static str) -> Command {
 
 fn verb_command(entry: &'static Entry) -> Command {
     let first = entry.about.split(". ").next().unwrap_or(entry.about);
-    Command::new(entry.verb())
+    let command = Command::new(entry.verb())
         .about(first.trim_end_matches('.'))
         .long_about(entry.about)
         .args(arguments::of(entry))
@@ -54,7 +55,11 @@ fn verb_command(entry: &'static Entry) -> Command {
                 .long("json")
                 .action(ArgAction::SetTrue)
                 .help("Print the result as JSON, for programs"),
-        )
+        );
+    match entry.name {
+        "container_exec" => dialogue::flags(command),
+        _ => command,
+    }
 }
 
 pub(super) fn run(
@@ -71,13 +76,20 @@ pub(super) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::of("cannot start", &error))?;
+    if entry.name == "container_exec" && matches.get_flag(dialogue::INTERACTIVE) {
+        let ended = runtime.block_on(dialogue::run(matches, access, entry, given));
+        // What still blocks there, a write for one, must not keep the terminal.
+        runtime.shutdown_background();
+        return ended;
+    }
     let result = runtime.block_on(async {
         let client = Client::connect(access).await?;
         let given = names::resolve(entry, given, &client).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
         result
-    })?;
+    });
+    let result = result?;
     match entry.name {
         "container_exec" if !matches.get_flag("json") => replay(&result),
         _ => {
@@ -85,6 +97,24 @@ pub(super) fn run(
             Ok(())
         }
     }
+}
+
+/// Follows a session and talks to it.
+pub(super) fn attach(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
+    let session = matches.get_one::<String>("SESSION").cloned();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::of("cannot start", &error))?;
+    let ended = runtime.block_on(async {
+        let client = Client::connect(access).await?;
+        let ended = follow::attach(&client, &session.unwrap_or_default()).await;
+        client.close().await;
+        ended
+    });
+    // A read of the terminal that nobody answers must not keep the command.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Calls once, or, for a list of which no page was asked for, until its end.

@@ -214,6 +214,7 @@ mod tests {
                 cpus: Some(1.5),
                 processes: Some(100),
             },
+            users_of: None,
             init: Init {
                 binary: "/opt/client".into(),
                 inside: "/bin/oubliette-client".into(),

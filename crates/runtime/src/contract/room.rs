@@ -59,6 +59,7 @@ impl<'a> Room<'a> {
                 cpus: Some(1.0),
                 processes: Some(256),
             },
+            users_of: None,
             init: Init {
                 binary: ground.client.clone(),
                 inside: "/usr/local/bin/oubliette-client".into(),

@@ -211,6 +211,7 @@ mod tests {
                 cpus: Some(16.0),
                 processes: Some(100),
             },
+            users_of: None,
             init: Init {
                 binary: "/opt/client".into(),
                 inside: "/bin/oubliette-client".into(),

@@ -1,10 +1,13 @@
 //! bubblewrap as the maker of namespaces, with the same PID 1 as its payload. The host's
 //! directories are read-only, and there is no Landlock, which would forbid bubblewrap's mounts.
+//!
+//! What PID 1 executes first is a shell that waits for a word from the launcher: a launcher that
+//! dies before the sandbox is in the record says none, and the sandbox ends.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,6 +23,9 @@ use crate::record::{Process, Record};
 use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
 use crate::spec::{Bind, Network, Spec};
 
+/// Executes its arguments when it is told to.
+const STAGE: &str = "read -r go && exec \"$@\" </dev/null";
+
 /// How long bubblewrap may take until it executes PID 1; the caller's deadline is longer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -32,37 +38,42 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
     record.write(&spec.state_dir).at("write the record")?;
     plan.create(&spec.limits);
     plan.join_all();
+    super::inject("after cgroups")?;
     privileges::limit_files().at("limit resources")?;
 
     let (arguments, directories) = Arguments::of(spec, program)?;
-    let (mut info, info_to) = pipe().at("make a channel")?;
+    let info = info().at("make a channel")?;
     let filters = filters(spec.nested)?;
     let mut command = Command::new(program);
     command
         .args(arguments.0)
         .arg("--info-fd")
-        .arg(number(&info_to));
+        .arg(number(&info));
     for filter in &filters {
         command.arg("--add-seccomp-fd").arg(number(filter));
     }
     command
-        .arg("--")
+        .args(["--", "/bin/sh", "-c", STAGE, "stage"])
         .arg(&spec.init.inside)
         .args(&spec.init.args);
     let output = io::stderr();
     let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3);
     let mut child = command
         .env_clear()
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(output().at("redirect the output of PID 1")?)
         .stderr(output().at("redirect the output of PID 1")?)
         .spawn()
         .at("start bubblewrap")?;
-    drop(info_to);
+    super::inject("after clone")?;
 
-    let pid = read_pid(&mut info).ok_or_else(|| died("set up the sandbox with bubblewrap"))?;
+    let pid = await_pid(&info, &mut child)?;
     record.process = Some(Process::of(pid).at("read /proc")?);
     record.write(&spec.state_dir).at("write the record")?;
+    super::inject("before exec")?;
+    if let Some(mut stage) = child.stdin.take() {
+        stage.write_all(b"go\n").at("tell PID 1 to go on")?;
+    }
     await_execution(spec, pid, &mut child)?;
 
     let mut limits = plan.applied.clone();
@@ -263,11 +274,11 @@ fn knows(program: &Path, option: &str) -> bool {
     help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(option))
 }
 
-/// A pipe whose writing end goes to bubblewrap.
-fn pipe() -> io::Result<(File, OwnedFd)> {
-    let (read, write) = rustix::pipe::pipe()?;
-    rustix::io::fcntl_setfd(&read, rustix::io::FdFlags::CLOEXEC)?;
-    Ok((read.into(), write))
+/// Where bubblewrap writes who PID 1 is. Not a pipe: bubblewrap would die of writing to one that
+/// nobody reads, and what it has cloned by then would wait for it for ever.
+fn info() -> io::Result<File> {
+    let fd = rustix::fs::memfd_create("info", rustix::fs::MemfdFlags::empty())?;
+    Ok(File::from(fd))
 }
 
 fn number(fd: &impl AsRawFd) -> String {
@@ -295,31 +306,41 @@ fn filters(nested: bool) -> Attempt<Vec<File>> {
         .collect()
 }
 
-fn read_pid(info: &mut File) -> Option<i32> {
-    let mut json = String::new();
-    info.take(4096).read_to_string(&mut json).ok()?;
-    let value: serde_json::Value = serde_json::from_str(&json).ok()?;
-    i32::try_from(value.get("child-pid")?.as_i64()?).ok()
+/// Waits until bubblewrap has cloned PID 1.
+fn await_pid(info: &File, bwrap: &mut Child) -> Attempt<i32> {
+    attend("set up the sandbox with bubblewrap", bwrap, || {
+        let mut json = [0; 4096];
+        let len = info.read_at(&mut json, 0).ok()?;
+        let value: serde_json::Value = serde_json::from_slice(&json[..len]).ok()?;
+        i32::try_from(value.get("child-pid")?.as_i64()?).ok()
+    })
 }
 
 /// Waits until the process executes the program of PID 1.
 fn await_execution(spec: &Spec, pid: i32, bwrap: &mut Child) -> Attempt<()> {
-    let at = "execute PID 1";
     let wanted = fs::metadata(&spec.init.binary).at("bind the program of PID 1")?;
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+    attend("execute PID 1", bwrap, || {
+        let found = fs::metadata(&exe).ok()?;
+        ((found.dev(), found.ino()) == (wanted.dev(), wanted.ino())).then_some(())
+    })
+}
+
+/// Looks again and again until bubblewrap has done something, is dead, or takes too long.
+fn attend<T>(step: &str, bwrap: &mut Child, look: impl Fn() -> Option<T>) -> Attempt<T> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let is_wanted =
-            |found: fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
-        if fs::metadata(&exe).is_ok_and(is_wanted) {
-            return Ok(());
+        // Asked first, so that what it did before its end is seen.
+        let is_over = bwrap.try_wait().at(step)?.is_some();
+        if let Some(seen) = look() {
+            return Ok(seen);
         }
-        if bwrap.try_wait().at(at)?.is_some() {
-            return Err(died(at));
+        if is_over {
+            return Err(died(step));
         }
         if Instant::now() > until {
             return Err(Failure {
-                step: at.to_owned(),
+                step: step.to_owned(),
                 errno: libc::ETIMEDOUT,
             });
         }

@@ -1,11 +1,13 @@
 //! A launch that fails, dies or hangs at any of its steps leaves nothing, and says where it was.
 
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
-use oubliette_sandbox::{Error, Spec, launch, remove, running};
+use oubliette_sandbox::{Error, Spec, launch, remove, running, settle};
 
-use crate::support::{Host, in_modes, init_binary};
+use crate::support::{Host, Mode, in_modes, init_binary, wait_until};
 
 const STEPS: &[&str] = &[
     "after cgroups",
@@ -16,6 +18,13 @@ const STEPS: &[&str] = &[
     "after pivot",
     "before exec",
 ];
+
+/// The steps that are there in a mode: bubblewrap does some by itself.
+fn steps(host: &Host) -> Vec<&'static str> {
+    let own = ["after cgroups", "after clone", "before exec"];
+    let is_there = |step: &&&str| host.mode != Mode::Bwrap || own.contains(step);
+    STEPS.iter().filter(is_there).copied().collect()
+}
 
 /// A launcher that is told by its name to fail, die or hang at a step.
 fn launcher(host: &Host, order: &str, step: &str) -> PathBuf {
@@ -33,31 +42,72 @@ fn spec(host: &Host) -> Spec {
 
 fn every_failing_step_is_named_and_leaves_nothing(host: &Host) {
     let spec = spec(host);
-    for step in STEPS {
+    for step in steps(host) {
         match launch(&spec, &launcher(host, "fail", step)) {
             Err(Error::Step { step: named, .. }) => assert_eq!(named, format!("injected {step}")),
             other => panic!("{step}: {other:?}"),
         }
         assert!(running(&spec.state_dir).is_none());
+        if host.mode == Mode::Bwrap {
+            // What bubblewrap began ends by itself, when it has come to its first step.
+            wait_until("its end", || host.processes().is_empty().then_some(()));
+        }
         host.assert_nothing_left();
     }
     host.launch(spec).remove();
     host.assert_nothing_left();
 }
-in_modes!(every_failing_step_is_named_and_leaves_nothing: root, user);
+in_modes!(every_failing_step_is_named_and_leaves_nothing: root, user, bwrap);
 
 fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
     let spec = spec(host);
-    for step in STEPS {
+    for step in steps(host) {
         let launched = launch(&spec, &launcher(host, "die", step));
         assert!(launched.is_err(), "{step}: {launched:?}");
         assert!(running(&spec.state_dir).is_none());
+        if host.mode == Mode::Bwrap {
+            // What bubblewrap began ends by itself, when it has come to its first step.
+            wait_until("its end", || host.processes().is_empty().then_some(()));
+        }
         host.assert_nothing_left();
     }
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(a_launcher_that_dies_at_any_step_leaves_nothing: root, user);
+in_modes!(a_launcher_that_dies_at_any_step_leaves_nothing: root, user, bwrap);
+
+fn a_launch_dies_with_whoever_asked_for_it(host: &Host) {
+    let spec = spec(host);
+    let spec_file = host.path("spec.json");
+    fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
+    for step in steps(host) {
+        let mut asking = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "lifecycle::launched_by_another_process"])
+            .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
+            .env("OUBLIETTE_TEST_INIT", launcher(host, "hang", step))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let log = spec.state_dir.join("init.log");
+        let hanging = format!("hanging {step}\n");
+        wait_until("the step", || {
+            fs::read_to_string(&log)
+                .is_ok_and(|log| log.contains(&hanging))
+                .then_some(())
+        });
+        asking.kill().unwrap();
+        asking.wait().unwrap();
+        wait_until("the end of what it began", || {
+            (host.processes().is_empty() && running(&spec.state_dir).is_none()).then_some(())
+        });
+        settle(&spec.state_dir).unwrap();
+        host.assert_nothing_left();
+    }
+    host.launch(spec).remove();
+    host.assert_nothing_left();
+}
+in_modes!(a_launch_dies_with_whoever_asked_for_it: root, user, bwrap);
 
 fn what_is_not_there_is_named(host: &Host) {
     let mut broken = spec(host);
@@ -88,7 +138,7 @@ fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
     let launched = launch(&spec, &init_binary());
     // It may be seen alive for a moment.
     if let Ok(running) = launched {
-        crate::support::wait_until("its end", || (!running.is_alive()).then_some(()));
+        wait_until("its end", || (!running.is_alive()).then_some(()));
     }
     assert!(running(&spec.state_dir).is_none());
     remove(&spec.state_dir, &spec.layers_dir).unwrap();

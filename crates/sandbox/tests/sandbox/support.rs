@@ -158,6 +158,7 @@ impl Host {
             hostname: "box".to_owned(),
             network: Network::None,
             limits: Limits::default(),
+            users_of: None,
             nested: false,
             init: Init {
                 binary: init_binary(),
@@ -191,18 +192,27 @@ impl Host {
         let place = self.dir.path().to_str().unwrap();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(place), "mounts were left: {mounts}");
+        let processes = self.processes();
+        assert!(processes.is_empty(), "processes were left: {processes:?}");
+        let groups = cgroups_of(place);
+        assert!(groups.is_empty(), "{groups:?} were left");
+    }
+
+    /// What runs of this test's sandboxes.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let place = self.dir.path();
+        let mut found = Vec::new();
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let cwd = fs::read_link(process.path().join("cwd")).unwrap_or_default();
             let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
-            let is_ours = cwd.starts_with(place) || command.contains("/mcp/c");
+            let launches = command.contains("sandbox-launch");
+            let is_ours = cwd.starts_with(place) || command.contains("/mcp/c") || launches;
             let pid = process.file_name();
-            assert!(
-                !is_ours || self.is_of_another(&pid),
-                "process {pid:?} was left: {command:?}"
-            );
+            if is_ours && !self.is_of_another(&pid) {
+                found.push(format!("{pid:?} {command:?}"));
+            }
         }
-        let groups = cgroups_of(place);
-        assert!(groups.is_empty(), "{groups:?} were left");
+        found
     }
 
     /// Tests run side by side: whether a process belongs to another one's sandbox.

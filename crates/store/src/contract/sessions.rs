@@ -142,7 +142,7 @@ pub(super) async fn without_a_new_session_the_newest_one_gets_the_message(store:
     };
     match store.spawn_session(&join, Some(entry("x"))).await.must() {
         Spawned::Joined { session, resumed } => {
-            assert_eq!((session.id, resumed), (newer.id, false))
+            assert_eq!((session.id, resumed), (newer.id, false));
         }
         other => panic!("{other:?}"),
     }

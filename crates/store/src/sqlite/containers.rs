@@ -2,20 +2,28 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, ProjectId};
-use rusqlite::{OptionalExtension, Row, params};
+use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
 use super::convert::{Columns, time};
 use super::projects::is_ready;
 use crate::{Container, Containers, Exec, Result};
 
+const CONTAINERS: &str =
+    "select id, project_id, workspace_id, key_hash, created_at from containers";
+
 fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
     Ok(Container {
         id: row.get(0)?,
         project_id: row.parsed(1)?,
-        key: KeyHash::from_bytes(row.get(2)?),
-        created_at: row.time(3)?,
+        workspace_id: match row.get_ref(2)? {
+            ValueRef::Null => None,
+            _ => Some(row.parsed(2)?),
+        },
+        key: KeyHash::from_bytes(row.get(3)?),
+        created_at: row.time(4)?,
     })
 }
 
@@ -29,6 +37,20 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     })
 }
 
+fn find(
+    connection: &Connection,
+    project: ProjectId,
+    exec_id: &str,
+) -> rusqlite::Result<Option<Exec>> {
+    connection
+        .prepare_cached(
+            "select project_id, exec_id, boot_id, started_at, result from execs
+             where project_id = ?1 and exec_id = ?2",
+        )?
+        .query_row(params![project.to_string(), exec_id], exec)
+        .optional()
+}
+
 #[async_trait]
 impl Containers for Sqlite {
     async fn put_container(&self, container: &Container) -> Result<bool> {
@@ -37,12 +59,23 @@ impl Containers for Sqlite {
             if !is_ready(connection, container.project_id)? {
                 return Ok(false);
             }
+            let workspace = container.workspace_id.as_ref().map(WorkspaceId::as_str);
+            let project = container.project_id.to_string();
+            if let Some(workspace) = workspace
+                && !connection
+                    .prepare_cached("select 1 from workspaces where project_id = ?1 and id = ?2")?
+                    .exists(params![project, workspace])?
+            {
+                return Ok(false);
+            }
             connection.execute(
-                "insert or replace into containers (id, project_id, key_hash, created_at)
-                 values (?1, ?2, ?3, ?4)",
+                "insert or replace into containers
+                     (id, project_id, workspace_id, key_hash, created_at)
+                 values (?1, ?2, ?3, ?4, ?5)",
                 params![
                     container.id,
-                    container.project_id.to_string(),
+                    project,
+                    workspace,
                     container.key.as_bytes(),
                     time(container.created_at),
                 ],
@@ -55,9 +88,7 @@ impl Containers for Sqlite {
     async fn container(&self, id: &str) -> Result<Option<Container>> {
         self.look(|connection| {
             Ok(connection
-                .prepare_cached(
-                    "select id, project_id, key_hash, created_at from containers where id = ?1",
-                )?
+                .prepare_cached(&format!("{CONTAINERS} where id = ?1"))?
                 .query_row([id], container)
                 .optional()?)
         })
@@ -65,12 +96,20 @@ impl Containers for Sqlite {
 
     async fn containers(&self) -> Result<Vec<Container>> {
         self.scan(|connection| {
-            let mut statement = connection
-                .prepare("select id, project_id, key_hash, created_at from containers")?;
+            let mut statement = connection.prepare_cached(CONTAINERS)?;
             let rows = statement.query_map([], container)?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         })
         .await
+    }
+
+    async fn containers_of(&self, project: ProjectId) -> Result<Vec<Container>> {
+        self.look(|connection| {
+            let query = format!("{CONTAINERS} where project_id = ?1 order by workspace_id");
+            let mut statement = connection.prepare_cached(&query)?;
+            let rows = statement.query_map([project.to_string()], container)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {
@@ -85,14 +124,7 @@ impl Containers for Sqlite {
     async fn begin_exec(&self, new: &Exec) -> Result<Option<Exec>> {
         let new = new.clone();
         self.write(move |connection| {
-            let known = connection
-                .query_row(
-                    "select project_id, exec_id, boot_id, started_at, result from execs
-                     where project_id = ?1 and exec_id = ?2",
-                    params![new.project_id.to_string(), new.exec_id],
-                    exec,
-                )
-                .optional()?;
+            let known = find(connection, new.project_id, &new.exec_id)?;
             if known.is_none() {
                 connection.execute(
                     "insert into execs (project_id, exec_id, boot_id, started_at)
@@ -108,6 +140,10 @@ impl Containers for Sqlite {
             Ok(known)
         })
         .await
+    }
+
+    async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>> {
+        self.look(|connection| Ok(find(connection, project, exec_id)?))
     }
 
     async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {

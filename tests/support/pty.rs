@@ -1,0 +1,169 @@
+//! A real terminal with the command line in it, and a test in the place of the person.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::binary;
+
+/// Nothing that works takes this long, also on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the terminal shows, as it comes.
+#[derive(Debug, Default)]
+struct Shown {
+    bytes: Mutex<Vec<u8>>,
+    more: Condvar,
+}
+
+/// A terminal in which `oubliette` runs.
+#[derive(Debug)]
+pub struct Pty {
+    master: File,
+    /// Held, so that the terminal outlives the program and can be looked at.
+    _slave: OwnedFd,
+    child: Child,
+    shown: Arc<Shown>,
+    /// How far `wait_for` has come.
+    at: usize,
+}
+
+impl Pty {
+    /// Runs the command line on a data directory in a new terminal.
+    pub fn run(home: &Path, (rows, columns): (u16, u16), arguments: &[&str]) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC);
+        let master = master.unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        tcsetwinsize(&master, winsize(rows, columns)).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap();
+        let path = path.into_string().unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let slave = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        // The client has the step that makes a terminal the controlling one.
+        let child = Command::new(binary())
+            .arg0("oubliette-client")
+            .arg("stage")
+            .arg(path)
+            .arg(binary())
+            .args(arguments)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", home)
+            .env("TERM", "dumb")
+            .env("OUBLIETTE_HOME", home)
+            .spawn()
+            .unwrap();
+        let master = File::from(master);
+        let shown = Arc::new(Shown::default());
+        let (mut reader, sees) = (master.try_clone().unwrap(), shown.clone());
+        std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while let Ok(read @ 1..) = reader.read(&mut chunk) {
+                sees.bytes.lock().unwrap().extend(&chunk[..read]);
+                sees.more.notify_all();
+            }
+        });
+        Self {
+            master,
+            _slave: slave,
+            child,
+            shown,
+            at: 0,
+        }
+    }
+
+    /// Presses keys.
+    pub fn press(&mut self, keys: &str) {
+        self.master.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits until the terminal shows a text after what was waited for before.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn wait_for(&mut self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut bytes = self.shown.bytes.lock().unwrap();
+        loop {
+            let new = &bytes[self.at..];
+            let found = new
+                .windows(text.len())
+                .position(|window| window == text.as_bytes());
+            if let Some(found) = found {
+                self.at += found + text.len();
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let all = String::from_utf8_lossy(&bytes).into_owned();
+                drop(bytes);
+                panic!("waited in vain for {text:?}; the terminal shows {all:?}");
+            }
+            bytes = self.shown.more.wait_timeout(bytes, left).unwrap().0;
+        }
+    }
+
+    /// Everything it has shown.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.shown.bytes.lock().unwrap()).into_owned()
+    }
+
+    /// Makes the window another size.
+    pub fn resize(&self, rows: u16, columns: u16) {
+        tcsetwinsize(&self.master, winsize(rows, columns)).unwrap();
+    }
+
+    /// Whether lines are edited and keys echoed by the terminal itself, as a shell leaves it.
+    pub fn is_cooked(&self) -> bool {
+        let modes = tcgetattr(&self.master).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the end of the command line; its exit code.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "it does not end; the terminal shows {:?}",
+                self.shown()
+            );
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn winsize(rows: u16, columns: u16) -> Winsize {
+    Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}

@@ -123,6 +123,7 @@ async fn prepare(store: &Sqlite) -> Vec<SessionId> {
             session,
             message: None,
             join: false,
+            call: None,
             limits,
         };
         let spawned = store.spawn_session(&new, None).await.unwrap();

@@ -4,6 +4,7 @@
 
 mod audit;
 mod bad_input;
+mod children;
 mod clone;
 mod command_line;
 mod containers;
@@ -21,6 +22,7 @@ mod permission;
 mod projects;
 mod push;
 mod races;
+mod relay;
 mod session_commands;
 mod session_crashes;
 mod session_faults;

@@ -1,10 +1,11 @@
 //! What runs inside a container, on behalf of the server.
 //!
-//! `init` is the supervisor, PID 1: it starts processes when the server asks, keeps their output
+//! `mcp` is the MCP server of an agent: what an agent can ask of Oubliette, it asks there. `init` is the supervisor, PID 1: it starts processes when the server asks, keeps their output
 //! until the server has it, and outlives any server. Everything around it is hostile; it keeps
 //! nothing but the processes and their bytes.
 
 mod init;
+mod mcp;
 mod stage;
 
 use std::ffi::OsString;
@@ -13,13 +14,17 @@ use std::process::ExitCode;
 /// Runs one of the client's roles, by its first argument.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().skip(1);
-    match arguments.next().as_deref().and_then(|role| role.to_str()) {
+    let Some(role) = arguments.next() else {
+        return mcp::run();
+    };
+    match role.to_str() {
+        Some(mcp::ROLE) => mcp::run(),
         Some("init") => init::run(),
         Some(stage::ROLE) => stage::run(arguments),
         _ => {
             eprintln!(
-                "usage: oubliette-client init\n\nRuns inside Oubliette's containers; there is \
-                 nothing to start by hand."
+                "usage: oubliette-client [mcp|init]\n\nRuns inside Oubliette's containers: as the \
+                 MCP server of an agent, or as the first process."
             );
             ExitCode::from(2)
         }

@@ -137,6 +137,9 @@ impl Engine {
             if let Err(error) = self.store().trim_execs(day_ago).await {
                 tracing::warn!(%error, "could not trim named commands");
             }
+            if let Err(error) = self.store().trim_calls(day_ago).await {
+                tracing::warn!(%error, "could not trim the calls of agents");
+            }
             let sessions = &self.settings().sessions;
             let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
             let most = i64::from(sessions.keep_events);

@@ -6,8 +6,8 @@
 mod dispatch;
 mod entry;
 mod lookup;
-mod parameters;
-mod schema;
+pub(crate) mod parameters;
+pub(crate) mod schema;
 pub mod tools;
 
 use std::future::Future;
@@ -18,6 +18,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use dispatch::{Called, unpanicked};
 pub use entry::Entry;
 pub use lookup::{find, find_action};
 

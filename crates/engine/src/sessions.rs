@@ -4,7 +4,9 @@
 //! and commits every step. So whatever dies in between, the next start finds all of it.
 
 pub(crate) mod ask;
+mod attach;
 mod budget;
+mod children;
 pub(crate) mod cleanup;
 mod connection;
 mod decision;
@@ -40,6 +42,8 @@ use tokio::task::AbortHandle;
 
 use crate::containers::lock;
 use crate::{Engine, EngineError, Result};
+pub use attach::Speaker;
+pub use children::Verb;
 pub(crate) use watch::Watch;
 
 /// Every live session's owner, and those who wait for news.

@@ -3,8 +3,11 @@
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
 
+mod client;
 mod hall;
 mod introduction;
+mod methods;
+mod request;
 
 use std::collections::HashMap;
 use std::io;
@@ -12,17 +15,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oubliette_engine::{Doors, Engine, Incoming};
 use oubliette_runtime::ContainerId;
+use oubliette_store::{AuditEntry, Outcome};
+use oubliette_wire::{RpcError, codes};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Failures;
+use client::Room;
 use hall::Hall;
 use introduction::Introduced;
 
@@ -48,6 +54,37 @@ impl Relay {
             closing,
         })
     }
+
+    /// Counts a wrong key, and says so to whoever showed it. Past a handful they are no longer
+    /// written down, each by each.
+    async fn unauthenticated(&self, container: &ContainerId, what: &str) -> RpcError {
+        let counted = self.failures.count(container.clone(), Instant::now());
+        if let Err(wait) = counted {
+            let seconds = wait.as_secs().max(1);
+            let why = format!(
+                "{what}; too many wrong keys from this container; wait {seconds} s and use a valid \
+                 one"
+            );
+            return RpcError::new(codes::UNAUTHENTICATED, why);
+        }
+        tracing::warn!(%container, "somebody showed a wrong key");
+        let known = self.engine.store().container(container.as_str()).await;
+        let entry = AuditEntry {
+            at: self.engine.now(),
+            token_id: None,
+            operation: "authenticate".to_owned(),
+            project_id: known.ok().flatten().map(|known| known.project_id),
+            outcome: Outcome::Unauthenticated,
+            address: Some(address(container)),
+        };
+        self.engine.audit_log().note(entry).await;
+        RpcError::new(codes::UNAUTHENTICATED, what)
+    }
+}
+
+/// Where a call from a container comes from, for the audit log.
+fn address(container: &ContainerId) -> String {
+    format!("container:{container}")
 }
 
 /// The engine opens doors through this.
@@ -134,7 +171,7 @@ async fn admit(
     closed: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let hall = Arc::new(Hall::default());
+    let (hall, room) = (Arc::new(Hall::default()), Arc::new(Room::default()));
     loop {
         let place = tokio::select! {
             place = places.clone().acquire_owned() => place,
@@ -149,11 +186,11 @@ async fn admit(
             continue;
         };
         let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
-        let hall = hall.clone();
+        let (hall, room) = (hall.clone(), room.clone());
         tokio::spawn(async move {
             let _place = place;
             tokio::select! {
-                () = receive(&relay, &container, &hall, stream) => {}
+                () = receive(&relay, &container, &hall, &room, stream) => {}
                 () = closed.cancelled() => {}
             }
         });
@@ -161,7 +198,13 @@ async fn admit(
 }
 
 /// Hears who is there and leads it on.
-async fn receive(relay: &Relay, container: &ContainerId, hall: &Hall, mut stream: UnixStream) {
+async fn receive(
+    relay: &Arc<Relay>,
+    container: &ContainerId,
+    hall: &Hall,
+    room: &Arc<Room>,
+    mut stream: UnixStream,
+) {
     let stranger = hall.enter();
     let heard = tokio::select! {
         heard = introduction::hear(relay, container, hall, &mut stream) => heard,
@@ -171,16 +214,19 @@ async fn receive(relay: &Relay, container: &ContainerId, hall: &Hall, mut stream
     let Some((introduced, rest)) = heard else {
         return;
     };
-    let stream = Box::new(stream);
     match introduced {
+        Introduced::Client(mut first) => {
+            first.extend(rest);
+            client::serve(relay, container, room, stream, first).await;
+        }
         Introduced::Supervisor(hello) => {
             let engine = &relay.engine;
-            engine.supervise(container, hello, stream, rest).await;
+            engine.supervise(container, hello, Box::new(stream), rest).await;
         }
         Introduced::Stream(opened) => {
             let incoming = Incoming {
                 from: opened.from,
-                stream,
+                stream: Box::new(stream),
                 rest,
             };
             let engine = &relay.engine;

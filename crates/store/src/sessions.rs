@@ -7,6 +7,7 @@ use oubliette_model::{
     WaitingKind, WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::{AuditEntry, Page, Result, Visible};
 
@@ -101,6 +102,8 @@ pub struct NewSession {
     /// Instead, the message goes to the newest session of the workspace that has this agent and
     /// no parent, if there is one.
     pub join: bool,
+    /// The call of the parent that makes it: what was made by it before is found instead.
+    pub call: Option<Uuid>,
     /// Hold for children.
     pub limits: TreeLimits,
 }
@@ -193,6 +196,7 @@ pub struct Stepped {
 /// What a tree has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TreeUse {
+    /// All it ever had, removed ones included.
     pub sessions: u32,
     pub cost_usd: f64,
     /// What a decision raised the limit of cost to.

@@ -12,6 +12,16 @@ use super::{Entry, Operation, Reach, lookup};
 use crate::sessions::events::{Events, Followed, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
+/// A call that is over.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) operation: &'static str,
+    pub(crate) mode: Mode,
+    /// For the audit log, whatever its outcome says.
+    pub(crate) entry: AuditEntry,
+    pub(crate) started: Instant,
+}
+
 impl Engine {
     /// Calls an operation by its own name, or a noun's tool with an `action`.
     pub async fn call(
@@ -29,23 +39,42 @@ impl Engine {
             }
             Err(error) => ("unknown", Reach::everywhere(), Err(error)),
         };
-        let outcome = outcome(&result);
+        let found = lookup::find(operation);
+        let called = Called {
+            operation,
+            mode: found.map_or(Mode::Read, |entry| entry.access.mode()),
+            entry: self.entry(actor, operation, reach.project, Outcome::Ok),
+            started,
+        };
+        self.account(called, &result, &call).await;
+        result
+    }
+
+    /// Sees that a call is counted, and in the audit log.
+    pub(crate) async fn account(&self, called: Called, result: &Result<Value>, call: &Call) {
+        let Called {
+            operation,
+            mode,
+            entry,
+            started,
+        } = called;
+        let outcome = outcome(result);
         self.metrics().called(operation, outcome, started.elapsed());
-        tracing::debug!(operation, outcome = outcome.as_str(), token = %actor.token_id, "called");
-        if let Err(EngineError::Fault(source)) = &result {
-            tracing::error!(operation, token = %actor.token_id, error = %chain(&**source), "fault");
+        let token = entry.token_id.map(|id| id.to_string()).unwrap_or_default();
+        tracing::debug!(operation, outcome = outcome.as_str(), %token, "called");
+        if let Err(EngineError::Fault(source)) = result {
+            tracing::error!(operation, %token, error = %chain(&**source), "fault");
         }
-        let entry = self.entry(actor, operation, reach.project, outcome);
-        match lookup::find(operation).map(|entry| entry.access.mode()) {
+        let entry = AuditEntry { outcome, ..entry };
+        match mode {
             // A success whose operation did not commit its own entry, and every failure.
-            Some(Mode::Write) if outcome != Outcome::Ok || call.audit().is_some() => {
+            Mode::Write if outcome != Outcome::Ok || call.audit().is_some() => {
                 self.audit_log().write(entry).await;
             }
-            Some(Mode::Write) => {}
-            _ if outcome == Outcome::Refused => self.audit_log().write(entry).await,
-            _ => self.audit_log().note(entry).await,
+            Mode::Write => {}
+            Mode::Read if outcome == Outcome::Refused => self.audit_log().write(entry).await,
+            Mode::Read => self.audit_log().note(entry).await,
         }
-        result
     }
 
     /// Reads a session's log for somebody with an open stream, waiting for more if there is none:
@@ -98,11 +127,7 @@ impl Engine {
             return (reach, Err(error));
         }
         call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
-        // A panic in one call is that call's fault, not the server's end.
-        let result = AssertUnwindSafe((prepared.run)(self, actor, call.clone()))
-            .catch_unwind()
-            .await
-            .unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))));
+        let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
     }
 
@@ -142,6 +167,12 @@ impl Engine {
             address: actor.address.clone(),
         }
     }
+}
+
+/// A panic in one call is that call's fault, not the server's end.
+pub(crate) async fn unpanicked<T>(running: impl Future<Output = Result<T>>) -> Result<T> {
+    let outcome = AssertUnwindSafe(running).catch_unwind().await;
+    outcome.unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))))
 }
 
 /// Decides before anything is looked up, so that a foreign project and a missing one take the same

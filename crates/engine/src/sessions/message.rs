@@ -50,12 +50,8 @@ impl Operation for Message {
         };
         let project = engine.store().get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
-        let origin = Origin {
-            owner: Some(actor.token_id),
-            parent: None,
-        };
         engine
-            .deliver(actor, &project, &params.ask, origin, &call)
+            .deliver(&project, &params.ask, Origin::of(actor), &call)
             .await
     }
 }

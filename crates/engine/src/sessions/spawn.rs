@@ -37,12 +37,8 @@ impl Operation for Spawn {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let origin = Origin {
-            owner: Some(actor.token_id),
-            parent: None,
-        };
         engine
-            .deliver(actor, &project, &params.ask, origin, &call)
+            .deliver(&project, &params.ask, Origin::of(actor), &call)
             .await
     }
 }

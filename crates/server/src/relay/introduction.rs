@@ -1,11 +1,9 @@
 //! The first thing that somebody at a door says that makes sense. Until then everything gets an
 //! answer and nothing else: what is not JSON, what is too long, what nobody knows, wrong keys.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_store::{AuditEntry, Outcome};
 use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +22,8 @@ const LONG: usize = 64 << 10;
 pub(super) enum Introduced {
     Supervisor(Supervise),
     Stream(Opened),
+    /// Anybody else: an agent's client, with the first thing it asked.
+    Client(Vec<u8>),
 }
 
 /// Hears who is there, and what came after it; none if nobody says so in time.
@@ -92,7 +92,10 @@ async fn introduce(
             let hello = message.params::<Supervise>()?;
             match relay.engine.knows(container, &hello).await {
                 Ok(true) => Ok(Introduced::Supervisor(hello)),
-                Ok(false) => Err(refuse(relay, container).await),
+                Ok(false) => {
+                    let what = "invalid or expired API key";
+                    Err(relay.unauthenticated(container, what).await)
+                }
                 Err(error) => {
                     tracing::error!(%container, %error, "a key could not be checked");
                     Err(RpcError::new(
@@ -103,33 +106,6 @@ async fn introduce(
             }
         }
         methods::STREAM => Ok(Introduced::Stream(message.params()?)),
-        other => Err(RpcError::new(
-            codes::METHOD,
-            format!("there is no method {}", quoted(other)),
-        )),
+        _ => Ok(Introduced::Client(message.line())),
     }
-}
-
-/// Counts a wrong key. Past a handful they are no longer written down, each by each.
-async fn refuse(relay: &Relay, container: &ContainerId) -> RpcError {
-    let counted = relay.failures.count(container.clone(), Instant::now());
-    if let Err(wait) = counted {
-        let why = format!(
-            "too many wrong keys from this container; wait {} s and use a valid one",
-            wait.as_secs().max(1)
-        );
-        return RpcError::new(codes::UNAUTHENTICATED, why);
-    }
-    tracing::warn!(%container, "a supervisor showed a wrong key");
-    let known = relay.engine.store().container(container.as_str()).await;
-    let entry = AuditEntry {
-        at: relay.engine.now(),
-        token_id: None,
-        operation: "authenticate".to_owned(),
-        project_id: known.ok().flatten().map(|known| known.project_id),
-        outcome: Outcome::Unauthenticated,
-        address: Some(format!("container {container}")),
-    };
-    relay.engine.audit_log().note(entry).await;
-    RpcError::new(codes::UNAUTHENTICATED, "invalid or expired API key")
 }

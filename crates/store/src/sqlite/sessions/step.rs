@@ -5,6 +5,7 @@ use oubliette_model::{Event, SessionId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{number, text, word};
+use crate::sqlite::calls::begin_turn;
 use crate::sqlite::convert::{Columns, time};
 use crate::{Decision, Result, Step, Stepped};
 
@@ -58,6 +59,8 @@ pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Resul
     change_input(connection, seq, step)?;
     change_decisions(connection, seq, step)?;
     if let Some(message) = step.message_done {
+        let start = log_end - step.events.len() as i64;
+        begin_turn(connection, message, start, &step.events)?;
         connection
             .prepare_cached("delete from messages where session = ?1 and id = ?2")?
             .execute(params![seq, message])?;
@@ -116,7 +119,10 @@ fn change_row(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
     }
     if let Some(live) = &step.live {
         connection
-            .prepare_cached("update sessions set live = ?2 where seq = ?1")?
+            .prepare_cached(
+                "update sessions set live = ?2, key_hash = iif(?2 is null, null, key_hash)
+                 where seq = ?1",
+            )?
             .execute(params![seq, live])?;
     }
     if step.turn_begun {

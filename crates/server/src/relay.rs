@@ -221,7 +221,9 @@ async fn receive(
         }
         Introduced::Supervisor(hello) => {
             let engine = &relay.engine;
-            engine.supervise(container, hello, Box::new(stream), rest).await;
+            engine
+                .supervise(container, hello, Box::new(stream), rest)
+                .await;
         }
         Introduced::Stream(opened) => {
             let incoming = Incoming {

@@ -48,12 +48,15 @@ async fn listen(
     let mut long = None;
     loop {
         while let Some(line) = lines.next_line() {
-            let answer = match read(line) {
-                Ok(message) => match introduce(relay, container, &message).await {
+            let answer = match line {
+                Ok(line) => match introduce(relay, container, line).await {
                     Ok(introduced) => return Some((introduced, lines.into_rest())),
-                    Err(error) => message.id.map(|id| Message::reply(id, Err(error))),
+                    Err((id, error)) => id.map(|id| Message::reply(id, Err(error))),
                 },
-                Err(answer) => Some(*answer),
+                Err(LineTooLong) => {
+                    let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
+                    Some(Message::reply(Value::Null, Err(error)))
+                }
             };
             if let Some(answer) = answer {
                 stream.write_all(&answer.line()).await.ok()?;
@@ -71,41 +74,35 @@ async fn listen(
     }
 }
 
-/// A request or a notification, or the answer to what is neither.
-fn read(line: Result<Vec<u8>, LineTooLong>) -> Result<Message, Box<Message>> {
-    match line {
-        Ok(line) => Message::parse(&line),
-        Err(LineTooLong) => {
-            let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
-            Err(Box::new(Message::reply(Value::Null, Err(error))))
-        }
-    }
-}
-
+/// Who says this. What no supervisor says is for an agent's client, which answers all there is.
 async fn introduce(
     relay: &Relay,
     container: &ContainerId,
-    message: &Message,
-) -> Result<Introduced, RpcError> {
-    match message.method.as_deref().unwrap_or_default() {
-        methods::SUPERVISE => {
-            let hello = message.params::<Supervise>()?;
-            match relay.engine.knows(container, &hello).await {
-                Ok(true) => Ok(Introduced::Supervisor(hello)),
-                Ok(false) => {
-                    let what = "invalid or expired API key";
-                    Err(relay.unauthenticated(container, what).await)
-                }
-                Err(error) => {
-                    tracing::error!(%container, %error, "a key could not be checked");
-                    Err(RpcError::new(
-                        codes::FAILED,
-                        "the store does not answer; try again",
-                    ))
-                }
-            }
+    mut line: Vec<u8>,
+) -> Result<Introduced, (Option<Value>, RpcError)> {
+    let message = Message::parse(&line).ok();
+    let method = message
+        .as_ref()
+        .and_then(|message| message.method.as_deref());
+    let (Some(message), Some(methods::SUPERVISE | methods::STREAM)) = (&message, method) else {
+        line.push(b'\n');
+        return Ok(Introduced::Client(line));
+    };
+    let refused = |error: RpcError| (message.id.clone(), error);
+    if method == Some(methods::STREAM) {
+        return message.params().map(Introduced::Stream).map_err(refused);
+    }
+    let hello = message.params::<Supervise>().map_err(refused)?;
+    match relay.engine.knows(container, &hello).await {
+        Ok(true) => Ok(Introduced::Supervisor(hello)),
+        Ok(false) => {
+            let what = "invalid or expired API key";
+            Err(refused(relay.unauthenticated(container, what).await))
         }
-        methods::STREAM => Ok(Introduced::Stream(message.params()?)),
-        _ => Ok(Introduced::Client(message.line())),
+        Err(error) => {
+            tracing::error!(%container, %error, "a key could not be checked");
+            let why = "the store does not answer; try again";
+            Err(refused(RpcError::new(codes::FAILED, why)))
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+mod agent_keys;
 mod audit;
 mod bad_input;
 mod children;
@@ -14,6 +15,7 @@ mod data_directory;
 mod keys;
 mod leftovers;
 mod mcp_sessions;
+mod oubliette_tools;
 mod permission;
 mod projects;
 mod relay;

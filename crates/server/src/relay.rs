@@ -6,6 +6,7 @@
 mod client;
 mod methods;
 mod request;
+mod tools;
 
 use std::collections::HashMap;
 use std::io;

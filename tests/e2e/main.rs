@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+mod agent_keys;
 mod audit;
 mod bad_input;
 mod children;
@@ -18,6 +19,7 @@ mod hostile_commands;
 mod keys;
 mod leftovers;
 mod mcp_sessions;
+mod oubliette_tools;
 mod permission;
 mod projects;
 mod push;

@@ -14,6 +14,7 @@ use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::operations::Running;
 use crate::sessions::Sessions;
 use crate::tokens::Watch;
 use crate::{Result, Settings};
@@ -35,6 +36,7 @@ struct Parts {
     metrics: Metrics,
     containers: Arc<Containers>,
     sessions: Sessions,
+    running: Running,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
@@ -68,6 +70,7 @@ impl Engine {
                 metrics: Metrics::default(),
                 containers,
                 sessions: Sessions::default(),
+                running: Running::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
@@ -218,6 +221,10 @@ impl Engine {
 
     pub(crate) fn sessions(&self) -> &Sessions {
         &self.parts.sessions
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        &self.parts.running
     }
 
     /// Ends with the engine.

@@ -174,7 +174,12 @@ impl Engine {
         id: SessionId,
         step: Step,
     ) -> Result<Option<Stepped>, StoreError> {
+        // Its agent's token ends with its agent.
+        let ends_tokens = matches!(step.live, Some(None));
         let stepped = self.store().step(id, step).await?;
+        if ends_tokens {
+            self.token_watch().wake();
+        }
         if let Some(stepped) = &stepped {
             self.sessions().watch.tell(id, stepped.root_id);
             if let Some(parent) = stepped.parent_id {

@@ -8,6 +8,7 @@ mod hall;
 mod introduction;
 mod methods;
 mod request;
+mod tools;
 
 use std::collections::HashMap;
 use std::io;

@@ -19,7 +19,7 @@ mod tokens;
 mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
-pub use calls::{CallTurn, Calls, ChildCall};
+pub use calls::{Begun, CallTurn, Calls, ChildCall};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
 pub use events::{Events, Logged};

@@ -9,7 +9,7 @@ use oubliette_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Page, Result, Visible};
+use crate::{AuditEntry, Page, Result, Token, Visible};
 
 /// What was chosen when a session was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,8 @@ pub struct Choices {
     pub tools_allowed: Vec<String>,
     pub tools_disallowed: Vec<String>,
     pub agent_scope: Option<Scope>,
+    /// The widest scope that the agent's key may have: that of whoever made the session.
+    pub granted: Option<Scope>,
     pub external_id: Option<String>,
     pub source: Option<String>,
     pub change_id: Option<String>,
@@ -167,6 +169,9 @@ pub struct Step {
     pub usage: Option<(Usage, f64)>,
     pub agent_session_id: Option<Option<String>>,
     pub key: Option<KeyHash>,
+    /// The token that its agent is started with.
+    pub token: Option<(Token, KeyHash)>,
+    /// Without an agent, its key and its token end, too.
     pub live: Option<Option<String>>,
     /// Bytes for the agent, each at its place.
     pub input: Vec<(u64, Vec<u8>)>,

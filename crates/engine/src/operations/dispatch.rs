@@ -126,6 +126,9 @@ impl Engine {
         if let Err(error) = permit(actor, entry, reach) {
             return (reach, Err(error));
         }
+        if let Err(error) = self.restrain(actor, reach).await {
+            return (reach, Err(error));
+        }
         call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
         let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
@@ -149,6 +152,33 @@ impl Engine {
             }),
             None => Err(Self::session_not_found(id)),
         }
+    }
+
+    /// An agent does not decide about itself, whatever its scope: neither what its tree of sessions
+    /// asks for, nor what bounds that tree.
+    async fn restrain(&self, actor: &Actor, reach: Reach) -> Result<()> {
+        let bounds = reach.restricted;
+        let (Some(own), true) = (actor.session, reach.decides || bounds.is_some()) else {
+            return Ok(());
+        };
+        let refused = EngineError::Refused { parameter: bounds };
+        let store = self.store();
+        let Some(own) = store.session(own).await? else {
+            return Err(refused);
+        };
+        if let Some(asked) = reach.session
+            && let Some(asked) = store.session(asked).await?
+            && asked.root_id == own.root_id
+        {
+            return Err(refused);
+        }
+        let root = store.session(own.root_id).await?;
+        let home = root.map_or(own.project_id, |root| root.project_id);
+        let own_bounds = |project| project == own.project_id || project == home;
+        if bounds.is_some() && reach.session.is_none() && reach.project.is_none_or(own_bounds) {
+            return Err(refused);
+        }
+        Ok(())
     }
 
     fn entry(

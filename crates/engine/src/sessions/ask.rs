@@ -103,15 +103,38 @@ pub(crate) struct Origin {
     pub(crate) grant: Option<Scope>,
 }
 
-impl Origin {
-    /// A session that somebody with a token asks for.
-    pub(crate) fn of(actor: &Actor) -> Self {
-        Self {
+impl Engine {
+    /// Where a session stands that somebody with a token asks for. What an agent asks for is below the
+    /// agent's own session, by whatever name it asks.
+    pub(crate) async fn origin_of(&self, actor: &Actor) -> Result<Origin> {
+        let origin = Origin {
             owner: Some(actor.token_id),
             parent: None,
             call: None,
             grant: Some(actor.scope),
-        }
+        };
+        let Some(own) = actor.session else {
+            return Ok(origin);
+        };
+        let own = self.store().session(own).await?;
+        let own = own.ok_or(EngineError::Refused { parameter: None })?;
+        Ok(Origin {
+            grant: self.scope_of_agent(&own).await?,
+            parent: Some(own),
+            ..origin
+        })
+    }
+
+    /// The scope of the key that a session's agent gets: what was chosen for it, or for its project, as
+    /// far as that is allowed to whoever made the session.
+    pub(crate) async fn scope_of_agent(&self, session: &Session) -> Result<Option<Scope>> {
+        let project = self.store().get(session.project_id).await?;
+        let own = session.choices.agent_scope;
+        let wanted = own.or(project.and_then(|project| project.settings.agent_scope));
+        let granted = session.choices.granted;
+        Ok(wanted
+            .zip(granted)
+            .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
     }
 }
 
@@ -216,7 +239,12 @@ impl Ask {
             reasoning,
             tools_allowed: Vec::new(),
             tools_disallowed: Vec::new(),
-            agent_scope: self.agent_scope,
+            // A child is like its parent, unless somebody says otherwise.
+            agent_scope: self.agent_scope.or_else(|| {
+                let parent = origin.parent.as_ref();
+                parent.and_then(|parent| parent.choices.agent_scope)
+            }),
+            granted: origin.grant,
             external_id: self.external_id.clone(),
             source: self.source.clone(),
             change_id: self.change_id.clone(),

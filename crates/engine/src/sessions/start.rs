@@ -18,8 +18,9 @@ use crate::containers::Link;
 use crate::containers::attachment::{Program, Unreached};
 use crate::containers::exec::{Inside, usual_environment};
 use crate::workspaces::path_in_container;
-use crate::{EngineError, agents};
+use crate::{EngineError, Minted, agents};
 
+const API_KEY: &str = "OUBLIETTE_API_KEY";
 const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 impl Owner<'_> {
@@ -153,7 +154,7 @@ impl Owner<'_> {
     }
 
     async fn shake_hands(&mut self, deadline: Instant) -> Result<Opened, Trouble> {
-        let plan = self.plan();
+        let plan = self.plan().await?;
         let (mut handshake, first) = Handshake::begin(plan);
         self.say(&first);
         loop {
@@ -217,9 +218,14 @@ impl Owner<'_> {
     }
 
     /// What the agent's session is to be like.
-    fn plan(&self) -> Plan {
+    async fn plan(&mut self) -> Result<Plan, Trouble> {
+        let api_key = self.mint().await?;
+        if self.step.token.is_some() {
+            self.commit().await.map_err(Trouble::Stop)?;
+        }
         let key = self.key.as_ref().map(|key| key.reveal().to_owned());
         let own = |name: &str, value: String| (name.to_owned(), value);
+        let api_key = api_key.map(|key| own(API_KEY, key));
         let mut servers = vec![Server {
             name: "oubliette".to_owned(),
             command: CLIENT.to_owned(),
@@ -228,7 +234,10 @@ impl Owner<'_> {
                 own("OUBLIETTE_SOCKET", "/mcp/relay.sock".to_owned()),
                 own("OUBLIETTE_SESSION_ID", self.session.id.to_string()),
                 own("OUBLIETTE_SESSION_KEY", key.unwrap_or_default()),
-            ],
+            ]
+            .into_iter()
+            .chain(api_key)
+            .collect(),
         }];
         for server in &self.project.settings.mcp_servers {
             let env = server.env.iter();
@@ -245,7 +254,7 @@ impl Owner<'_> {
         let defaults = &self.project.settings;
         let takes_model = self.agent.takes_model;
         let takes_reasoning = self.agent.takes_reasoning;
-        Plan {
+        Ok(Plan {
             cwd: path_in_container(&self.session.workspace_id),
             servers,
             resume: self.session.agent_session_id.clone(),
@@ -260,7 +269,22 @@ impl Owner<'_> {
                 .reasoning
                 .or(defaults.reasoning)
                 .filter(|_| takes_reasoning),
-        }
+        })
+    }
+
+    /// The key with which the agent can call Oubliette itself: made for this start of it alone, or what
+    /// the project's environment says.
+    async fn mint(&mut self) -> Result<Option<String>, Trouble> {
+        let Some(scope) = self.engine.scope_of_agent(&self.session).await? else {
+            let given = self.project.settings.env.get(API_KEY);
+            return Ok(given.map(|key| key.reveal().to_owned()));
+        };
+        let name = format!("agent of {}", self.session.id);
+        let Minted { mut token, key } = Minted::draw(&name, scope, self.engine.now(), None)?;
+        token.session_id = Some(self.session.id);
+        token.minted = true;
+        self.step.token = Some((token, key.hash()));
+        Ok(Some(key.reveal().to_owned()))
     }
 
     async fn ready(&mut self, opened: Opened) -> Result<(), Stop> {

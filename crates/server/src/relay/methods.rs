@@ -5,12 +5,12 @@ use std::sync::Arc;
 use oubliette_engine::{Call, Engine, EngineError, Speaker, Verb};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{CallerTools, RpcError, calls, codes};
+use oubliette_wire::{CallerTools, ListTools, RpcError, calls, codes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use super::Relay;
+use super::{Relay, tools};
 
 pub(super) type Outcome = Result<Value, RpcError>;
 
@@ -36,6 +36,11 @@ pub(super) async fn answer(
         return done.map_err(|error| failure(&error));
     }
     match method {
+        calls::OUBLIETTE_TOOLS => {
+            let ListTools { api_key } = parsed(params)?;
+            tools::list(from, &api_key).await
+        }
+        calls::OUBLIETTE_CALL_TOOL => tools::call(from, parsed(params)?, call).await,
         calls::CALLER_TOOL => {
             attached(from).await?;
             Err(RpcError::new(
@@ -92,5 +97,14 @@ pub(super) fn failure(error: &EngineError) -> RpcError {
         | EngineError::Cancelled
         | EngineError::Fault(_) => codes::FAILED,
     };
-    RpcError::new(code, error.to_string())
+    let data = match error {
+        EngineError::Refused {
+            parameter: Some(name),
+        } => Some(json!({ "parameter": name })),
+        _ => None,
+    };
+    RpcError {
+        data,
+        ..RpcError::new(code, error.to_string())
+    }
 }

@@ -1,12 +1,12 @@
 //! What every store promises about messages of agents to sessions below their own.
 
 use futures_util::future::join_all;
-use oubliette_model::{Event, SessionId, Status, StopReason};
+use oubliette_model::{Event, KeyHash, Mode, Scope, SessionId, Status, StopReason};
 use uuid::Uuid;
 
 use super::sessions::{child, ending, message, new, session, spawned};
-use super::{Must, at, ready};
-use crate::{CallTurn, NewSession, Session, Spawned, Step, Store, Visible};
+use super::{Must, at, ready, token_id};
+use crate::{Begun, CallTurn, NewSession, Session, Spawned, Step, Store, Token, Visible};
 
 fn call(n: u128) -> Uuid {
     Uuid::from_u128(n)
@@ -178,6 +178,82 @@ pub(super) async fn a_call_is_answered_by_its_own_turn(store: &dyn Store) {
 
     assert_eq!(store.trim_calls(at(100)).await.must(), 4);
     assert_eq!(store.child_call(root.id, call(1)).await.must(), None);
+}
+
+pub(super) async fn an_operation_begins_once_under_a_name_and_its_outcome_is_kept(
+    store: &dyn Store,
+) {
+    let (one, other) = (token_id(1), token_id(2));
+    let begin = |token, n| store.begin_tool_call(token, call(n), at(1));
+    assert_eq!(begin(one, 1).await.must(), Begun::New);
+    assert_eq!(begin(one, 1).await.must(), Begun::Unknown);
+    store.end_tool_call(one, call(1), "done").await.must();
+    assert_eq!(begin(one, 1).await.must(), Begun::Before("done".to_owned()));
+    assert_eq!(begin(one, 2).await.must(), Begun::New);
+    assert_eq!(begin(other, 1).await.must(), Begun::New);
+    assert_eq!(store.trim_calls(at(100)).await.must(), 3);
+}
+
+pub(super) async fn tokens_of_a_session_end_with_its_agent_or_with_itself(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let root = spawned(store, &new(session(1, one, 1), "go")).await;
+    let token = |n: u128, minted| Token {
+        id: token_id(n),
+        name: "of a session".to_owned(),
+        scope: Scope::Project(one, Mode::Write),
+        session_id: Some(root.id),
+        minted,
+        created_at: at(2),
+        expires_at: None,
+        revoked_at: None,
+    };
+    let hash = |n: u8| KeyHash::from_bytes([n; 32]);
+    let started = Step {
+        at: at(2),
+        live: Some(Some("{}".to_owned())),
+        key: Some(hash(9)),
+        token: Some((token(1, true), hash(1))),
+        ..Step::default()
+    };
+    store.step(root.id, started.clone()).await.must();
+    assert!(
+        store
+            .add_token(&token(2, false), hash(2), None)
+            .await
+            .must()
+    );
+    let found = store.token_by_hash(hash(1)).await.must();
+    assert_eq!(found, Some(token(1, true)));
+
+    let stopped = Step {
+        at: at(3),
+        live: Some(None),
+        ..Step::default()
+    };
+    store.step(root.id, stopped).await.must();
+    assert_eq!(store.token_by_hash(hash(1)).await.must(), None);
+    assert_eq!(
+        store.session(root.id).await.must().and_then(|s| s.key),
+        None
+    );
+    let lasting = store.token_by_hash(hash(2)).await.must();
+    assert!(lasting.is_some_and(|token| token.is_valid(at(4))));
+
+    let again = Step {
+        token: Some((token(3, true), hash(3))),
+        ..started
+    };
+    store.step(root.id, again).await.must();
+    store
+        .step(root.id, ending(Status::Completed, 5))
+        .await
+        .must();
+    assert_eq!(store.token_by_hash(hash(3)).await.must(), None);
+    let ended = store.token_by_hash(hash(2)).await.must();
+    assert!(ended.is_some_and(|token| !token.is_valid(at(6))));
+
+    store.remove_ended(Visible::All, at(100), None).await.must();
+    assert_eq!(store.token_by_hash(hash(2)).await.must(), None);
 }
 
 pub(super) async fn what_a_tree_has_used_stays_used_when_its_sessions_are_removed(

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{Event, SessionId};
+use oubliette_model::{Event, SessionId, TokenId};
 use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
@@ -11,7 +11,7 @@ use super::audit::append;
 use super::convert::{Columns, time};
 use super::events::logged;
 use super::sessions::{find, number, queue};
-use crate::{AuditEntry, CallTurn, Calls, ChildCall, Message, Result, Session, Wanted};
+use crate::{AuditEntry, Begun, CallTurn, Calls, ChildCall, Message, Result, Session, Wanted};
 
 /// The session that a call went to, if it was made before.
 pub(super) fn made_before(
@@ -145,12 +145,49 @@ impl Calls for Sqlite {
         })
     }
 
+    async fn begin_tool_call(&self, token: TokenId, call_id: Uuid, at: Timestamp) -> Result<Begun> {
+        self.write(move |connection| {
+            let key = (token.to_string(), call_id.to_string());
+            let found: Option<Option<String>> = connection
+                .prepare_cached(
+                    "select outcome from tool_calls where token_id = ?1 and call_id = ?2",
+                )?
+                .query_row((&key.0, &key.1), |row| row.get(0))
+                .optional()?;
+            if let Some(outcome) = found {
+                return Ok(outcome.map_or(Begun::Unknown, Begun::Before));
+            }
+            connection
+                .prepare_cached(
+                    "insert into tool_calls (token_id, call_id, begun_at) values (?1, ?2, ?3)",
+                )?
+                .execute(params![key.0, key.1, time(at)])?;
+            Ok(Begun::New)
+        })
+        .await
+    }
+
+    async fn end_tool_call(&self, token: TokenId, call_id: Uuid, outcome: &str) -> Result<()> {
+        let outcome = outcome.to_owned();
+        self.write(move |connection| {
+            connection
+                .prepare_cached(
+                    "update tool_calls set outcome = ?3 where token_id = ?1 and call_id = ?2",
+                )?
+                .execute(params![token.to_string(), call_id.to_string(), outcome])?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn trim_calls(&self, before: Timestamp) -> Result<usize> {
         self.write(move |connection| {
-            Ok(connection.execute(
-                "delete from relay_calls where created_at < ?1",
-                [time(before)],
-            )?)
+            let before = [time(before)];
+            let messages =
+                connection.execute("delete from relay_calls where created_at < ?1", before)?;
+            let operations =
+                connection.execute("delete from tool_calls where begun_at < ?1", before)?;
+            Ok(messages + operations)
         })
         .await
     }

@@ -110,7 +110,7 @@ impl Engine {
             owner: session.owner_id,
             parent: Some(session.clone()),
             call: Some(call_id),
-            grant: None,
+            grant: self.scope_of_agent(session).await?,
         };
         self.deliver(&project, &ask, origin, call).await?;
         Ok(())

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+mod agent_keys;
 mod audit;
 mod bad_input;
+mod children;
 mod clone;
 mod command_line;
 mod containers;
@@ -18,9 +20,12 @@ mod keys;
 mod leftovers;
 mod machines;
 mod mcp_sessions;
+mod oubliette_tools;
 mod permission;
 mod projects;
+mod push;
 mod races;
+mod relay;
 mod session_commands;
 mod session_crashes;
 mod session_faults;

@@ -39,7 +39,8 @@ impl Modern {
         params["_meta"]["io.modelcontextprotocol/clientInfo"] =
             json!({ "name": "raw", "version": "0" });
         params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
-        let name = params["name"].as_str().unwrap_or_default().to_owned();
+        let name = params["name"].as_str().or(params["uri"].as_str());
+        let name = name.unwrap_or_default().to_owned();
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let request = self
             .http

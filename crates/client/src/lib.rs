@@ -1,14 +1,17 @@
 //! What runs inside a container, on behalf of the server.
 //!
-//! `init` is the supervisor, PID 1: it starts processes when the server asks, keeps their output
-//! until the server has it, and outlives any server. Everything around it is hostile; it keeps
-//! nothing but the processes and their bytes.
+//! `mcp` is the MCP server of an agent: what an agent can ask of Oubliette, it asks there. `init` is
+//! the supervisor, PID 1: it starts processes when the server asks, keeps their output until the
+//! server has it, and outlives any server. Everything around it is hostile; it keeps nothing but the
+//! processes and their bytes. `carry` connects it with a server that has no socket here.
 
 // What runs in containers runs on Linux, wherever the server does.
 #[cfg(target_os = "linux")]
 mod channel;
 #[cfg(target_os = "linux")]
 mod init;
+#[cfg(target_os = "linux")]
+mod mcp;
 #[cfg(target_os = "linux")]
 mod stage;
 
@@ -18,17 +21,21 @@ use std::process::ExitCode;
 /// Runs one of the client's roles, by its first argument.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().skip(1);
-    match arguments.next().as_deref().and_then(|role| role.to_str()) {
+    match arguments.next().as_deref().map(|role| role.to_str()) {
         #[cfg(target_os = "linux")]
-        Some("init") => init::run(),
+        None => mcp::run(),
         #[cfg(target_os = "linux")]
-        Some(channel::ROLE) => channel::run(),
+        Some(Some(mcp::ROLE)) => mcp::run(),
         #[cfg(target_os = "linux")]
-        Some(stage::ROLE) => stage::run(arguments),
+        Some(Some("init")) => init::run(),
+        #[cfg(target_os = "linux")]
+        Some(Some(channel::ROLE)) => channel::run(),
+        #[cfg(target_os = "linux")]
+        Some(Some(stage::ROLE)) => stage::run(arguments),
         _ => {
             eprintln!(
-                "usage: oubliette-client init\n\nRuns inside Oubliette's containers; there is \
-                 nothing to start by hand."
+                "usage: oubliette-client [mcp|init]\n\nRuns inside Oubliette's containers: as the \
+                 MCP server of an agent, or as the first process."
             );
             ExitCode::from(2)
         }

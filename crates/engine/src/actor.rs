@@ -1,6 +1,6 @@
 //! Who calls.
 
-use oubliette_model::{ProjectId, Scope, TokenId, sees};
+use oubliette_model::{ProjectId, Scope, SessionId, TokenId, sees};
 use oubliette_store::Visible;
 
 /// The token a call was made with, as it was at that moment.
@@ -8,6 +8,8 @@ use oubliette_store::Visible;
 pub struct Actor {
     pub token_id: TokenId,
     pub scope: Scope,
+    /// The session that calls, if it is one: whose agent has the token, or speaks on the connection.
+    pub session: Option<SessionId>,
     /// Where the call came from, for the audit log.
     pub address: Option<String>,
 }

@@ -14,6 +14,7 @@ use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
+use crate::operations::Running;
 use crate::sessions::Sessions;
 use crate::tokens::Watch;
 use crate::{Result, Settings};
@@ -35,6 +36,7 @@ struct Parts {
     metrics: Metrics,
     containers: Arc<Containers>,
     sessions: Sessions,
+    running: Running,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
@@ -68,6 +70,7 @@ impl Engine {
                 metrics: Metrics::default(),
                 containers,
                 sessions: Sessions::default(),
+                running: Running::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
@@ -136,6 +139,9 @@ impl Engine {
             let day_ago = self.now() - SignedDuration::from_hours(24);
             if let Err(error) = self.store().trim_execs(day_ago).await {
                 tracing::warn!(%error, "could not trim named commands");
+            }
+            if let Err(error) = self.store().trim_calls(day_ago).await {
+                tracing::warn!(%error, "could not trim the calls of agents");
             }
             let sessions = &self.settings().sessions;
             let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
@@ -215,6 +221,10 @@ impl Engine {
 
     pub(crate) fn sessions(&self) -> &Sessions {
         &self.parts.sessions
+    }
+
+    pub(crate) fn running(&self) -> &Running {
+        &self.parts.running
     }
 
     /// Ends with the engine.

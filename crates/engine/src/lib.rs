@@ -31,6 +31,8 @@ pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
 pub use metrics::{Counted, Metrics};
+pub use sessions::events::Followed;
+pub use sessions::{Speaker, Verb};
 pub use settings::{
     AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, Price, ProjectRules,
     SessionSettings, Settings, ToolSettings,

@@ -1,6 +1,7 @@
 //! `config_limits`: which limits hold, and where each comes from.
 
-use oubliette_model::{Access, Mode, ProjectId, ProjectLimits};
+use oubliette_model::{Access, Mode, ProjectId, ProjectLimits, SessionId};
+use oubliette_store::Session;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,8 @@ const LIST: &str = "limits";
 pub(crate) struct Params {
     /// The project; all projects that the token can use if absent.
     project_id: Option<ProjectId>,
+    /// A session: the limits of its tree, what the tree has used of them and what remains.
+    session_id: Option<SessionId>,
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
     /// `next_cursor` of the page before.
@@ -23,6 +26,8 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     #[serde(flatten)]
     limits: TreeLimits,
+    #[serde(flatten)]
+    of_session: Option<OfSession>,
     /// The limits of each project, when none was named.
     #[serde(skip_serializing_if = "Option::is_none")]
     projects: Option<Vec<OfProject>>,
@@ -49,6 +54,37 @@ struct OfProject {
     name: String,
     #[serde(flatten)]
     limits: TreeLimits,
+}
+
+/// Where a session stands in its tree.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct OfSession {
+    session_id: SessionId,
+    /// How many sessions are above it.
+    depth: u32,
+    /// What its tree has used.
+    used: Used,
+    /// What is left for sessions below it.
+    remaining: Remaining,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Used {
+    /// Sessions that the tree has had, the first included.
+    agents: u32,
+    cost_usd: f64,
+    spawned_last_minute: u32,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct Remaining {
+    depth: u32,
+    agents: u32,
+    cost_usd: f64,
+    spawns_this_minute: u32,
 }
 
 /// A limit and who set it.
@@ -97,8 +133,8 @@ pub(crate) struct Limits;
 impl Operation for Limits {
     const NAME: &'static str = "config_limits";
     const ABOUT: &'static str = "Show the limits of a project's trees of agents (depth, number, cost) and whether each is \
-         the default or the project's own. Without `project_id`: the defaults, and every project \
-         that the token can use.";
+         the default or the project's own. With `session_id`: also what its tree has used and what \
+         remains. Without either: the defaults, and every project that the token can use.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;
@@ -108,18 +144,25 @@ impl Operation for Limits {
     fn reach(params: &Params) -> Reach {
         Reach {
             project: params.project_id,
+            session: params.session_id,
             ..Reach::default()
         }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let default = &engine.settings().limits;
+        if let Some(id) = params.session_id {
+            let session = engine.store().session(id).await?;
+            let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+            return engine.limits_of_session(&session).await;
+        }
         if let Some(id) = params.project_id {
             let project = engine.store().get(id).await?;
             let project = project.ok_or_else(|| EngineError::project_not_found(id))?;
             let limits = TreeLimits::of(&project.settings.limits, default);
             return Ok(Output {
                 limits,
+                of_session: None,
                 projects: None,
                 next_cursor: None,
             });
@@ -135,8 +178,45 @@ impl Operation for Limits {
         };
         Ok(Output {
             limits: TreeLimits::of(&ProjectLimits::default(), default),
+            of_session: None,
             projects: Some(projects.into_iter().map(of_project).collect()),
             next_cursor,
+        })
+    }
+}
+
+impl Engine {
+    /// The limits of a session's tree, which its root's project sets, and what is left of them.
+    pub(crate) async fn limits_of_session(&self, session: &Session) -> Result<Output> {
+        let root = self.store().session(session.root_id).await?;
+        let project = root.map_or(session.project_id, |root| root.project_id);
+        let project = self.store().get(project).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
+        let limits = self.tree_limits(&project);
+        let used = self.store().tree_use(session.root_id, self.now()).await?;
+        let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
+        let remaining = Remaining {
+            depth: limits.depth.saturating_sub(session.depth),
+            agents: limits.sessions.saturating_sub(used.sessions),
+            cost_usd: (cost_limit - used.cost_usd).max(0.0),
+            spawns_this_minute: limits
+                .spawns_per_minute
+                .saturating_sub(used.spawned_last_minute),
+        };
+        Ok(Output {
+            limits: TreeLimits::of(&project.settings.limits, &self.settings().limits),
+            of_session: Some(OfSession {
+                session_id: session.id,
+                depth: session.depth,
+                used: Used {
+                    agents: used.sessions,
+                    cost_usd: used.cost_usd,
+                    spawned_last_minute: used.spawned_last_minute,
+                },
+                remaining,
+            }),
+            projects: None,
+            next_cursor: None,
         })
     }
 }

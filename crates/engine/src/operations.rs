@@ -6,8 +6,9 @@
 mod dispatch;
 mod entry;
 mod lookup;
-mod parameters;
-mod schema;
+mod once;
+pub(crate) mod parameters;
+pub(crate) mod schema;
 pub mod tools;
 
 use std::future::Future;
@@ -18,8 +19,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use dispatch::{Called, unpanicked};
 pub use entry::Entry;
 pub use lookup::{find, find_action};
+pub(crate) use once::Running;
 
 use crate::{Actor, Call, Engine, Result};
 
@@ -76,6 +79,8 @@ pub struct Reach {
     pub session: Option<SessionId>,
     /// A parameter that project tokens may not use.
     pub restricted: Option<&'static str>,
+    /// Whether it decides about something that the session waits for.
+    pub decides: bool,
 }
 
 impl Reach {

@@ -4,7 +4,9 @@
 //! and commits every step. So whatever dies in between, the next start finds all of it.
 
 pub(crate) mod ask;
+mod attach;
 mod budget;
+mod children;
 pub(crate) mod cleanup;
 mod connection;
 mod decision;
@@ -40,6 +42,8 @@ use tokio::task::AbortHandle;
 
 use crate::containers::lock;
 use crate::{Engine, EngineError, Result};
+pub use attach::Speaker;
+pub use children::Verb;
 pub(crate) use watch::Watch;
 
 /// Every live session's owner, and those who wait for news.
@@ -170,7 +174,12 @@ impl Engine {
         id: SessionId,
         step: Step,
     ) -> Result<Option<Stepped>, StoreError> {
+        // Its agent's token ends with its agent.
+        let ends_tokens = matches!(step.live, Some(None));
         let stepped = self.store().step(id, step).await?;
+        if ends_tokens {
+            self.token_watch().wake();
+        }
         if let Some(stepped) = &stepped {
             self.sessions().watch.tell(id, stepped.root_id);
             if let Some(parent) = stepped.parent_id {

@@ -40,6 +40,8 @@ impl Minted {
             id: TokenId::new(Uuid::new_v4()),
             name: name.to_owned(),
             scope,
+            session_id: None,
+            minted: false,
             created_at: now,
             expires_at,
             revoked_at: None,
@@ -69,6 +71,7 @@ impl Engine {
                 actor: Actor {
                     token_id: token.id,
                     scope: token.scope,
+                    session: token.session_id,
                     address,
                 },
                 expires_at: token.expires_at,

@@ -185,6 +185,25 @@ mod tests {
         }
 
         #[test]
+        fn what_two_scopes_have_in_common_is_allowed_by_both(
+            one in scopes(), other in scopes(), access in accesses(), n in 1..4u128,
+        ) {
+            let both = one.narrowed_to(other);
+            prop_assert_eq!(both, other.narrowed_to(one));
+            if let Some(both) = both {
+                prop_assert!(one.covers(both) && other.covers(both));
+            }
+            // Whatever concerns a project and is allowed by both is allowed by what they share.
+            if let Project(_) = access
+                && allows(one, access, &[id(n)]) == Allowed
+                && allows(other, access, &[id(n)]) == Allowed
+            {
+                let allowed = both.map(|both| allows(both, access, &[id(n)]));
+                prop_assert_eq!(allowed, Some(Allowed));
+            }
+        }
+
+        #[test]
         fn scopes_survive_being_written_and_read(scope in scopes()) {
             prop_assert_eq!(scope.to_string().parse::<Scope>(), Ok(scope));
         }

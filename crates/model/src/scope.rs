@@ -57,6 +57,20 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// What is allowed by both, if anything is.
+    pub fn narrowed_to(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            _ if other.covers(self) => Some(self),
+            _ if self.covers(other) => Some(other),
+            (Self::Read, Self::Project(id, _)) | (Self::Project(id, _), Self::Read) => {
+                Some(Self::Project(id, Mode::Read))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -2,6 +2,8 @@
 
 mod call;
 mod handler;
+mod push;
+mod resources;
 mod roll;
 mod sessions;
 mod stored;

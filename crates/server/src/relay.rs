@@ -4,8 +4,12 @@
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
 
+mod client;
 mod hall;
 mod introduction;
+mod methods;
+mod request;
+mod tools;
 
 use std::collections::HashMap;
 use std::io;
@@ -13,17 +17,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oubliette_engine::{Doors, Engine, Incoming, Stream};
 use oubliette_runtime::ContainerId;
+use oubliette_store::{AuditEntry, Outcome};
+use oubliette_wire::{RpcError, codes};
 use rustix::fs::{Mode, OFlags};
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Failures;
+use client::Room;
 use hall::Hall;
 use introduction::Introduced;
 
@@ -46,6 +53,7 @@ struct Door {
     closed: CancellationToken,
     places: Arc<Semaphore>,
     hall: Arc<Hall>,
+    room: Arc<Room>,
 }
 
 impl Relay {
@@ -57,6 +65,37 @@ impl Relay {
             closing,
         })
     }
+
+    /// Counts a wrong key, and says so to whoever showed it. Past a handful they are no longer
+    /// written down, each by each.
+    async fn unauthenticated(&self, container: &ContainerId, what: &str) -> RpcError {
+        let counted = self.failures.count(container.clone(), Instant::now());
+        if let Err(wait) = counted {
+            let seconds = wait.as_secs().max(1);
+            let why = format!(
+                "{what}; too many wrong keys from this container; wait {seconds} s and use a valid \
+                 one"
+            );
+            return RpcError::new(codes::UNAUTHENTICATED, why);
+        }
+        tracing::warn!(%container, "somebody showed a wrong key");
+        let known = self.engine.store().container(container.as_str()).await;
+        let entry = AuditEntry {
+            at: self.engine.now(),
+            token_id: None,
+            operation: "authenticate".to_owned(),
+            project_id: known.ok().flatten().map(|known| known.project_id),
+            outcome: Outcome::Unauthenticated,
+            address: Some(address(container)),
+        };
+        self.engine.audit_log().note(entry).await;
+        RpcError::new(codes::UNAUTHENTICATED, what)
+    }
+}
+
+/// Where a call from a container comes from, for the audit log.
+fn address(container: &ContainerId) -> String {
+    format!("container:{container}")
 }
 
 /// The engine opens doors through this.
@@ -76,6 +115,7 @@ impl Doors for Doorkeeper {
             closed: relay.closing.child_token(),
             places: Arc::new(Semaphore::new(CONNECTIONS)),
             hall: Arc::default(),
+            room: Arc::default(),
         };
         open.insert(container.clone(), door.clone());
         if let Some(listener) = listener {
@@ -183,14 +223,20 @@ fn admit(
     tokio::spawn(async move {
         let _place = place;
         tokio::select! {
-            () = receive(&relay, &container, &door.hall, connection) => {}
+            () = receive(&relay, &container, &door, connection) => {}
             () = door.closed.cancelled() => {}
         }
     });
 }
 
 /// Hears who is there and leads it on.
-async fn receive(relay: &Relay, container: &ContainerId, hall: &Hall, mut stream: Box<dyn Stream>) {
+async fn receive(
+    relay: &Arc<Relay>,
+    container: &ContainerId,
+    door: &Door,
+    mut stream: Box<dyn Stream>,
+) {
+    let hall = &door.hall;
     let stranger = hall.enter();
     let heard = tokio::select! {
         heard = introduction::hear(relay, container, hall, &mut *stream) => heard,
@@ -201,6 +247,10 @@ async fn receive(relay: &Relay, container: &ContainerId, hall: &Hall, mut stream
         return;
     };
     match introduced {
+        Introduced::Client(mut first) => {
+            first.extend(rest);
+            client::serve(relay, container, &door.room, stream, first).await;
+        }
         Introduced::Supervisor(hello) => {
             let engine = &relay.engine;
             engine.supervise(container, hello, stream, rest).await;

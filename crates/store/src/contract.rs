@@ -3,6 +3,7 @@
 //! [`CASES`] is the list; a store's tests run each case on a store of its own.
 
 mod audit;
+mod calls;
 mod containers;
 mod mcp_sessions;
 mod projects;
@@ -70,6 +71,11 @@ cases![
     sessions::the_logs_of_a_tree_are_read_in_the_order_of_their_commits,
     sessions::ended_sessions_are_removed_leaves_first,
     sessions::old_events_are_trimmed_and_the_log_says_so,
+    calls::a_call_makes_one_child_however_often_it_is_repeated,
+    calls::a_call_is_answered_by_its_own_turn,
+    calls::an_operation_begins_once_under_a_name_and_its_outcome_is_kept,
+    calls::tokens_of_a_session_end_with_its_agent_or_with_itself,
+    calls::what_a_tree_has_used_stays_used_when_its_sessions_are_removed,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

@@ -4,6 +4,7 @@
 //! and commit it with their effect. Nothing here decides about permission.
 
 mod audit;
+mod calls;
 mod containers;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
@@ -18,6 +19,7 @@ mod tokens;
 mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
+pub use calls::{Begun, CallTurn, Calls, ChildCall};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
 pub use events::{Events, Logged};
@@ -39,6 +41,7 @@ pub trait Store:
     + Audit
     + Containers
     + Sessions
+    + Calls
     + Events
     + McpSessions
     + std::fmt::Debug
@@ -54,6 +57,7 @@ impl<T> Store for T where
         + Audit
         + Containers
         + Sessions
+        + Calls
         + Events
         + McpSessions
         + std::fmt::Debug

@@ -7,8 +7,9 @@ use oubliette_model::{
     WaitingKind, WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
-use crate::{AuditEntry, Page, Result, Visible};
+use crate::{AuditEntry, Page, Result, Token, Visible};
 
 /// What was chosen when a session was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -20,6 +21,8 @@ pub struct Choices {
     pub tools_allowed: Vec<String>,
     pub tools_disallowed: Vec<String>,
     pub agent_scope: Option<Scope>,
+    /// The widest scope that the agent's key may have: that of whoever made the session.
+    pub granted: Option<Scope>,
     pub external_id: Option<String>,
     pub source: Option<String>,
     pub change_id: Option<String>,
@@ -101,6 +104,8 @@ pub struct NewSession {
     /// Instead, the message goes to the newest session of the workspace that has this agent and
     /// no parent, if there is one.
     pub join: bool,
+    /// The call of the parent that makes it: what was made by it before is found instead.
+    pub call: Option<Uuid>,
     /// Hold for children.
     pub limits: TreeLimits,
 }
@@ -164,6 +169,9 @@ pub struct Step {
     pub usage: Option<(Usage, f64)>,
     pub agent_session_id: Option<Option<String>>,
     pub key: Option<KeyHash>,
+    /// The token that its agent is started with.
+    pub token: Option<(Token, KeyHash)>,
+    /// Without an agent, its key and its token end, too.
     pub live: Option<Option<String>>,
     /// Bytes for the agent, each at its place.
     pub input: Vec<(u64, Vec<u8>)>,
@@ -193,6 +201,7 @@ pub struct Stepped {
 /// What a tree has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TreeUse {
+    /// All it ever had, removed ones included.
     pub sessions: u32,
     pub cost_usd: f64,
     /// What a decision raised the limit of cost to.

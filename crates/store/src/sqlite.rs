@@ -5,6 +5,7 @@
 
 mod audit;
 mod backup;
+mod calls;
 mod containers;
 mod convert;
 mod events;

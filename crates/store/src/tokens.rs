@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, Scope, TokenId};
+use oubliette_model::{KeyHash, Scope, SessionId, TokenId};
 
 use crate::{AuditEntry, Page, Result};
 
@@ -12,6 +12,10 @@ pub struct Token {
     pub id: TokenId,
     pub name: String,
     pub scope: Scope,
+    /// The session that it belongs to and ends with.
+    pub session_id: Option<SessionId>,
+    /// Whether the session's agent was started with it; then it ends with the agent.
+    pub minted: bool,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
     pub revoked_at: Option<Timestamp>,

@@ -6,10 +6,15 @@
 pub mod carry;
 mod lines;
 mod message;
+mod relay;
 mod supervise;
 
 pub use lines::{LONGEST_LINE, LineTooLong, Lines};
 pub use message::{Message, RpcError, codes};
+pub use relay::{
+    Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
+    ToolResult, caller_tool_name, calls,
+};
 pub use supervise::{
     Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened, PROTOCOL,
     ProcessReport, Size, Spooled, Start, Started, StreamKind, Supervise, Supervised,

@@ -64,6 +64,11 @@ impl Lines {
         Some(if too_long { Err(LineTooLong) } else { Ok(line) })
     }
 
+    /// How many bytes wait for the end of their line.
+    pub fn pending(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// What came after the last line, when the stream turns from lines to bytes.
     pub fn into_rest(self) -> Vec<u8> {
         self.bytes

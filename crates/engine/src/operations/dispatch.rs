@@ -1,15 +1,26 @@
 //! The one path of every call: find, check the class, parse, check the project, run, audit.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use oubliette_model::{Access, Decision, Mode, ProjectId, allows, allows_class};
+use oubliette_model::{Access, Decision, Mode, ProjectId, SessionId, allows, allows_class};
 use oubliette_store::{AuditEntry, Outcome};
 use serde_json::{Map, Value};
 
-use super::{Entry, Reach, lookup};
+use super::{Entry, Operation, Reach, lookup};
+use crate::sessions::events::{Events, Followed, Place};
 use crate::{Actor, Call, Engine, EngineError, Result};
+
+/// A call that is over.
+#[derive(Debug)]
+pub(crate) struct Called {
+    pub(crate) operation: &'static str,
+    pub(crate) mode: Mode,
+    /// For the audit log, whatever its outcome says.
+    pub(crate) entry: AuditEntry,
+    pub(crate) started: Instant,
+}
 
 impl Engine {
     /// Calls an operation by its own name, or a noun's tool with an `action`.
@@ -28,23 +39,67 @@ impl Engine {
             }
             Err(error) => ("unknown", Reach::everywhere(), Err(error)),
         };
-        let outcome = outcome(&result);
+        let found = lookup::find(operation);
+        let called = Called {
+            operation,
+            mode: found.map_or(Mode::Read, |entry| entry.access.mode()),
+            entry: self.entry(actor, operation, reach.project, Outcome::Ok),
+            started,
+        };
+        self.account(called, &result, &call).await;
+        result
+    }
+
+    /// Sees that a call is counted, and in the audit log.
+    pub(crate) async fn account(&self, called: Called, result: &Result<Value>, call: &Call) {
+        let Called {
+            operation,
+            mode,
+            entry,
+            started,
+        } = called;
+        let outcome = outcome(result);
         self.metrics().called(operation, outcome, started.elapsed());
-        tracing::debug!(operation, outcome = outcome.as_str(), token = %actor.token_id, "called");
-        if let Err(EngineError::Fault(source)) = &result {
-            tracing::error!(operation, token = %actor.token_id, error = %chain(&**source), "fault");
+        let token = entry.token_id.map(|id| id.to_string()).unwrap_or_default();
+        tracing::debug!(operation, outcome = outcome.as_str(), %token, "called");
+        if let Err(EngineError::Fault(source)) = result {
+            tracing::error!(operation, %token, error = %chain(&**source), "fault");
         }
-        let entry = self.entry(actor, operation, reach.project, outcome);
-        match lookup::find(operation).map(|entry| entry.access.mode()) {
+        let entry = AuditEntry { outcome, ..entry };
+        match mode {
             // A success whose operation did not commit its own entry, and every failure.
-            Some(Mode::Write) if outcome != Outcome::Ok || call.audit().is_some() => {
+            Mode::Write if outcome != Outcome::Ok || call.audit().is_some() => {
                 self.audit_log().write(entry).await;
             }
-            Some(Mode::Write) => {}
-            _ if outcome == Outcome::Refused => self.audit_log().write(entry).await,
-            _ => self.audit_log().note(entry).await,
+            Mode::Write => {}
+            Mode::Read if outcome == Outcome::Refused => self.audit_log().write(entry).await,
+            Mode::Read => self.audit_log().note(entry).await,
         }
-        result
+    }
+
+    /// Reads a session's log for somebody with an open stream, waiting for more if there is none:
+    /// the decision is that of a `session_events` call, made anew each time.
+    pub async fn follow_session(
+        &self,
+        actor: &Actor,
+        id: SessionId,
+        since: i64,
+        wait: Duration,
+    ) -> Result<Followed> {
+        let entry = lookup::find(<Events as Operation>::NAME)
+            .ok_or_else(|| EngineError::fault("no such operation"))?;
+        if !allows_class(actor.scope, entry.access) {
+            return Err(EngineError::Refused { parameter: None });
+        }
+        let reach = self.resolve(actor, entry, Reach::session(id)).await?;
+        permit(actor, entry, reach)?;
+        tokio::select! {
+            page = self.read_events(id, Place::after(since), wait) => {
+                let page = page?;
+                Ok(Followed { last_index: page.last_index, events: page.events })
+            }
+            () = self.token_ended(actor.token_id) => Err(EngineError::Refused { parameter: None }),
+        }
     }
 
     async fn perform(
@@ -71,12 +126,11 @@ impl Engine {
         if let Err(error) = permit(actor, entry, reach) {
             return (reach, Err(error));
         }
+        if let Err(error) = self.restrain(actor, reach).await {
+            return (reach, Err(error));
+        }
         call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
-        // A panic in one call is that call's fault, not the server's end.
-        let result = AssertUnwindSafe((prepared.run)(self, actor, call.clone()))
-            .catch_unwind()
-            .await
-            .unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))));
+        let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
     }
 
@@ -100,6 +154,33 @@ impl Engine {
         }
     }
 
+    /// An agent does not decide about itself, whatever its scope: neither what its tree of sessions
+    /// asks for, nor what bounds that tree.
+    async fn restrain(&self, actor: &Actor, reach: Reach) -> Result<()> {
+        let bounds = reach.restricted;
+        let (Some(own), true) = (actor.session, reach.decides || bounds.is_some()) else {
+            return Ok(());
+        };
+        let refused = EngineError::Refused { parameter: bounds };
+        let store = self.store();
+        let Some(own) = store.session(own).await? else {
+            return Err(refused);
+        };
+        if let Some(asked) = reach.session
+            && let Some(asked) = store.session(asked).await?
+            && asked.root_id == own.root_id
+        {
+            return Err(refused);
+        }
+        let root = store.session(own.root_id).await?;
+        let home = root.map_or(own.project_id, |root| root.project_id);
+        let own_bounds = |project| project == own.project_id || project == home;
+        if bounds.is_some() && reach.session.is_none() && reach.project.is_none_or(own_bounds) {
+            return Err(refused);
+        }
+        Ok(())
+    }
+
     fn entry(
         &self,
         actor: &Actor,
@@ -116,6 +197,12 @@ impl Engine {
             address: actor.address.clone(),
         }
     }
+}
+
+/// A panic in one call is that call's fault, not the server's end.
+pub(crate) async fn unpanicked<T>(running: impl Future<Output = Result<T>>) -> Result<T> {
+    let outcome = AssertUnwindSafe(running).catch_unwind().await;
+    outcome.unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))))
 }
 
 /// Decides before anything is looked up, so that a foreign project and a missing one take the same

@@ -9,7 +9,7 @@ use crate::error::did_you_mean;
 use crate::{EngineError, Result};
 
 /// Parses arguments against an operation's schema. Null for an optional parameter is absence.
-pub(super) fn parse<T: DeserializeOwned>(
+pub(crate) fn parse<T: DeserializeOwned>(
     schema: &Map<String, Value>,
     mut arguments: Map<String, Value>,
 ) -> Result<T> {

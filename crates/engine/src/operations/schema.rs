@@ -39,7 +39,7 @@ fn without_number_format(schema: &mut Schema) {
 
 /// The schema of an operation's parameters. Optional parameters are simply absent, so their
 /// schemas do not speak of null.
-pub(super) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
+pub(crate) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
     let mut schema = generate::<T>();
     schema
         .entry("properties")

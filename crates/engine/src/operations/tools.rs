@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use oubliette_model::{Access, Mode, ProjectId, Scope, ToolStyle, allows_class};
+use oubliette_runtime::ContainerId;
 use serde_json::{Map, Value, json};
 
 use super::{Effect, Entry, Face, NOUNS, all, schema};
+use crate::{Engine, Result};
 
 /// A tool as a list shows it.
 #[derive(Debug, Clone)]
@@ -92,6 +94,20 @@ pub fn list(scope: Scope, style: ToolStyle) -> &'static [Tool] {
     LISTS
         .get(&(Class::of(scope), names))
         .map_or(&[], Vec::as_slice)
+}
+
+impl Engine {
+    /// Which names of the operations the agents in a container see.
+    pub async fn tool_style(&self, container: &ContainerId) -> Result<ToolStyle> {
+        let store = self.store();
+        let project = match store.container(container.as_str()).await? {
+            Some(container) => store.get(container.project_id).await?,
+            None => None,
+        };
+        let own = project.and_then(|project| project.settings.tools_style);
+        let style = own.or(self.settings().tools.style);
+        Ok(style.unwrap_or(ToolStyle::Both))
+    }
 }
 
 fn list_for(class: Class, names: Names) -> Vec<Tool> {

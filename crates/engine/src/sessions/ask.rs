@@ -97,6 +97,45 @@ pub(crate) struct Delivered {
 pub(crate) struct Origin {
     pub(crate) owner: Option<TokenId>,
     pub(crate) parent: Option<Session>,
+    /// The call of the parent that asks for it.
+    pub(crate) call: Option<Uuid>,
+    /// The widest scope that its agent's key may have.
+    pub(crate) grant: Option<Scope>,
+}
+
+impl Engine {
+    /// Where a session stands that somebody with a token asks for. What an agent asks for is below the
+    /// agent's own session, by whatever name it asks.
+    pub(crate) async fn origin_of(&self, actor: &Actor) -> Result<Origin> {
+        let origin = Origin {
+            owner: Some(actor.token_id),
+            parent: None,
+            call: None,
+            grant: Some(actor.scope),
+        };
+        let Some(own) = actor.session else {
+            return Ok(origin);
+        };
+        let own = self.store().session(own).await?;
+        let own = own.ok_or(EngineError::Refused { parameter: None })?;
+        Ok(Origin {
+            grant: self.scope_of_agent(&own).await?,
+            parent: Some(own),
+            ..origin
+        })
+    }
+
+    /// The scope of the key that a session's agent gets: what was chosen for it, or for its project, as
+    /// far as that is allowed to whoever made the session.
+    pub(crate) async fn scope_of_agent(&self, session: &Session) -> Result<Option<Scope>> {
+        let project = self.store().get(session.project_id).await?;
+        let own = session.choices.agent_scope;
+        let wanted = own.or(project.and_then(|project| project.settings.agent_scope));
+        let granted = session.choices.granted;
+        Ok(wanted
+            .zip(granted)
+            .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
+    }
 }
 
 impl Ask {
@@ -142,8 +181,15 @@ impl Ask {
         })
     }
 
+    /// Gives a workspace that is to be made a name, if it has none.
+    pub(super) fn name_workspace(&mut self, name: Uuid) {
+        if self.workspace_id.is_none() && self.create_workspace == Some(true) {
+            self.workspace_id = Some(WorkspaceId::from_uuid(name));
+        }
+    }
+
     /// What was chosen, checked against what the agent can do.
-    fn choices(&self, engine: &Engine, actor: &Actor, agent: &str) -> Result<Choices> {
+    fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
         let row = agents::find(engine.settings(), agent)?;
         let tools = self.tools_allowed.iter().chain(&self.tools_disallowed);
         if tools.flatten().next().is_some() {
@@ -164,12 +210,16 @@ impl Ask {
             )));
         }
         if let Some(wanted) = self.agent_scope
-            && !actor.scope.covers(wanted)
+            && !origin.grant.is_some_and(|grant| grant.covers(wanted))
         {
-            return Err(EngineError::invalid(format!(
-                "`agent_scope` `{wanted}` is wider than your own scope `{}`",
-                actor.scope
-            )));
+            return Err(match (origin.grant, &origin.parent) {
+                (Some(grant), None) => EngineError::invalid(format!(
+                    "`agent_scope` `{wanted}` is wider than your own scope `{grant}`"
+                )),
+                _ => EngineError::Refused {
+                    parameter: Some("agent_scope"),
+                },
+            });
         }
         for (name, text) in [
             ("model", &self.model),
@@ -189,7 +239,12 @@ impl Ask {
             reasoning,
             tools_allowed: Vec::new(),
             tools_disallowed: Vec::new(),
-            agent_scope: self.agent_scope,
+            // A child is like its parent, unless somebody says otherwise.
+            agent_scope: self.agent_scope.or_else(|| {
+                let parent = origin.parent.as_ref();
+                parent.and_then(|parent| parent.choices.agent_scope)
+            }),
+            granted: origin.grant,
             external_id: self.external_id.clone(),
             source: self.source.clone(),
             change_id: self.change_id.clone(),
@@ -242,20 +297,21 @@ impl Engine {
     /// is durable; the agent does its part later.
     pub(crate) async fn deliver(
         &self,
-        actor: &Actor,
         project: &Project,
         ask: &Ask,
         origin: Origin,
         call: &Call,
     ) -> Result<Delivered> {
         let message = ask.to_message(self)?;
-        let agent = match (&ask.agent, &origin.parent) {
+        let parent = origin.parent.as_ref();
+        let beside = parent.filter(|parent| parent.project_id == project.id);
+        let agent = match (&ask.agent, beside) {
             (Some(agent), _) => agent.clone(),
             (None, Some(parent)) => parent.agent.clone(),
             (None, None) => self.default_agent(project),
         };
-        let choices = ask.choices(self, actor, &agent)?;
-        let workspace = match (&ask.workspace_id, ask.create_workspace, &origin.parent) {
+        let choices = ask.choices(self, &origin, &agent)?;
+        let workspace = match (&ask.workspace_id, ask.create_workspace, beside) {
             // A child works where its parent does.
             (None, None | Some(false), Some(parent)) => Choice {
                 workspace_id: Some(parent.workspace_id.clone()),
@@ -268,7 +324,6 @@ impl Engine {
         };
         let workspace = self.choose_workspace(project.id, &workspace, call).await?;
         let id = SessionId::new(Uuid::new_v4());
-        let parent = origin.parent.as_ref();
         let session = Session {
             id,
             project_id: project.id,
@@ -295,11 +350,15 @@ impl Engine {
             updated_at: message.created_at,
             ended_at: None,
         };
-        let limits = self.tree_limits(project);
+        let limits = match parent {
+            Some(parent) => self.limits_of_tree(parent).await?,
+            None => self.tree_limits(project),
+        };
         let new = NewSession {
             session,
             message: Some(message),
             join: parent.is_none() && !ask.new_session.unwrap_or(false),
+            call: origin.call,
             limits,
         };
         let spawned = self
@@ -355,6 +414,15 @@ impl Engine {
             status: session.status,
             last_event_index: session.log_end - 1,
         })
+    }
+
+    /// What the tree of a session may have in all: its root's project decides.
+    pub(crate) async fn limits_of_tree(&self, session: &Session) -> Result<TreeLimits> {
+        let root = self.store().session(session.root_id).await?;
+        let project = root.map_or(session.project_id, |root| root.project_id);
+        let project = self.store().get(project).await?;
+        let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
+        Ok(self.tree_limits(&project))
     }
 
     pub(crate) fn default_agent(&self, project: &Project) -> String {

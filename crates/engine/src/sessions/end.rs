@@ -45,21 +45,27 @@ impl Operation for End {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        let id = params.session_id;
-        let tree = engine.store().tree(id).await?;
+        engine.end_tree(params.session_id, &call).await
+    }
+}
+
+impl Engine {
+    /// Ends a session and everything below it, and returns when their processes are gone.
+    pub(crate) async fn end_tree(&self, id: SessionId, call: &Call) -> Result<Output> {
+        let tree = self.store().tree(id).await?;
         let unsettled: Vec<_> = tree
             .into_iter()
             .filter(|session| !session.status.is_ended() || session.live.is_some())
             .collect();
         let ids: Vec<SessionId> = unsettled.iter().map(|session| session.id).collect();
         if !ids.is_empty() {
-            engine.store().want(&ids, Wanted::End, call.audit()).await?;
+            self.store().want(&ids, Wanted::End, call.audit()).await?;
         }
         for session in &unsettled {
-            engine.wake_session(session.id, session.project_id);
+            self.wake_session(session.id, session.project_id);
         }
         for id in &ids {
-            let ended = engine
+            let ended = self
                 .wait_for_session(*id, PATIENCE, |session| {
                     session.status.is_ended() && session.live.is_none()
                 })
@@ -71,17 +77,15 @@ impl Operation for End {
                 )));
             }
         }
-        let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let session = self.store().session(id).await?;
+        let session = session.ok_or_else(|| Self::session_not_found(id))?;
         Ok(Output {
             session_id: id,
             status: session.status,
             children_ended: ids.into_iter().filter(|other| *other != id).collect(),
         })
     }
-}
 
-impl Engine {
     /// Ends every session below one that has ended.
     pub(crate) async fn end_below(&self, id: SessionId) -> Result<()> {
         let tree = self.store().tree(id).await?;

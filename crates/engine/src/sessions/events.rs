@@ -77,9 +77,6 @@ impl Operation for Events {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let place = Place::of(&params)?;
-        let wait = wait(params.wait_seconds)?;
-        let id = params.session_id;
         let stop = async {
             tokio::select! {
                 () = call.cancelled() => Stopped::Cancelled,
@@ -88,7 +85,7 @@ impl Operation for Events {
             }
         };
         tokio::select! {
-            page = engine.read_events(id, place, wait) => page,
+            page = engine.events_asked_for(&params) => page,
             why = stop => Err(match why {
                 Stopped::Cancelled => EngineError::Cancelled,
                 Stopped::Refused => EngineError::Refused { parameter: None },
@@ -100,6 +97,14 @@ impl Operation for Events {
 enum Stopped {
     Cancelled,
     Refused,
+}
+
+/// Some of a session's log, for somebody who follows it.
+#[derive(Debug)]
+pub struct Followed {
+    pub events: Vec<Value>,
+    /// Where to go on.
+    pub last_index: i64,
 }
 
 /// Where a reader is, and how much it wants.
@@ -117,6 +122,14 @@ enum From {
 }
 
 impl Place {
+    /// After an index of one session's log.
+    pub(crate) fn after(index: i64) -> Self {
+        Self {
+            from: From::Index(index),
+            limit: USUAL,
+        }
+    }
+
     fn of(params: &Params) -> Result<Self> {
         let limit = match params.max_events.unwrap_or(USUAL) {
             limit @ 1..=MOST => limit,
@@ -159,7 +172,20 @@ fn wait(seconds: Option<f64>) -> Result<Duration> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
+impl Params {
+    pub(super) fn session(&self) -> SessionId {
+        self.session_id
+    }
+}
+
 impl Engine {
+    /// Reads the page that somebody asks for.
+    pub(crate) async fn events_asked_for(&self, params: &Params) -> Result<Output> {
+        let place = Place::of(params)?;
+        let wait = wait(params.wait_seconds)?;
+        self.read_events(params.session_id, place, wait).await
+    }
+
     /// Reads a page of a session's log, waiting for one if there is nothing yet.
     pub(crate) async fn read_events(
         &self,

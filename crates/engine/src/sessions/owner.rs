@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_agent::Agent;
-use oubliette_model::{Event, Level, SessionId, Status, WorkspaceId};
+use oubliette_model::{ApiKey, Event, Level, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
 use tokio::sync::Notify;
@@ -63,6 +63,8 @@ pub(super) struct Owner<'a> {
     pub(super) staged: Vec<u8>,
     pub(super) input: Vec<(u64, Vec<u8>)>,
     pub(super) redact: Redact,
+    /// What the agent's own MCP server shows to speak for this session; only its hash is stored.
+    pub(super) key: Option<ApiKey>,
     /// Whether the agent was given a credential to sign in with.
     pub(super) has_credential: bool,
     pub(super) in_use: Option<InUse>,
@@ -132,6 +134,7 @@ impl<'a> Owner<'a> {
             staged: Vec::new(),
             input: engine.store().agent_input(id).await?,
             redact: Redact::default(),
+            key: None,
             has_credential: false,
             in_use: None,
             noise: 0,

@@ -45,6 +45,7 @@ impl Operation for Permit {
     fn reach(params: &Params) -> Reach {
         Reach {
             restricted: params.max_cost_usd.is_some().then_some("max_cost_usd"),
+            decides: true,
             ..Reach::session(params.session_id)
         }
     }

@@ -4,7 +4,7 @@ use oubliette_model::{Access, Mode, ProjectId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ask::{Ask, Delivered, Origin};
+use super::ask::{Ask, Delivered};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -37,12 +37,7 @@ impl Operation for Spawn {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let origin = Origin {
-            owner: Some(actor.token_id),
-            parent: None,
-        };
-        engine
-            .deliver(actor, &project, &params.ask, origin, &call)
-            .await
+        let origin = engine.origin_of(actor).await?;
+        engine.deliver(&project, &params.ask, origin, &call).await
     }
 }

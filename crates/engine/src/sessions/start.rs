@@ -18,8 +18,9 @@ use crate::containers::Link;
 use crate::containers::attachment::{Program, Unreached};
 use crate::containers::exec::{Inside, usual_environment};
 use crate::workspaces::path_in_container;
-use crate::{EngineError, agents};
+use crate::{EngineError, Minted, agents};
 
+const API_KEY: &str = "OUBLIETTE_API_KEY";
 const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 impl Owner<'_> {
@@ -79,6 +80,11 @@ impl Owner<'_> {
             boot_id: link.boot_id().to_owned(),
             ..Live::default()
         };
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
+        let key = ApiKey::from_random(random);
+        self.step.key = Some(key.hash());
+        self.key = Some(key);
         // The name is in the store before there is anything of that name.
         let process_id = live.process_id.clone();
         self.heard = 0;
@@ -213,12 +219,13 @@ impl Owner<'_> {
 
     /// What the agent's session is to be like.
     async fn plan(&mut self) -> Result<Plan, Trouble> {
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
-        self.step.key = Some(key.hash());
-        self.commit().await.map_err(Trouble::Stop)?;
+        let api_key = self.mint().await?;
+        if self.step.token.is_some() {
+            self.commit().await.map_err(Trouble::Stop)?;
+        }
+        let key = self.key.as_ref().map(|key| key.reveal().to_owned());
         let own = |name: &str, value: String| (name.to_owned(), value);
+        let api_key = api_key.map(|key| own(API_KEY, key));
         let mut servers = vec![Server {
             name: "oubliette".to_owned(),
             command: CLIENT.to_owned(),
@@ -226,8 +233,11 @@ impl Owner<'_> {
             env: vec![
                 own("OUBLIETTE_SOCKET", "/mcp/relay.sock".to_owned()),
                 own("OUBLIETTE_SESSION_ID", self.session.id.to_string()),
-                own("OUBLIETTE_SESSION_KEY", key.reveal().to_owned()),
-            ],
+                own("OUBLIETTE_SESSION_KEY", key.unwrap_or_default()),
+            ]
+            .into_iter()
+            .chain(api_key)
+            .collect(),
         }];
         for server in &self.project.settings.mcp_servers {
             let env = server.env.iter();
@@ -260,6 +270,21 @@ impl Owner<'_> {
                 .or(defaults.reasoning)
                 .filter(|_| takes_reasoning),
         })
+    }
+
+    /// The key with which the agent can call Oubliette itself: made for this start of it alone, or what
+    /// the project's environment says.
+    async fn mint(&mut self) -> Result<Option<String>, Trouble> {
+        let Some(scope) = self.engine.scope_of_agent(&self.session).await? else {
+            let given = self.project.settings.env.get(API_KEY);
+            return Ok(given.map(|key| key.reveal().to_owned()));
+        };
+        let name = format!("agent of {}", self.session.id);
+        let Minted { mut token, key } = Minted::draw(&name, scope, self.engine.now(), None)?;
+        token.session_id = Some(self.session.id);
+        token.minted = true;
+        self.step.token = Some((token, key.hash()));
+        Ok(Some(key.reveal().to_owned()))
     }
 
     async fn ready(&mut self, opened: Opened) -> Result<(), Stop> {

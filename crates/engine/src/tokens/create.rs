@@ -1,7 +1,7 @@
 //! `token_create`.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Access, Scope, TokenId, quoted};
+use oubliette_model::{Access, Scope, SessionId, TokenId, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,9 @@ pub(crate) struct Output {
     scope: Scope,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
+    /// The session that made it, and with which it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<SessionId>,
 }
 
 #[derive(Debug)]
@@ -50,7 +53,7 @@ impl Operation for Create {
         Reach::everywhere()
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let name = params.name.trim();
         if name.is_empty() || name.len() > 100 || name.chars().any(char::is_control) {
             return Err(EngineError::invalid(format!(
@@ -60,7 +63,9 @@ impl Operation for Create {
         }
         let now = engine.now();
         let expires_at = expiry(&params, now)?;
-        let Minted { token, key } = Minted::draw(name, params.scope, now, expires_at)?;
+        let Minted { mut token, key } = Minted::draw(name, params.scope, now, expires_at)?;
+        // What an agent hands on is held to what holds for the agent, and ends with it.
+        token.session_id = actor.session;
         if !engine
             .store()
             .add_token(&token, key.hash(), call.audit())
@@ -79,6 +84,7 @@ impl Operation for Create {
             name: token.name,
             scope: token.scope,
             expires_at: token.expires_at.map(|at| at.to_string()),
+            session_id: token.session_id,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `token_list`.
 
 use jiff::Timestamp;
-use oubliette_model::{Access, Scope, TokenId};
+use oubliette_model::{Access, Scope, SessionId, TokenId};
 use oubliette_store::Token;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ struct Line {
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked_at: Option<String>,
+    /// The session that it belongs to, and with which it ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session_id: Option<SessionId>,
 }
 
 fn line(token: Token, now: Timestamp) -> Line {
@@ -55,6 +58,7 @@ fn line(token: Token, now: Timestamp) -> Line {
         created_at: token.created_at.to_string(),
         expires_at: token.expires_at.map(|at| at.to_string()),
         revoked_at: token.revoked_at.map(|at| at.to_string()),
+        session_id: token.session_id,
     }
 }
 

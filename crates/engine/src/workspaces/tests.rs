@@ -28,6 +28,7 @@ async fn engine() -> (TempDir, Engine, Actor) {
         Actor {
             token_id,
             scope: Scope::Admin,
+            session: None,
             address: None,
         },
     )

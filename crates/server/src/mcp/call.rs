@@ -1,17 +1,25 @@
 //! One tool call: its arguments in, progress while it runs, its result out.
 
+#![expect(
+    deprecated,
+    reason = "log messages are how clients of the older era are told of events; they stay for them"
+)]
+
 use std::time::Duration;
 
-use oubliette_engine::{Call, Progress};
+use oubliette_engine::{Actor, Call, Progress};
+use oubliette_model::SessionId;
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, ProgressNotificationParam,
-    ProgressToken,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, LoggingLevel,
+    ProgressNotificationParam, ProgressToken,
 };
 use rmcp::service::{Peer, RequestContext};
+use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use super::handler::{Handler, actor};
+use super::handler::{Handler, actor, mcp_session};
+use super::push::{self, Client};
 use crate::errors;
 
 /// Progress is told at most so often; what comes in between is overtaken by what is newer.
@@ -34,6 +42,7 @@ impl Handler {
             }
             None => (call, None),
         };
+        let named = named(&arguments);
         let running = self.engine.call(&actor, &request.name, arguments, call);
         let result = match teller {
             // Nothing may be told about a call after its answer: the teller ends with the call.
@@ -44,10 +53,54 @@ impl Handler {
             None => running.await,
         };
         match result {
-            Ok(value) => Ok(CallToolResult::structured(value).into()),
+            Ok(value) => {
+                self.announce(&context, actor, named, &value).await;
+                Ok(CallToolResult::structured(value).into())
+            }
             Err(error) => errors::render(&error).map(Into::into),
         }
     }
+}
+
+impl Handler {
+    /// Lets the owner of a session hear of it where it listens: on the stream of its MCP session,
+    /// or, in the era without those, on the stream of this answer.
+    async fn announce(
+        &self,
+        context: &RequestContext<RoleServer>,
+        actor: Actor,
+        named: Option<SessionId>,
+        result: &Value,
+    ) {
+        let told = result["session_id"].as_str().and_then(|id| id.parse().ok());
+        let Some(id) = told.or(named) else { return };
+        let Some(mcp_session) = mcp_session(context) else {
+            if context
+                .meta
+                .log_level()
+                .is_some_and(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
+            {
+                push::tell_waiting(&context.peer, result).await;
+            }
+            return;
+        };
+        if push::owns(&self.engine, actor.token_id, id).await {
+            let since = ["last_event_index", "last_index"].into_iter();
+            let since = since.filter_map(|key| result[key].as_i64()).next();
+            let client = Client {
+                mcp_session,
+                peer: context.peer.clone(),
+                actor,
+            };
+            self.push
+                .bind(&self.engine, client, id, since.unwrap_or(-1));
+        }
+    }
+}
+
+/// The session that a call names.
+fn named(arguments: &Map<String, Value>) -> Option<SessionId> {
+    arguments.get("session_id")?.as_str()?.parse().ok()
 }
 
 /// Tells the client of progress for as long as it is polled.

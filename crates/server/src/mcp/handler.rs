@@ -1,5 +1,10 @@
 //! What the product answers to MCP clients: the tools a token may use, and their calls.
 
+#![expect(
+    deprecated,
+    reason = "log messages are how clients of the older era are told of events; they stay for them"
+)]
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -11,23 +16,29 @@ use oubliette_model::{Scope, ToolStyle};
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
     CompleteRequestParams, CompleteResult, ErrorData, Implementation, ListPromptsRequestMethod,
-    ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
-    ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
-    ProtocolVersion, ServerCapabilities, ServerConfig, Tool, ToolAnnotations,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
+    ServerCapabilities, ServerConfig, SetLevelRequestMethod, SetLevelRequestParams,
+    SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations,
+    UnsubscribeRequestMethod, UnsubscribeRequestParams,
 };
-use rmcp::service::RequestContext;
+use rmcp::service::{RequestContext, SubscriptionContext};
 use rmcp::{RoleServer, ServerHandler};
 
+use super::push::{Client, Push};
+use super::resources;
 use crate::McpSettings;
 
 const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Make a project with `project` (action \
-     `create`), then work in it. Each tool's `action` says what to do; errors say how to mend a \
+     `create`), then give an agent work with `session` (action `spawn`) and follow it with action \
+     `events` and `wait_seconds`. Each tool's `action` says what to do; errors say how to mend a \
      call.";
 
 /// The handler of the product's endpoint. Cheap to clone: there is one per request.
 #[derive(Debug, Clone)]
 pub struct Handler {
     pub(super) engine: Engine,
+    pub(super) push: Push,
     versions: Arc<[ProtocolVersion]>,
 }
 
@@ -39,6 +50,7 @@ impl Handler {
         let allowed = |version: &ProtocolVersion| newest.is_none_or(|max| version.as_str() <= max);
         Self {
             engine,
+            push: Push::default(),
             versions: known.filter(allowed).collect(),
         }
     }
@@ -56,8 +68,13 @@ pub(super) fn actor(context: &RequestContext<RoleServer>) -> Result<Actor, Error
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
-            .with_instructions(INSTRUCTIONS);
+        let capabilities = ServerCapabilities::builder()
+            .enable_tools()
+            .enable_resources()
+            .enable_resources_subscribe()
+            .enable_logging()
+            .build();
+        let mut info = ServerConfig::new(capabilities).with_instructions(INSTRUCTIONS);
         info.server_info = Implementation::new("oubliette", env!("CARGO_PKG_VERSION"));
         info
     }
@@ -117,9 +134,9 @@ impl ServerHandler for Handler {
     async fn list_resources(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListResourcesRequestMethod>())
+        resources::list(&self.engine, &actor(&context)?).await
     }
 
     async fn list_resource_templates(
@@ -127,10 +144,75 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        Err(ErrorData::method_not_found::<
-            ListResourceTemplatesRequestMethod,
-        >())
+        Ok(resources::templates())
     }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        resources::read(&self.engine, &actor(&context)?, &request.uri).await
+    }
+
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
+        resources::accepted(requested)
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
+        let actor = actor(context.request_context())?;
+        resources::listen(&self.engine, actor, context).await
+    }
+
+    async fn subscribe(
+        &self,
+        request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some(mcp_session) = mcp_session(&context) else {
+            return Err(ErrorData::method_not_found::<SubscribeRequestMethod>());
+        };
+        let client = Client {
+            mcp_session,
+            peer: context.peer.clone(),
+            actor: actor(&context)?,
+        };
+        resources::subscribe(&self.engine, &self.push, client, &request.uri).await
+    }
+
+    async fn unsubscribe(
+        &self,
+        request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some(mcp_session) = mcp_session(&context) else {
+            return Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>());
+        };
+        self.push.unsubscribe(&mcp_session, &request.uri);
+        Ok(())
+    }
+
+    async fn set_level(
+        &self,
+        request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        let Some(mcp_session) = mcp_session(&context) else {
+            return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
+        };
+        self.push.set_level(&mcp_session, request.level);
+        Ok(())
+    }
+}
+
+/// The MCP session of a request, in the era that has them.
+pub(super) fn mcp_session(context: &RequestContext<RoleServer>) -> Option<String> {
+    let parts = context.extensions.get::<Parts>()?;
+    let id = parts.headers.get("mcp-session-id")?.to_str().ok()?;
+    Some(id.to_owned())
 }
 
 /// Every tool by every name, for checks of a request's headers before its caller is known.

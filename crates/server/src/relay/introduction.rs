@@ -1,12 +1,10 @@
 //! The first thing that somebody at a door says that makes sense. Until then everything gets an
 //! answer and nothing else: what is not JSON, what is too long, what nobody knows, wrong keys.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oubliette_engine::Stream;
-use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_store::{AuditEntry, Outcome};
 use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +22,8 @@ const LONG: usize = 64 << 10;
 pub(super) enum Introduced {
     Supervisor(Supervise),
     Stream(Opened),
+    /// Anybody else: an agent's client, with the first thing it asked.
+    Client(Vec<u8>),
 }
 
 /// Hears who is there, and what came after it; none if nobody says so in time.
@@ -48,12 +48,15 @@ async fn listen(
     let mut long = None;
     loop {
         while let Some(line) = lines.next_line() {
-            let answer = match read(line) {
-                Ok(message) => match introduce(relay, container, &message).await {
+            let answer = match line {
+                Ok(line) => match introduce(relay, container, line).await {
                     Ok(introduced) => return Some((introduced, lines.into_rest())),
-                    Err(error) => message.id.map(|id| Message::reply(id, Err(error))),
+                    Err((id, error)) => id.map(|id| Message::reply(id, Err(error))),
                 },
-                Err(answer) => Some(*answer),
+                Err(LineTooLong) => {
+                    let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
+                    Some(Message::reply(Value::Null, Err(error)))
+                }
             };
             if let Some(answer) = answer {
                 stream.write_all(&answer.line()).await.ok()?;
@@ -71,65 +74,35 @@ async fn listen(
     }
 }
 
-/// A request or a notification, or the answer to what is neither.
-fn read(line: Result<Vec<u8>, LineTooLong>) -> Result<Message, Box<Message>> {
-    match line {
-        Ok(line) => Message::parse(&line),
-        Err(LineTooLong) => {
-            let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
-            Err(Box::new(Message::reply(Value::Null, Err(error))))
-        }
-    }
-}
-
+/// Who says this. What no supervisor says is for an agent's client, which answers all there is.
 async fn introduce(
     relay: &Relay,
     container: &ContainerId,
-    message: &Message,
-) -> Result<Introduced, RpcError> {
-    match message.method.as_deref().unwrap_or_default() {
-        methods::SUPERVISE => {
-            let hello = message.params::<Supervise>()?;
-            match relay.engine.knows(container, &hello).await {
-                Ok(true) => Ok(Introduced::Supervisor(hello)),
-                Ok(false) => Err(refuse(relay, container).await),
-                Err(error) => {
-                    tracing::error!(%container, %error, "a key could not be checked");
-                    Err(RpcError::new(
-                        codes::FAILED,
-                        "the store does not answer; try again",
-                    ))
-                }
-            }
-        }
-        methods::STREAM => Ok(Introduced::Stream(message.params()?)),
-        other => Err(RpcError::new(
-            codes::METHOD,
-            format!("there is no method {}", quoted(other)),
-        )),
-    }
-}
-
-/// Counts a wrong key. Past a handful they are no longer written down, each by each.
-async fn refuse(relay: &Relay, container: &ContainerId) -> RpcError {
-    let counted = relay.failures.count(container.clone(), Instant::now());
-    if let Err(wait) = counted {
-        let why = format!(
-            "too many wrong keys from this container; wait {} s and use a valid one",
-            wait.as_secs().max(1)
-        );
-        return RpcError::new(codes::UNAUTHENTICATED, why);
-    }
-    tracing::warn!(%container, "a supervisor showed a wrong key");
-    let known = relay.engine.store().container(container.as_str()).await;
-    let entry = AuditEntry {
-        at: relay.engine.now(),
-        token_id: None,
-        operation: "authenticate".to_owned(),
-        project_id: known.ok().flatten().map(|known| known.project_id),
-        outcome: Outcome::Unauthenticated,
-        address: Some(format!("container {container}")),
+    mut line: Vec<u8>,
+) -> Result<Introduced, (Option<Value>, RpcError)> {
+    let message = Message::parse(&line).ok();
+    let method = message
+        .as_ref()
+        .and_then(|message| message.method.as_deref());
+    let (Some(message), Some(methods::SUPERVISE | methods::STREAM)) = (&message, method) else {
+        line.push(b'\n');
+        return Ok(Introduced::Client(line));
     };
-    relay.engine.audit_log().note(entry).await;
-    RpcError::new(codes::UNAUTHENTICATED, "invalid or expired API key")
+    let refused = |error: RpcError| (message.id.clone(), error);
+    if method == Some(methods::STREAM) {
+        return message.params().map(Introduced::Stream).map_err(refused);
+    }
+    let hello = message.params::<Supervise>().map_err(refused)?;
+    match relay.engine.knows(container, &hello).await {
+        Ok(true) => Ok(Introduced::Supervisor(hello)),
+        Ok(false) => {
+            let what = "invalid or expired API key";
+            Err(refused(relay.unauthenticated(container, what).await))
+        }
+        Err(error) => {
+            tracing::error!(%container, %error, "a key could not be checked");
+            let why = "the store does not answer; try again";
+            Err(refused(RpcError::new(codes::FAILED, why)))
+        }
+    }
 }

@@ -149,6 +149,8 @@ pub(super) async fn deleting_takes_tokens_and_workspaces_along(store: &dyn Store
             id: token_id(n as u128),
             name: "t".to_owned(),
             scope: scope.parse::<Scope>().must(),
+            session_id: None,
+            minted: false,
             created_at: at(0),
             expires_at: None,
             revoked_at: None,

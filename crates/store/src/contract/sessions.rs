@@ -18,7 +18,7 @@ const LIMITS: TreeLimits = TreeLimits {
     spawns_per_minute: 10,
 };
 
-fn session(n: u128, project: ProjectId, second: i64) -> Session {
+pub(super) fn session(n: u128, project: ProjectId, second: i64) -> Session {
     let id = SessionId::new(Uuid::from_u128(n));
     Session {
         id,
@@ -51,7 +51,7 @@ fn session(n: u128, project: ProjectId, second: i64) -> Session {
     }
 }
 
-fn message(text: &str, second: i64) -> Message {
+pub(super) fn message(text: &str, second: i64) -> Message {
     Message {
         id: 0,
         text: text.to_owned(),
@@ -60,7 +60,7 @@ fn message(text: &str, second: i64) -> Message {
     }
 }
 
-fn new(session: Session, text: &str) -> NewSession {
+pub(super) fn new(session: Session, text: &str) -> NewSession {
     let second = session.created_at;
     NewSession {
         session,
@@ -69,18 +69,19 @@ fn new(session: Session, text: &str) -> NewSession {
             ..message(text, 0)
         }),
         join: false,
+        call: None,
         limits: LIMITS,
     }
 }
 
-async fn spawned(store: &dyn Store, new: &NewSession) -> Session {
+pub(super) async fn spawned(store: &dyn Store, new: &NewSession) -> Session {
     match store.spawn_session(new, None).await.must() {
         Spawned::New(session) => *session,
         other => panic!("not made: {other:?}"),
     }
 }
 
-async fn child(store: &dyn Store, n: u128, parent: &Session, second: i64) -> Spawned {
+pub(super) async fn child(store: &dyn Store, n: u128, parent: &Session, second: i64) -> Spawned {
     let child = Session {
         parent_id: Some(parent.id),
         root_id: parent.root_id,
@@ -102,7 +103,7 @@ async fn texts(store: &dyn Store, id: SessionId) -> Vec<(i64, String)> {
         .collect()
 }
 
-fn ending(status: Status, second: i64) -> Step {
+pub(super) fn ending(status: Status, second: i64) -> Step {
     Step {
         at: at(second),
         events: vec![Event::status(status)],

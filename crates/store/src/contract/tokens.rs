@@ -10,6 +10,8 @@ fn token(n: u128, scope: &str) -> (Token, ApiKey) {
         id: token_id(n),
         name: format!("token {n}"),
         scope: scope.parse::<Scope>().must(),
+        session_id: None,
+        minted: false,
         created_at: at(n as i64),
         expires_at: None,
         revoked_at: None,

@@ -39,6 +39,9 @@ pub(super) trait Columns {
     fn parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<T>
     where
         T::Err: std::error::Error + Send + Sync + 'static;
+    fn maybe_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
+    where
+        T::Err: std::error::Error + Send + Sync + 'static;
 }
 
 impl Columns for Row<'_> {
@@ -59,6 +62,15 @@ impl Columns for Row<'_> {
     {
         let text = self.get_ref(column)?.as_str()?;
         text.parse().map_err(|e: T::Err| misread(column, e))
+    }
+
+    fn maybe_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
+    where
+        T::Err: std::error::Error + Send + Sync + 'static,
+    {
+        let text = self.get_ref(column)?.as_str_or_null()?;
+        let parsed = text.map(str::parse).transpose();
+        parsed.map_err(|e: T::Err| misread(column, e))
     }
 }
 

@@ -10,7 +10,7 @@ use super::convert::{Columns, misread, time};
 use super::sessions::{TREE, number};
 use crate::{Events, Logged, Result};
 
-fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
+pub(super) fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
     Ok(Logged {
         position: row.get(0)?,
         session_id: row.parsed(1)?,

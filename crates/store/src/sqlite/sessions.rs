@@ -16,8 +16,9 @@ use crate::{
     AuditEntry, Decided, Decision, Message, NewSession, Page, Result, Session, SessionFilter,
     Sessions, Spawned, Step, Stepped, TreeUse, Visible, Wanted,
 };
-pub(super) use row::number;
-use row::{COLUMNS, find, from_word, json, session, word};
+use row::{COLUMNS, from_word, json, session, word};
+pub(super) use row::{find, number};
+pub(super) use spawn::queue;
 
 /// A session and everything below it.
 pub(super) const TREE: &str = "with recursive tree (id) as (
@@ -46,11 +47,11 @@ impl Sessions for Sqlite {
     ) -> Result<Option<(Session, bool)>> {
         let message = message.clone();
         self.write(move |connection| {
-            let queued = spawn::queue(connection, id, &message)?;
+            let queued = queue(connection, id, &message)?;
             if queued.is_some() {
                 append(connection, audit)?;
             }
-            Ok(queued)
+            Ok(queued.map(|(session, resumed, _)| (session, resumed)))
         })
         .await
     }
@@ -303,13 +304,21 @@ fn remove_ended(
             "delete from sessions
              where ended_at < ?1 and live is null and (?2 is null or project_id = ?2)
                and not exists (select 1 from sessions child where child.parent_id = sessions.id)
-             returning id",
+             returning id, root_id, cost_usd",
         )?;
-        let rows = statement.query_map(params![time(before), project], |row| row.parsed(0))?;
-        let round = rows.collect::<rusqlite::Result<Vec<SessionId>>>()?;
+        let rows = statement.query_map(params![time(before), project], |row| {
+            Ok((row.parsed(0)?, row.get(1)?, row.get(2)?))
+        })?;
+        let round = rows.collect::<rusqlite::Result<Vec<(SessionId, String, f64)>>>()?;
         if round.is_empty() {
             return Ok(removed);
         }
-        removed.extend(round);
+        for (id, root, cost) in round {
+            // What a tree has spent stays spent.
+            connection
+                .prepare_cached("update sessions set cost_gone = cost_gone + ?2 where id = ?1")?
+                .execute(params![root, cost])?;
+            removed.push(id);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, Scope, TokenId};
+use oubliette_model::{KeyHash, Scope, SessionId, TokenId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
@@ -11,7 +11,7 @@ use super::convert::{Columns, time};
 use super::projects::is_ready;
 use crate::{AuditEntry, Page, Result, Revoked, Token, Tokens};
 
-const COLUMNS: &str = "id, name, scope, created_at, expires_at, revoked_at";
+const COLUMNS: &str = "id, name, scope, created_at, expires_at, revoked_at, session, minted";
 
 fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
     Ok(Token {
@@ -21,6 +21,8 @@ fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
         created_at: row.time(3)?,
         expires_at: row.maybe_time(4)?,
         revoked_at: row.maybe_time(5)?,
+        session_id: row.maybe_parsed(6)?,
+        minted: row.get(7)?,
     })
 }
 
@@ -31,10 +33,56 @@ fn find(connection: &Connection, id: TokenId) -> Result<Option<Token>> {
         .optional()?)
 }
 
-/// How many valid admin tokens there are besides one.
+/// Adds a token, or nothing if its scope is for a project that is not there.
+pub(super) fn insert(connection: &Connection, token: &Token, hash: KeyHash) -> Result<bool> {
+    if let Some(project) = token.scope.project()
+        && !is_ready(connection, project)?
+    {
+        return Ok(false);
+    }
+    connection
+        .prepare_cached(
+            "insert into tokens (id, name, hash, scope, created_at, expires_at, revoked_at,
+                session, minted)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        )?
+        .execute(params![
+            token.id.to_string(),
+            token.name,
+            hash.as_bytes(),
+            token.scope.to_string(),
+            time(token.created_at),
+            token.expires_at.map(time),
+            token.revoked_at.map(time),
+            token.session_id.map(|id| id.to_string()),
+            token.minted,
+        ])?;
+    Ok(true)
+}
+
+/// Ends the token that the agent of a session was started with.
+pub(super) fn end_minted(connection: &Connection, session: SessionId) -> Result<()> {
+    connection
+        .prepare_cached("delete from tokens where session = ?1 and minted")?
+        .execute([session.to_string()])?;
+    Ok(())
+}
+
+/// Ends every token of a session.
+pub(super) fn end_all(connection: &Connection, session: SessionId, at: Timestamp) -> Result<()> {
+    connection
+        .prepare_cached(
+            "update tokens set revoked_at = ?2 where session = ?1 and revoked_at is null",
+        )?
+        .execute(params![session.to_string(), time(at)])?;
+    Ok(())
+}
+
+/// How many valid admin tokens there are besides one. Those of sessions do not count: nobody else
+/// has them.
 fn other_admins(connection: &Connection, id: Option<TokenId>, now: Timestamp) -> Result<i64> {
     Ok(connection.query_row(
-        "select count(*) from tokens where scope = ?1 and revoked_at is null
+        "select count(*) from tokens where scope = ?1 and revoked_at is null and session is null
            and (expires_at is null or expires_at > ?2) and id is not ?3",
         params![
             Scope::Admin.to_string(),
@@ -55,26 +103,11 @@ impl Tokens for Sqlite {
     ) -> Result<bool> {
         let token = token.clone();
         self.write(move |connection| {
-            if let Some(project) = token.scope.project()
-                && !is_ready(connection, project)?
-            {
-                return Ok(false);
+            let added = insert(connection, &token, hash)?;
+            if added {
+                append(connection, audit)?;
             }
-            connection.execute(
-                "insert into tokens (id, name, hash, scope, created_at, expires_at, revoked_at)
-                 values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![
-                    token.id.to_string(),
-                    token.name,
-                    hash.as_bytes(),
-                    token.scope.to_string(),
-                    time(token.created_at),
-                    token.expires_at.map(time),
-                    token.revoked_at.map(time),
-                ],
-            )?;
-            append(connection, audit)?;
-            Ok(true)
+            Ok(added)
         })
         .await
     }
@@ -82,10 +115,7 @@ impl Tokens for Sqlite {
     async fn token_by_hash(&self, hash: KeyHash) -> Result<Option<Token>> {
         self.look(|connection| {
             Ok(connection
-                .prepare_cached(
-                    "select id, name, scope, created_at, expires_at, revoked_at
-                     from tokens where hash = ?1",
-                )?
+                .prepare_cached(&format!("select {COLUMNS} from tokens where hash = ?1"))?
                 .query_row([hash.as_bytes()], token)
                 .optional()?)
         })
@@ -103,7 +133,7 @@ impl Tokens for Sqlite {
                     "select {COLUMNS}, rowid from tokens where rowid > ?1 order by rowid limit ?2"
                 ))?;
                 let rows = statement.query_map(params![after, limit + 1], |row| {
-                    Ok((token(row)?, row.get(6)?))
+                    Ok((token(row)?, row.get(8)?))
                 })?;
                 Ok(rows.collect::<rusqlite::Result<Vec<(Token, i64)>>>()?)
             })
@@ -128,7 +158,11 @@ impl Tokens for Sqlite {
             if !token.is_valid(now) {
                 return Ok(Revoked::Already);
             }
-            if token.scope == Scope::Admin && other_admins(connection, Some(id), now)? == 0 {
+            let lasting = token.session_id.is_none();
+            if lasting
+                && token.scope == Scope::Admin
+                && other_admins(connection, Some(id), now)? == 0
+            {
                 return Ok(Revoked::LastAdmin);
             }
             connection.execute(

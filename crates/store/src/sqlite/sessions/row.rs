@@ -75,7 +75,7 @@ pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
     })
 }
 
-pub(super) fn find(connection: &Connection, id: SessionId) -> Result<Option<Session>> {
+pub(in crate::sqlite) fn find(connection: &Connection, id: SessionId) -> Result<Option<Session>> {
     Ok(connection
         .prepare_cached(&format!("select {COLUMNS} from sessions where id = ?1"))?
         .query_row([id.to_string()], session)

@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{COLUMNS, find, insert, number, session, text};
 use super::step::append_events;
+use crate::sqlite::calls::{is_alive, made_before, note};
 use crate::sqlite::convert::time;
 use crate::sqlite::projects::is_ready;
 use crate::{Limit, Message, NewSession, Result, Session, Spawned, TreeLimits, TreeUse};
@@ -25,21 +26,29 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned
         };
         let queued = queue(connection, there.id, message)?;
         return Ok(match queued {
-            Some((session, resumed)) => Spawned::Joined {
+            Some((session, resumed, _)) => Spawned::Joined {
                 session: Box::new(session),
                 resumed,
             },
             None => Spawned::Gone,
         });
     }
+    if let (Some(parent), Some(call)) = (wanted.parent_id, new.call)
+        && let Some(there) = made_before(connection, parent, call)?
+    {
+        return Ok(Spawned::Joined {
+            session: Box::new(there),
+            resumed: false,
+        });
+    }
     if let Some(parent) = wanted.parent_id {
-        let Some(parent) = find(connection, parent)?.filter(|parent| !parent.status.is_ended())
-        else {
+        let Some(parent) = find(connection, parent)?.filter(is_alive) else {
             return Ok(Spawned::Gone);
         };
         if let Some(limit) = over(connection, &parent, wanted.created_at, &new.limits)? {
             return Ok(Spawned::OverLimit(limit));
         }
+        count(connection, parent.root_id, wanted.created_at)?;
     }
     let seq = insert(connection, wanted)?;
     append_events(
@@ -49,7 +58,10 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned
         &[Event::status(Status::Created)],
     )?;
     if let Some(message) = &new.message {
-        add_message(connection, seq, message)?;
+        let added = add_message(connection, seq, message)?;
+        if let (Some(parent), Some(call)) = (wanted.parent_id, new.call) {
+            note(connection, parent, call, seq, added, wanted.created_at)?;
+        }
     }
     if let Some(parent) = wanted.parent_id
         && let Some(parent) = number(connection, parent)?
@@ -121,8 +133,10 @@ pub(super) fn tree_use(
     let minute_ago = now - SignedDuration::from_secs(60);
     Ok(connection
         .prepare_cached(
-            "select count(*), total(cost_usd), max(cost_limit),
-                    total(created_at > ?2 and parent_id is not null)
+            "select max(count(*), 1 + coalesce(max(spawned), 0)), total(cost_usd) + total(cost_gone),
+                    max(cost_limit),
+                    (select count(*) from spawns where at > ?2
+                        and root = (select seq from sessions where id = ?1))
              from sessions where root_id = ?1",
         )?
         .query_row(params![root.to_string(), time(minute_ago)], |row| {
@@ -130,21 +144,39 @@ pub(super) fn tree_use(
                 sessions: row.get(0)?,
                 cost_usd: row.get(1)?,
                 cost_limit: row.get(2)?,
-                spawned_last_minute: row.get::<_, f64>(3)? as u32,
+                spawned_last_minute: row.get(3)?,
             })
         })?)
 }
 
-/// Queues a message. A session that had ended goes on.
-pub(super) fn queue(
+/// Counts one more session of a tree.
+fn count(connection: &Connection, root: SessionId, at: Timestamp) -> Result<()> {
+    let Some(root) = number(connection, root)? else {
+        return Ok(());
+    };
+    connection
+        .prepare_cached("update sessions set spawned = spawned + 1 where seq = ?1")?
+        .execute([root])?;
+    let minute_ago = at - SignedDuration::from_secs(60);
+    connection
+        .prepare_cached("delete from spawns where root = ?1 and at <= ?2")?
+        .execute(params![root, time(minute_ago)])?;
+    connection
+        .prepare_cached("insert into spawns (root, at) values (?1, ?2)")?
+        .execute(params![root, time(at)])?;
+    Ok(())
+}
+
+/// Queues a message. A session that had ended goes on; whether it had. Also the message's number.
+pub(in crate::sqlite) fn queue(
     connection: &Connection,
     id: SessionId,
     message: &Message,
-) -> Result<Option<(Session, bool)>> {
+) -> Result<Option<(Session, bool, i64)>> {
     let (Some(seq), Some(there)) = (number(connection, id)?, find(connection, id)?) else {
         return Ok(None);
     };
-    add_message(connection, seq, message)?;
+    let added = add_message(connection, seq, message)?;
     let resumed = there.status.after(Happening::Resumed);
     if let Some(status) = resumed {
         connection
@@ -162,10 +194,10 @@ pub(super) fn queue(
         )?;
     }
     let now = find(connection, id)?;
-    Ok(now.map(|session| (session, resumed.is_some())))
+    Ok(now.map(|session| (session, resumed.is_some(), added)))
 }
 
-fn add_message(connection: &Connection, seq: i64, message: &Message) -> Result<()> {
+fn add_message(connection: &Connection, seq: i64, message: &Message) -> Result<i64> {
     connection
         .prepare_cached(
             "insert into messages (session, text, attachments, created_at)
@@ -177,5 +209,5 @@ fn add_message(connection: &Connection, seq: i64, message: &Message) -> Result<(
             text(&message.attachments)?,
             time(message.created_at)
         ])?;
-    Ok(())
+    Ok(connection.last_insert_rowid())
 }

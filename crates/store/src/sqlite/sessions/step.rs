@@ -1,11 +1,13 @@
 //! One step of a session, in one transaction.
 
 use jiff::Timestamp;
-use oubliette_model::{Event, SessionId};
+use oubliette_model::{Event, SessionId, Status};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{number, text, word};
+use crate::sqlite::calls::begin_turn;
 use crate::sqlite::convert::{Columns, time};
+use crate::sqlite::tokens::{end_all, end_minted, insert};
 use crate::{Decision, Result, Step, Stepped};
 
 /// Appends events to a session's log; where it ends then.
@@ -54,10 +56,12 @@ pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Resul
     {
         append_events(connection, parent, step.at, &step.to_parent)?;
     }
-    change_row(connection, seq, step)?;
+    change_row(connection, id, seq, step)?;
     change_input(connection, seq, step)?;
     change_decisions(connection, seq, step)?;
     if let Some(message) = step.message_done {
+        let start = log_end - step.events.len() as i64;
+        begin_turn(connection, message, start, &step.events)?;
         connection
             .prepare_cached("delete from messages where session = ?1 and id = ?2")?
             .execute(params![seq, message])?;
@@ -79,7 +83,7 @@ pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Resul
     }))
 }
 
-fn change_row(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
+fn change_row(connection: &Connection, id: SessionId, seq: i64, step: &Step) -> Result<()> {
     if let Some(status) = step.status {
         let ended = status.is_ended().then(|| time(step.at));
         connection
@@ -116,8 +120,20 @@ fn change_row(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
     }
     if let Some(live) = &step.live {
         connection
-            .prepare_cached("update sessions set live = ?2 where seq = ?1")?
+            .prepare_cached(
+                "update sessions set live = ?2, key_hash = iif(?2 is null, null, key_hash)
+                 where seq = ?1",
+            )?
             .execute(params![seq, live])?;
+    }
+    if matches!(step.live, Some(None)) {
+        end_minted(connection, id)?;
+    }
+    if step.status.is_some_and(Status::is_ended) {
+        end_all(connection, id, step.at)?;
+    }
+    if let Some((token, hash)) = &step.token {
+        insert(connection, token, *hash)?;
     }
     if step.turn_begun {
         connection

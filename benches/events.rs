@@ -1,0 +1,218 @@
+//! Events committed through the store, each step with the place in the agent's output it came from,
+//! beside the same rows in bare SQLite transactions.
+
+#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use oubliette_benches::figures::median;
+use oubliette_benches::table::times;
+use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_model::{Event, ProjectId, SessionId, Status, Usage, WorkspaceId};
+use oubliette_store::sqlite::Sqlite;
+use oubliette_store::{
+    Choices, NewSession, Project, Projects, Session, Sessions, Spawned, Step, TreeLimits,
+};
+use rusqlite::{Connection, params};
+use uuid::Uuid;
+
+/// What part of the events that bare SQLite commits the store must commit.
+const AIM: f64 = 0.5;
+/// Sessions at once, and events of one step.
+const SHAPES: [(usize, usize); 4] = [(1, 1), (1, 64), (16, 16), (64, 16)];
+const LIVE: &str =
+    r#"{"process_id":"agent x","ready":true,"stdout":123456,"stdin":789,"next_id":4}"#;
+
+fn event() -> Event {
+    Event::Message {
+        text: "x".repeat(240),
+    }
+}
+
+fn main() {
+    let (rounds, slice) = match is_quick() {
+        true => (3, Duration::from_millis(200)),
+        false => (7, Duration::from_millis(1000)),
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = Arc::new(Sqlite::open(&directory.path().join("store.db")).unwrap());
+    let sessions = runtime.block_on(prepare(&store));
+    let bare = bare_database(&directory.path().join("bare.db"));
+    let mut table = Table::new([
+        "sessions",
+        "events a step",
+        "store events/s",
+        "SQLite events/s",
+        "of SQLite",
+    ]);
+    let mut aims = Aims::default();
+    for (tasks, events) in SHAPES {
+        let mut rates = Vec::new();
+        for _ in 0..rounds {
+            let raw = fill_bare(&bare, tasks * events, slice);
+            let ours = runtime.block_on(fill_store(&store, &sessions[..tasks], events, slice));
+            rates.push((ours, raw));
+        }
+        let ratio = median(rates.iter().map(|(ours, raw)| ours / raw));
+        table.row([
+            tasks.to_string(),
+            events.to_string(),
+            format!("{:.0}", median(rates.iter().map(|rate| rate.0))),
+            format!("{:.0}", median(rates.iter().map(|rate| rate.1))),
+            times(ratio),
+        ]);
+        let what = format!("{tasks} sessions with {events} events a step, of bare batches");
+        aims.at_least(&what, ratio, AIM, "×");
+    }
+    table.print();
+    aims.print();
+}
+
+async fn prepare(store: &Sqlite) -> Vec<SessionId> {
+    let now = Timestamp::now();
+    let project = Project {
+        id: ProjectId::new(Uuid::from_u128(1)),
+        name: "measured".parse().unwrap(),
+        revision: 1,
+        settings: Default::default(),
+        created_at: now,
+        updated_at: now,
+    };
+    store.reserve(&project).await.unwrap();
+    store.confirm(project.id, None).await.unwrap();
+    let mut sessions = Vec::new();
+    for n in 0..64 {
+        let id = SessionId::new(Uuid::from_u128(n + 1));
+        let session = Session {
+            id,
+            project_id: project.id,
+            workspace_id: WorkspaceId::default_one(),
+            parent_id: None,
+            root_id: id,
+            depth: 0,
+            owner_id: None,
+            agent: "demo".to_owned(),
+            choices: Choices::default(),
+            status: Status::Created,
+            waiting: None,
+            wanted: None,
+            error: None,
+            usage: Usage::default(),
+            cost_usd: 0.0,
+            turns: 0,
+            key: None,
+            agent_session_id: None,
+            live: None,
+            log_end: 0,
+            trimmed_before: 0,
+            created_at: now,
+            updated_at: now,
+            ended_at: None,
+        };
+        let limits = TreeLimits {
+            depth: 1,
+            sessions: 1,
+            cost_usd: 1.0,
+            spawns_per_minute: 1,
+        };
+        let new = NewSession {
+            session,
+            message: None,
+            join: false,
+            call: None,
+            limits,
+        };
+        let spawned = store.spawn_session(&new, None).await.unwrap();
+        assert!(matches!(spawned, Spawned::New(_)));
+        sessions.push(id);
+    }
+    sessions
+}
+
+/// Each session takes its next step when the one before is durable; events per second.
+async fn fill_store(
+    store: &Arc<Sqlite>,
+    sessions: &[SessionId],
+    events: usize,
+    slice: Duration,
+) -> f64 {
+    let started = Instant::now();
+    let owners: Vec<_> = sessions
+        .iter()
+        .map(|id| {
+            let (store, id) = (store.clone(), *id);
+            tokio::spawn(async move {
+                let mut written = 0;
+                while started.elapsed() < slice {
+                    let step = Step {
+                        at: Timestamp::now(),
+                        events: vec![event(); events],
+                        live: Some(Some(LIVE.to_owned())),
+                        ..Step::default()
+                    };
+                    store.step(id, step).await.unwrap();
+                    written += events;
+                }
+                written
+            })
+        })
+        .collect();
+    let mut written = 0;
+    for owner in owners {
+        written += owner.await.unwrap();
+    }
+    written as f64 / started.elapsed().as_secs_f64()
+}
+
+/// A database with a table of the same shape, as durable.
+fn bare_database(path: &Path) -> Connection {
+    let connection = Connection::open(path).unwrap();
+    connection
+        .execute_batch(
+            "pragma journal_mode = wal;
+             pragma synchronous = full;
+             create table live (session integer primary key, live text);
+             insert into live values (1, '');
+             create table events (
+                 position integer primary key, session integer not null, idx integer not null,
+                 at integer not null, kind text not null, body text not null,
+                 unique (session, idx)
+             );",
+        )
+        .unwrap();
+    connection
+}
+
+/// Transactions of so many events and one place; events per second.
+fn fill_bare(connection: &Connection, rows: usize, slice: Duration) -> f64 {
+    let body = serde_json::to_string(&event()).unwrap();
+    let first = "select coalesce(max(idx), 0) + 1 from events where session = 1";
+    let mut index: i64 = connection.query_row(first, [], |row| row.get(0)).unwrap();
+    let at = Timestamp::now().as_millisecond();
+    let started = Instant::now();
+    let mut written = 0;
+    while started.elapsed() < slice {
+        connection.execute_batch("begin immediate").unwrap();
+        let insert = "insert into events (session, idx, at, kind, body) values (1, ?1, ?2, ?3, ?4)";
+        let mut statement = connection.prepare_cached(insert).unwrap();
+        for _ in 0..rows {
+            statement
+                .execute(params![index, at, "message", body])
+                .unwrap();
+            index += 1;
+        }
+        let update = "update live set live = ?1 where session = 1";
+        connection
+            .prepare_cached(update)
+            .unwrap()
+            .execute([LIVE])
+            .unwrap();
+        connection.execute_batch("commit").unwrap();
+        written += rows;
+    }
+    written as f64 / started.elapsed().as_secs_f64()
+}

@@ -1,0 +1,187 @@
+//! Events of sessions to those who want to hear of them: the same log, by the same cursor, told
+//! instead of asked for. Losing any of it costs a caller nothing but time.
+
+#![expect(
+    deprecated,
+    reason = "log messages are how clients of the older era are told of events; they stay for them"
+)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oubliette_engine::{Actor, Engine};
+use oubliette_model::{SessionId, TokenId};
+use rmcp::RoleServer;
+use rmcp::model::{
+    LoggingLevel, LoggingMessageNotificationParam, ResourceUpdatedNotificationParam,
+};
+use rmcp::service::Peer;
+use serde_json::Value;
+use tokio::task::AbortHandle;
+
+/// One look at the log waits so long; then the right to it is looked at again.
+const WAIT: Duration = Duration::from_secs(50);
+const LOGGER: &str = "oubliette.session";
+/// Subscriptions of one MCP session.
+const BELLS: usize = 100;
+/// MCP sessions whose level is remembered.
+const LEVELS: usize = 10_000;
+
+/// Which agent session is told of where.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Push {
+    bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
+    /// Subscriptions of clients with sessions, by MCP session and resource.
+    bells: Arc<Mutex<HashMap<(String, String), AbortHandle>>>,
+    /// The levels that clients set, by MCP session.
+    levels: Arc<Mutex<HashMap<String, LoggingLevel>>>,
+}
+
+#[derive(Debug)]
+struct Bound {
+    mcp_session: String,
+    task: AbortHandle,
+}
+
+/// A client of the era with sessions: where its stream leads, and whose it is.
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) mcp_session: String,
+    pub(super) peer: Peer<RoleServer>,
+    pub(super) actor: Actor,
+}
+
+impl Push {
+    pub(super) fn set_level(&self, mcp_session: &str, level: LoggingLevel) {
+        let mut levels = lock(&self.levels);
+        if levels.len() < LEVELS || levels.contains_key(mcp_session) {
+            levels.insert(mcp_session.to_owned(), level);
+        }
+    }
+
+    fn wants_info(&self, mcp_session: &str) -> bool {
+        let level = lock(&self.levels).get(mcp_session).copied();
+        level.is_none_or(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
+    }
+
+    /// Binds an agent session to the MCP session of its owner that named it last: from `since` on,
+    /// all its events go there.
+    pub(super) fn bind(&self, engine: &Engine, client: Client, id: SessionId, since: i64) {
+        let mut bound = lock(&self.bound);
+        bound.retain(|_, bound| !bound.task.is_finished());
+        if let Some(known) = bound.get(&id) {
+            if known.mcp_session == client.mcp_session {
+                return;
+            }
+            known.task.abort();
+        }
+        let mcp_session = client.mcp_session.clone();
+        let task = tokio::spawn(tell(self.clone(), engine.clone(), client, id, since));
+        let task = task.abort_handle();
+        bound.insert(id, Bound { mcp_session, task });
+    }
+}
+
+impl Push {
+    /// Rings for a client with a session whenever there is more in a log; false if it has too many
+    /// such subscriptions.
+    pub(super) fn subscribe(
+        &self,
+        engine: &Engine,
+        client: Client,
+        uri: &str,
+        id: SessionId,
+    ) -> bool {
+        let mut bells = lock(&self.bells);
+        bells.retain(|_, task| !task.is_finished());
+        let own = bells
+            .keys()
+            .filter(|(session, _)| *session == client.mcp_session);
+        if own.count() >= BELLS {
+            return false;
+        }
+        let key = (client.mcp_session.clone(), uri.to_owned());
+        let task = tokio::spawn(ring(engine.clone(), client, uri.to_owned(), id));
+        if let Some(before) = bells.insert(key, task.abort_handle()) {
+            before.abort();
+        }
+        true
+    }
+
+    pub(super) fn unsubscribe(&self, mcp_session: &str, uri: &str) {
+        let key = (mcp_session.to_owned(), uri.to_owned());
+        if let Some(task) = lock(&self.bells).remove(&key) {
+            task.abort();
+        }
+    }
+}
+
+async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
+    let mut since = -1;
+    while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
+        let news = ResourceUpdatedNotificationParam::new(uri.clone());
+        let gone = client.peer.is_transport_closed()
+            || (!followed.events.is_empty()
+                && client.peer.notify_resource_updated(news).await.is_err());
+        if gone {
+            return;
+        }
+        since = followed.last_index;
+    }
+}
+
+/// Tells a client of everything that happens in a session, except what is only of passing interest.
+async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, mut since: i64) {
+    while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
+        for event in followed.events {
+            if !push.wants_info(&client.mcp_session) || !is_told(&event) {
+                continue;
+            }
+            if client
+                .peer
+                .notify_logging_message(message(event))
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+        since = followed.last_index;
+        if client.peer.is_transport_closed() {
+            return;
+        }
+    }
+}
+
+fn is_told(event: &Value) -> bool {
+    !matches!(event["type"].as_str(), Some("delta" | "log"))
+}
+
+fn message(event: Value) -> LoggingMessageNotificationParam {
+    LoggingMessageNotificationParam::new(LoggingLevel::Info, event).with_logger(LOGGER)
+}
+
+/// Tells a caller that waits of what its answer holds, on the stream of that answer.
+pub(super) async fn tell_waiting(peer: &Peer<RoleServer>, result: &Value) {
+    for event in result["events"].as_array().into_iter().flatten() {
+        if is_told(event)
+            && peer
+                .notify_logging_message(message(event.clone()))
+                .await
+                .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Whether a session belongs to this token, so that it may be told of it.
+pub(super) async fn owns(engine: &Engine, token: TokenId, id: SessionId) -> bool {
+    let session = engine.store().session(id).await;
+    matches!(session, Ok(Some(session)) if session.owner_id == Some(token))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

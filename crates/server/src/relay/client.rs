@@ -1,0 +1,313 @@
+//! One connection of an agent's MCP server: requests in, replies out in whatever order they are
+//! ready.
+//!
+//! Bounded for one container: connections, requests in flight, the bytes they hold, and long lines
+//! in the making. Past a bound it is read from no further until something is done.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oubliette_engine::{Call, Speaker, Stream};
+use oubliette_runtime::ContainerId;
+use oubliette_wire::{Attach, Attached, Cancel, Lines, Message, RpcError, calls, codes};
+use serde_json::{Map, Value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use super::methods::{self, Outcome};
+use super::request::{Read, Request};
+
+/// Connections of one container at once; there is room for its supervisor besides.
+const CONNECTIONS: usize = 256;
+const IN_FLIGHT: usize = 512;
+/// Of one connection.
+const IN_FLIGHT_HERE: usize = 256;
+/// Kibibytes that requests in flight hold.
+const HELD: usize = 64 << 10;
+/// A line that is longer takes one of few places, and has to end in time.
+const SHORT: usize = 64 << 10;
+const LONG_LINES: usize = 4;
+const LONG_LINE: Duration = Duration::from_secs(30);
+/// Replies that wait to be written.
+const REPLIES: usize = 32;
+/// A peer that takes no reply for so long is gone.
+const STALLED: Duration = Duration::from_secs(60);
+/// Who says no more may still hear what was asked.
+const LAST_REPLIES: Duration = Duration::from_secs(10);
+
+/// What the clients of one container share.
+#[derive(Debug)]
+pub(super) struct Room {
+    connections: Semaphore,
+    in_flight: Arc<Semaphore>,
+    held: Arc<Semaphore>,
+    long_lines: Arc<Semaphore>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self {
+            connections: Semaphore::new(CONNECTIONS),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            held: Arc::new(Semaphore::new(HELD)),
+            long_lines: Arc::new(Semaphore::new(LONG_LINES)),
+        }
+    }
+}
+
+/// Serves a connection to its end. `first` is what was read of it already.
+pub(super) async fn serve(
+    relay: &Arc<Relay>,
+    container: &ContainerId,
+    room: &Arc<Room>,
+    mut stream: Box<dyn Stream>,
+    first: Vec<u8>,
+) {
+    let Ok(_place) = room.connections.try_acquire() else {
+        let error = RpcError::new(
+            codes::FAILED,
+            "too many connections from this container; close some",
+        );
+        let _ = stream
+            .write_all(&Message::reply(Value::Null, Err(error)).line())
+            .await;
+        return;
+    };
+    let (reader, writer) = tokio::io::split(stream);
+    let (replies, waiting) = mpsc::channel(REPLIES);
+    let client = Client {
+        relay: relay.clone(),
+        container: container.clone(),
+        room: room.clone(),
+        here: Arc::new(Semaphore::new(IN_FLIGHT_HERE)),
+        speaker: None,
+        replies,
+        tasks: JoinSet::new(),
+        asked: HashMap::new(),
+        next: 0,
+    };
+    tokio::select! {
+        () = client.read(reader, first) => {}
+        () = write(writer, waiting) => {}
+    }
+}
+
+async fn write(mut writer: WriteHalf<Box<dyn Stream>>, mut waiting: mpsc::Receiver<Vec<u8>>) {
+    while let Some(line) = waiting.recv().await {
+        let written = tokio::time::timeout(STALLED, writer.write_all(&line)).await;
+        if !matches!(written, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+struct Client {
+    relay: Arc<Relay>,
+    container: ContainerId,
+    room: Arc<Room>,
+    here: Arc<Semaphore>,
+    /// For which session this connection speaks.
+    speaker: Option<Speaker>,
+    replies: mpsc::Sender<Vec<u8>>,
+    /// Requests in flight, each giving back its number.
+    tasks: JoinSet<u64>,
+    asked: HashMap<u64, (Option<Value>, CancellationToken)>,
+    next: u64,
+}
+
+/// What a request holds until it is answered.
+struct Held {
+    _places: [OwnedSemaphorePermit; 3],
+}
+
+impl Client {
+    async fn read(mut self, mut reader: ReadHalf<Box<dyn Stream>>, first: Vec<u8>) {
+        let mut lines = Lines::default();
+        lines.push(&first);
+        drop(first);
+        let mut chunk = vec![0; 8 << 10];
+        let mut long: Option<(OwnedSemaphorePermit, Instant)> = None;
+        loop {
+            while let Some(line) = lines.next_line() {
+                long = None;
+                let taken = match line {
+                    Ok(line) => self.take(&line).await,
+                    Err(_) => {
+                        let error = RpcError::new(
+                            codes::SHAPE,
+                            "the line is longer than 16 MiB and was left out",
+                        );
+                        self.reply(Value::Null, Err(error)).await
+                    }
+                };
+                if taken.is_none() {
+                    return;
+                }
+            }
+            if lines.pending() > SHORT && long.is_none() {
+                let places = self.room.long_lines.clone();
+                let Ok(place) = places.acquire_owned().await else {
+                    return;
+                };
+                long = Some((place, Instant::now() + LONG_LINE));
+            }
+            let too_late = async {
+                match &long {
+                    Some((_, end)) => tokio::time::sleep_until(*end).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                read = reader.read(&mut chunk) => match read {
+                    Ok(0) => break,
+                    Err(_) => return,
+                    Ok(read) => lines.push(&chunk[..read]),
+                },
+                Some(done) = self.tasks.join_next() => self.forget(done.ok()),
+                () = too_late => return,
+            }
+        }
+        let last = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_REPLIES, last).await;
+    }
+
+    fn forget(&mut self, done: Option<u64>) {
+        match done {
+            Some(number) => drop(self.asked.remove(&number)),
+            // One that panicked did not say which it was.
+            None if self.tasks.is_empty() => self.asked.clear(),
+            None => {}
+        }
+    }
+
+    /// Takes a line. None means that the connection is over.
+    async fn take(&mut self, line: &[u8]) -> Option<()> {
+        let request = match Read::of(line) {
+            Read::Request(request) => request,
+            Read::Nothing => return Some(()),
+            Read::Wrong(id, error) => return self.reply(id, Err(error)).await,
+        };
+        match request.method.as_str() {
+            // In its turn: what comes after it relies on it.
+            calls::ATTACH => self.attach(request).await,
+            calls::CANCEL => {
+                self.cancel(request.params);
+                match request.id {
+                    Some(id) => self.reply(id, Ok(Value::Object(Map::new()))).await,
+                    None => Some(()),
+                }
+            }
+            _ => self.begin(request, line.len()).await,
+        }
+    }
+
+    async fn reply(&self, id: Value, outcome: Outcome) -> Option<()> {
+        self.send(Message::reply(id, outcome).line()).await
+    }
+
+    async fn send(&self, line: Vec<u8>) -> Option<()> {
+        self.replies.send(line).await.ok()
+    }
+
+    async fn attach(&mut self, request: Request) -> Option<()> {
+        let outcome = match methods::parsed::<Attach>(request.params) {
+            Ok(attach) => self.recognise(&attach).await,
+            Err(error) => Err(error),
+        };
+        let attached = outcome.is_ok();
+        if let Some(id) = request.id {
+            self.reply(id, outcome).await?;
+        }
+        if let Some(speaker) = self.speaker.as_ref().filter(|_| attached) {
+            let tools = methods::caller_tools(&self.relay.engine, speaker).await;
+            self.send(tools.line()).await?;
+        }
+        Some(())
+    }
+
+    async fn recognise(&mut self, attach: &Attach) -> Outcome {
+        if let Some(speaker) = &self.speaker
+            && speaker.session().to_string() != attach.session_id
+        {
+            return Err(RpcError::new(
+                codes::SHAPE,
+                "this connection speaks for another session; open one of its own",
+            ));
+        }
+        let engine = &self.relay.engine;
+        let found = engine
+            .attach(&self.container, &attach.session_id, &attach.session_key)
+            .await;
+        let Some(speaker) = found.map_err(|error| methods::failure(&error))? else {
+            return Err(self
+                .relay
+                .unauthenticated(&self.container, "invalid session or session key")
+                .await);
+        };
+        let session_id = speaker.session().to_string();
+        self.speaker = Some(speaker);
+        methods::rendered(&Attached {
+            session_id,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        })
+    }
+
+    fn cancel(&self, params: Map<String, Value>) {
+        let Ok(Cancel { id }) = serde_json::from_value(Value::Object(params)) else {
+            return;
+        };
+        for (asked, cancelled) in self.asked.values() {
+            if asked.as_ref() == Some(&id) {
+                cancelled.cancel();
+            }
+        }
+    }
+
+    /// Has a request answered besides all others.
+    async fn begin(&mut self, request: Request, bytes: usize) -> Option<()> {
+        let held = self.hold(bytes).await?;
+        let (number, cancelled) = (self.next, CancellationToken::new());
+        self.next += 1;
+        self.asked
+            .insert(number, (request.id.clone(), cancelled.clone()));
+        let (relay, container) = (self.relay.clone(), self.container.clone());
+        let (speaker, replies) = (self.speaker.clone(), self.replies.clone());
+        self.tasks.spawn(async move {
+            let call = Call::new().with_cancellation(cancelled);
+            let from = methods::From {
+                relay: &relay,
+                container: &container,
+                speaker: speaker.as_ref(),
+            };
+            let Request { id, method, params } = request;
+            let outcome = methods::answer(from, &method, params, call).await;
+            if let Some(id) = id {
+                let _ = replies.send(Message::reply(id, outcome).line()).await;
+            }
+            drop(held);
+            number
+        });
+        Some(())
+    }
+
+    async fn hold(&self, bytes: usize) -> Option<Held> {
+        let kibibytes = u32::try_from(bytes / 1024 + 1).ok()?;
+        Some(Held {
+            _places: [
+                self.here.clone().acquire_owned().await.ok()?,
+                self.room.in_flight.clone().acquire_owned().await.ok()?,
+                self.room
+                    .held
+                    .clone()
+                    .acquire_many_owned(kibibytes)
+                    .await
+                    .ok()?,
+            ],
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Calls of agents in SQLite.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use oubliette_model::{Event, SessionId, TokenId};
+use rusqlite::{Connection, OptionalExtension, params};
+use uuid::Uuid;
+
+use super::Sqlite;
+use super::audit::append;
+use super::convert::{Columns, time};
+use super::events::logged;
+use super::sessions::{find, number, queue};
+use crate::{AuditEntry, Begun, CallTurn, Calls, ChildCall, Message, Result, Session, Wanted};
+
+/// The session that a call went to, if it was made before.
+pub(super) fn made_before(
+    connection: &Connection,
+    caller: SessionId,
+    call_id: Uuid,
+) -> Result<Option<Session>> {
+    let child: Option<SessionId> = connection
+        .prepare_cached(
+            "select child.id from relay_calls
+             join sessions on sessions.seq = session join sessions child on child.seq = child
+             where sessions.id = ?1 and call_id = ?2",
+        )?
+        .query_row(params![caller.to_string(), call_id.to_string()], |row| {
+            row.parsed(0)
+        })
+        .optional()?;
+    match child {
+        Some(child) => find(connection, child),
+        None => Ok(None),
+    }
+}
+
+/// Notes a call together with the message that it led to.
+pub(super) fn note(
+    connection: &Connection,
+    caller: SessionId,
+    call_id: Uuid,
+    child: i64,
+    message: i64,
+    at: Timestamp,
+) -> Result<()> {
+    let Some(caller) = number(connection, caller)? else {
+        return Ok(());
+    };
+    connection
+        .prepare_cached(
+            "insert into relay_calls (session, call_id, child, message, created_at)
+             values (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            caller,
+            call_id.to_string(),
+            child,
+            message,
+            time(at)
+        ])?;
+    Ok(())
+}
+
+/// Notes where the turn of a message began: `start` is the index of the first of these events.
+pub(super) fn begin_turn(
+    connection: &Connection,
+    message: i64,
+    start: i64,
+    events: &[Event],
+) -> Result<()> {
+    let prompt = events
+        .iter()
+        .rposition(|event| matches!(event, Event::Prompt { .. }));
+    let at = start + prompt.unwrap_or_default() as i64;
+    connection
+        .prepare_cached("update relay_calls set prompted = ?2 where message = ?1")?
+        .execute(params![message, at])?;
+    Ok(())
+}
+
+#[async_trait]
+impl Calls for Sqlite {
+    async fn queue_call(
+        &self,
+        caller: SessionId,
+        call_id: Uuid,
+        to: SessionId,
+        message: &Message,
+        audit: Option<AuditEntry>,
+    ) -> Result<Option<(Session, bool)>> {
+        let message = message.clone();
+        self.write(move |connection| {
+            if let Some(there) = made_before(connection, caller, call_id)? {
+                return Ok(Some((there, false)));
+            }
+            let alive = find(connection, caller)?.is_some_and(|caller| is_alive(&caller));
+            if !alive {
+                return Ok(None);
+            }
+            let Some((session, resumed, added)) = queue(connection, to, &message)? else {
+                return Ok(None);
+            };
+            if let Some(child) = number(connection, to)? {
+                note(
+                    connection,
+                    caller,
+                    call_id,
+                    child,
+                    added,
+                    message.created_at,
+                )?;
+            }
+            append(connection, audit)?;
+            Ok(Some((session, resumed)))
+        })
+        .await
+    }
+
+    async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>> {
+        self.look(|connection| {
+            let found = connection
+                .prepare_cached(
+                    "select child.id, prompted, child.seq,
+                            exists (select 1 from messages where messages.id = message)
+                     from relay_calls
+                     join sessions on sessions.seq = session
+                     join sessions child on child.seq = child
+                     where sessions.id = ?1 and call_id = ?2",
+                )?
+                .query_row(params![caller.to_string(), call_id.to_string()], |row| {
+                    let prompted: Option<i64> = row.get(1)?;
+                    Ok((row.parsed(0)?, prompted, row.get(2)?, row.get(3)?))
+                })
+                .optional()?;
+            let Some((child, prompted, seq, waits)) = found else {
+                return Ok(None);
+            };
+            let turn = match (prompted, waits) {
+                (Some(prompted), _) => turn(connection, child, seq, prompted)?,
+                (None, true) => CallTurn::Queued,
+                (None, false) => CallTurn::Dropped,
+            };
+            Ok(Some(ChildCall { child, turn }))
+        })
+    }
+
+    async fn begin_tool_call(&self, token: TokenId, call_id: Uuid, at: Timestamp) -> Result<Begun> {
+        self.write(move |connection| {
+            let key = (token.to_string(), call_id.to_string());
+            let found: Option<Option<String>> = connection
+                .prepare_cached(
+                    "select outcome from tool_calls where token_id = ?1 and call_id = ?2",
+                )?
+                .query_row((&key.0, &key.1), |row| row.get(0))
+                .optional()?;
+            if let Some(outcome) = found {
+                return Ok(outcome.map_or(Begun::Unknown, Begun::Before));
+            }
+            connection
+                .prepare_cached(
+                    "insert into tool_calls (token_id, call_id, begun_at) values (?1, ?2, ?3)",
+                )?
+                .execute(params![key.0, key.1, time(at)])?;
+            Ok(Begun::New)
+        })
+        .await
+    }
+
+    async fn end_tool_call(&self, token: TokenId, call_id: Uuid, outcome: &str) -> Result<()> {
+        let outcome = outcome.to_owned();
+        self.write(move |connection| {
+            connection
+                .prepare_cached(
+                    "update tool_calls set outcome = ?3 where token_id = ?1 and call_id = ?2",
+                )?
+                .execute(params![token.to_string(), call_id.to_string(), outcome])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn trim_calls(&self, before: Timestamp) -> Result<usize> {
+        self.write(move |connection| {
+            let before = [time(before)];
+            let messages =
+                connection.execute("delete from relay_calls where created_at < ?1", before)?;
+            let operations =
+                connection.execute("delete from tool_calls where begun_at < ?1", before)?;
+            Ok(messages + operations)
+        })
+        .await
+    }
+}
+
+/// Whether a session may still do something.
+pub(super) fn is_alive(session: &Session) -> bool {
+    !session.status.is_ended() && session.wanted != Some(Wanted::End)
+}
+
+fn turn(connection: &Connection, child: SessionId, seq: i64, prompted: i64) -> Result<CallTurn> {
+    let answer = connection
+        .prepare_cached(
+            "select position, ?3, idx, at, body from events
+             where session = ?1 and idx > ?2 and kind = 'completion' order by idx limit 1",
+        )?
+        .query_row(params![seq, prompted, child.to_string()], logged)
+        .optional()?;
+    Ok(match answer {
+        Some(answer) => CallTurn::Answered(Box::new(answer)),
+        None => CallTurn::Running,
+    })
+}

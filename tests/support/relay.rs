@@ -1,0 +1,155 @@
+//! A raw client of a container's relay socket, and an agent that gives away its keys.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::Server;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Configuration of an agent `teller`: the demo agent, which writes down all it is told, its keys
+/// among it.
+pub const TELLER: &str = "[agents.teller]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"tee -a \
+     /workspace/.told | /usr/local/bin/oubliette-client demo-agent\"]\n";
+
+/// What a session's client is started with.
+#[derive(Debug, Clone)]
+pub struct Told {
+    pub session_id: String,
+    pub session_key: String,
+    pub api_key: Option<String>,
+}
+
+/// What the agents `teller` of a project were told, in order.
+pub fn told(server: &Server, project: &str) -> Vec<Told> {
+    let told = std::fs::read_to_string(server.workspace(project).join(".told"));
+    let told = told.unwrap_or_default();
+    let lines = told.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let servers = message["params"]["mcpServers"].as_array()?;
+        let ours = servers.iter().find(|one| one["name"] == "oubliette")?;
+        let variable = |name: &str| {
+            let mut env = ours["env"].as_array()?.iter();
+            let found = env.rfind(|one| one["name"] == name)?;
+            Some(found["value"].as_str()?.to_owned())
+        };
+        Some(Told {
+            session_id: variable("OUBLIETTE_SESSION_ID")?,
+            session_key: variable("OUBLIETTE_SESSION_KEY")?,
+            api_key: variable("OUBLIETTE_API_KEY"),
+        })
+    });
+    lines.collect()
+}
+
+/// What one session's client was told last.
+pub fn told_to(server: &Server, project: &str, session: &str) -> Told {
+    let all = told(server, project).into_iter();
+    let mut own = all.filter(|told| told.session_id == session);
+    own.next_back().expect("the agent was told nothing")
+}
+
+/// A connection to a container's relay.
+#[derive(Debug)]
+pub struct Relay {
+    reader: BufReader<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    /// What came while something else was waited for.
+    aside: VecDeque<Value>,
+}
+
+impl Relay {
+    /// Connects as a process in the container of a project does.
+    pub async fn connect(server: &Server, project: &str) -> Self {
+        let container = project.replace('-', "");
+        let path = server.home().join("run/c").join(container);
+        let deadline = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(path.join("relay.sock")).await {
+                Ok(stream) => break stream,
+                // A server that has just started opens its doors in its own time.
+                Err(_) if Instant::now() < deadline => tokio::task::yield_now().await,
+                Err(error) => panic!("the relay is not there: {error}"),
+            }
+        };
+        let (reader, writer) = stream.into_split();
+        Self {
+            reader: BufReader::new(reader),
+            writer,
+            aside: VecDeque::new(),
+        }
+    }
+
+    /// Connects and attaches.
+    pub async fn attached(server: &Server, project: &str, told: &Told) -> Self {
+        let mut relay = Self::connect(server, project).await;
+        let reply = relay.attach(&told.session_id, &told.session_key).await;
+        assert_eq!(reply["result"]["session_id"], *told.session_id, "{reply}");
+        let config = relay.next().await.unwrap();
+        assert_eq!(config["method"], "caller_tools_config", "{config}");
+        relay
+    }
+
+    pub async fn attach(&mut self, session: &str, key: &str) -> Value {
+        let params = json!({ "session_id": session, "session_key": key });
+        self.request("attach", params).await
+    }
+
+    /// Sends bytes as they are.
+    pub async fn raw(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).await.unwrap();
+    }
+
+    pub async fn send(&mut self, message: &Value) {
+        self.raw(format!("{message}\n").as_bytes()).await;
+    }
+
+    /// Sends a request without waiting for its reply.
+    pub async fn begin(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+        let id: Value = id.into();
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.send(&message).await;
+    }
+
+    /// The next message; none if the connection is over.
+    pub async fn next(&mut self) -> Option<Value> {
+        if let Some(message) = self.aside.pop_front() {
+            return Some(message);
+        }
+        self.read().await
+    }
+
+    async fn read(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        let read = tokio::time::timeout(PATIENCE, self.reader.read_line(&mut line)).await;
+        match read.expect("the relay says nothing") {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(serde_json::from_str(&line).unwrap()),
+        }
+    }
+
+    /// The reply to a request that was begun.
+    pub async fn reply(&mut self, id: impl Into<Value>) -> Value {
+        let id: Value = id.into();
+        if let Some(at) = self.aside.iter().position(|message| message["id"] == id) {
+            return self.aside.remove(at).unwrap();
+        }
+        loop {
+            let message = self.read().await.expect("the connection is over");
+            if message["id"] == id && message["method"].is_null() {
+                return message;
+            }
+            self.aside.push_back(message);
+        }
+    }
+
+    pub async fn request(&mut self, method: &str, params: Value) -> Value {
+        self.begin("request", method, params).await;
+        self.reply("request").await
+    }
+}

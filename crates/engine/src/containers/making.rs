@@ -19,8 +19,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) project: &'a Project,
     pub(crate) place: Place,
     pub(crate) id: ContainerId,
-    /// The project's files in it.
-    pub(crate) mounts: Vec<Mount>,
+    /// The project's files in it, if they are not those of its place.
+    pub(crate) mounts: Option<Vec<Mount>>,
     /// Another container whose files are among them.
     pub(crate) users_of: Option<ContainerId>,
 }
@@ -32,7 +32,7 @@ impl Engine {
             project,
             place,
             id,
-            mut mounts,
+            mounts,
             users_of,
         } = plan;
         let settings = self.settings();
@@ -56,6 +56,12 @@ impl Engine {
                 None => EngineError::project_not_found(project.id),
             });
         }
+        // Only now: files of a project that was deleted meanwhile must not be made again, and a
+        // deletion that comes from here on waits for its turn.
+        let mut mounts = match mounts {
+            Some(mounts) => mounts,
+            None => self.mounts(project, &place).await?,
+        };
         let directory = self.relay_dir(&id)?;
         self.containers().doors()?.open(&id, &directory).await?;
         // Read-only: a socket can be connected to, and nobody can put another in its place.

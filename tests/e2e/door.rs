@@ -22,6 +22,12 @@ fn socket(server: &Server, id: &str) -> PathBuf {
     door.join("relay.sock")
 }
 
+/// A runtime whose containers have a socket of the host, if one is named.
+fn one() -> impl Iterator<Item = String> {
+    let all = runtimes().into_iter();
+    all.filter(|runtime| !runtime.ends_with("-channel")).take(1)
+}
+
 /// Somebody at the door.
 struct Guest(BufReader<UnixStream>);
 
@@ -68,7 +74,7 @@ fn introduction(container: &str, key: &str) -> String {
 
 #[tokio::test]
 async fn nonsense_is_answered_and_ends_no_connection() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -98,7 +104,7 @@ async fn nonsense_is_answered_and_ends_no_connection() {
 
 #[tokio::test]
 async fn a_line_without_end_is_refused_and_costs_nobody_anything() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -146,7 +152,7 @@ fn resident(server: &Server) -> u64 {
 
 #[tokio::test]
 async fn hundreds_of_silent_strangers_keep_nobody_from_their_work() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let mut server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -176,7 +182,7 @@ async fn hundreds_of_silent_strangers_keep_nobody_from_their_work() {
 
 #[tokio::test]
 async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let mut server = server_with(&runtime, "").await;
         let admin = server.admin();
         let (one, two) = (admin.project("one").await, admin.project("two").await);

@@ -36,7 +36,7 @@ pub use modern::Modern;
 pub use pty::Pty;
 pub use relay::Relay;
 pub use reply::Reply;
-pub use runtimes::{docker_options, runtimes, server_with};
+pub use runtimes::{docker_options, runtime_name, runtimes, server_with};
 pub use server::{Server, ServerOptions};
 pub use sessions::kinds;
 pub use traces::{Traces, kill_containers};

@@ -11,7 +11,9 @@ use super::Place;
 use crate::workspaces::path_in_container;
 use crate::{Engine, EngineError, Result};
 
-const CLIENT: &str = "/usr/local/bin/oubliette-client";
+/// Where PID 1 finds its key.
+pub(super) const KEY: &str = "OUBLIETTE_CONTAINER_KEY";
+pub(super) const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 /// A container to be made.
 #[derive(Debug)]
@@ -62,10 +64,12 @@ impl Engine {
             Some(mounts) => mounts,
             None => self.mounts(project, &place).await?,
         };
-        let directory = self.relay_dir(&id)?;
-        self.containers().doors()?.open(&id, &directory).await?;
-        // Read-only: a socket can be connected to, and nobody can put another in its place.
-        mounts.push(mount(directory, "/mcp", true));
+        self.open_door(&id).await?;
+        let mounted = self.mounts_sockets().await?;
+        if mounted {
+            // Read-only: a socket can be connected to, and nobody can put another in its place.
+            mounts.push(mount(self.relay_dir(&id)?, "/mcp", true));
+        }
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
         mounts.push(mount(agents, crate::agents::INSTALLED, true));
@@ -87,13 +91,13 @@ impl Engine {
             .get(&kind)
             .cloned()
             .unwrap_or_default();
-        let env = BTreeMap::from([
+        let mut env = BTreeMap::from([
             ("OUBLIETTE_CONTAINER_ID".to_owned(), id.to_string()),
-            (
-                "OUBLIETTE_CONTAINER_KEY".to_owned(),
-                key.reveal().to_owned(),
-            ),
+            (KEY.to_owned(), key.reveal().to_owned()),
         ]);
+        if !mounted {
+            env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
+        }
         Ok(ContainerSpec {
             id,
             project: project.id.to_string(),
@@ -115,6 +119,10 @@ impl Engine {
                         .max_processes
                         .unwrap_or(settings.limits.max_processes),
                 ),
+                disk_bytes: settings
+                    .limits
+                    .disk_of(&own.limits)
+                    .map(|mb| u64::from(mb) << 20),
             },
             users_of,
             init: Init {

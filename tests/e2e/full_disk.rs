@@ -156,3 +156,41 @@ async fn on_a_full_disk_containers_say_so_and_recover() {
         assert_eq!(left, 0, "{place}");
     }
 }
+
+#[tokio::test]
+async fn a_turn_on_a_full_disk_waits_and_loses_nothing() {
+    let is_wanted = std::env::var_os("OUBLIETTE_TEST_NAMESPACES").is_some()
+        && runtimes().iter().any(|runtime| runtime == "sandbox");
+    if !is_wanted || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: OUBLIETTE_TEST_NAMESPACES is not set, or this is not root");
+        return;
+    }
+    let server = Small::start(24);
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let prompt = "/say begun\n/repeat 400 /sh printf '%01000d' 7\n/say done";
+    let session = admin.spawn(&project, prompt).await;
+    admin
+        .follow(&session, |event| event["type"] == "tool_result")
+        .await;
+    server.fill();
+    // Whether it is full is seen by what cannot be written any more.
+    let full = eventually(Duration::from_secs(20), async || {
+        let made = json!({ "name": "another" });
+        let made = admin.call("project_create", made).await;
+        if !made.is_error() {
+            let id = made.ok()["project_id"].clone();
+            let gone = json!({ "project_id": id });
+            admin.call("project_delete", gone).await;
+        }
+        made.is_error()
+    });
+    assert!(full.await, "the disk does not get full");
+    server.empty();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    assert!(completion["text"].as_str().unwrap().contains("done"));
+    let log = admin.log(&session).await;
+    let results = log.iter().filter(|event| event["type"] == "tool_result");
+    assert_eq!(results.count(), 400);
+}

@@ -111,7 +111,7 @@ impl Engine {
         let plan = Plan {
             project,
             id: id.clone(),
-            mounts: self.mounts(project, &place).await?,
+            mounts: None,
             place,
             users_of: None,
         };

@@ -21,8 +21,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) project: &'a Project,
     pub(crate) place: Place,
     pub(crate) id: ContainerId,
-    /// The project's files in it.
-    pub(crate) mounts: Vec<Mount>,
+    /// The project's files in it, if they are not those of its place.
+    pub(crate) mounts: Option<Vec<Mount>>,
     /// Another container whose files are among them.
     pub(crate) users_of: Option<ContainerId>,
 }
@@ -34,7 +34,7 @@ impl Engine {
             project,
             place,
             id,
-            mut mounts,
+            mounts,
             users_of,
         } = plan;
         let settings = self.settings();
@@ -58,6 +58,12 @@ impl Engine {
                 None => EngineError::project_not_found(project.id),
             });
         }
+        // Only now: files of a project that was deleted meanwhile must not be made again, and a
+        // deletion that comes from here on waits for its turn.
+        let mut mounts = match mounts {
+            Some(mounts) => mounts,
+            None => self.mounts(project, &place).await?,
+        };
         self.open_door(&id).await?;
         let mounted = self.mounts_sockets().await?;
         if mounted {

@@ -468,9 +468,10 @@ async fn the_log_of_a_tree_is_read_merged_and_page_by_page() {
     };
     assert_eq!(of(&session), admin.log(&session).await);
     assert_eq!(of(&below), admin.log(&below).await);
-    let times: Vec<&str> = merged
+    // As times: their texts have no zeros at the end.
+    let times: Vec<jiff::Timestamp> = merged
         .iter()
-        .map(|e| e["timestamp"].as_str().unwrap())
+        .map(|e| e["timestamp"].as_str().unwrap().parse().unwrap())
         .collect();
     assert!(times.is_sorted(), "{times:?}");
 }

@@ -15,6 +15,7 @@ mod leftovers;
 mod mcp_sessions;
 mod permission;
 mod projects;
+mod real_agents;
 mod session_commands;
 mod session_crashes;
 mod session_faults;

@@ -25,6 +25,7 @@ mod permission;
 mod projects;
 mod push;
 mod races;
+mod real_agents;
 mod relay;
 mod session_commands;
 mod session_crashes;

@@ -13,6 +13,7 @@ pub mod agents;
 mod binary;
 mod chance;
 pub mod clients;
+mod docker;
 mod engine;
 mod legacy;
 pub mod llm;

@@ -18,8 +18,12 @@ pub struct Tool {
     pub kind: Option<String>,
     /// Absent while it is not known.
     pub input: Option<Value>,
+    /// Whether this is the first of it, which may know less of the input than what follows.
+    pub announced: bool,
     /// Whether it has begun.
     pub begun: bool,
+    /// What it has said since the last update, where the agent streams that.
+    pub more: String,
     pub end: Option<ToolEnd>,
 }
 
@@ -93,6 +97,8 @@ fn tool(update: &Value) -> Option<Tool> {
         title: word("title").filter(|title| !title.is_empty()),
         kind: word("kind"),
         input: input.map(bounded),
+        announced: update["sessionUpdate"] == "tool_call",
+        more: more(update),
         begun: status == "in_progress" || end.is_some(),
         end,
     })
@@ -141,6 +147,14 @@ fn output(update: &Value) -> String {
             None => raw.to_string(),
         },
     }
+}
+
+/// Not in the protocol, and how agents stream what a command says: for some the only way.
+fn more(update: &Value) -> String {
+    let meta = &update["_meta"];
+    let mut chunks = ["terminal_output", "terminal_output_delta"].into_iter();
+    let chunk = chunks.find_map(|key| meta[key]["data"].as_str());
+    cut(chunk.unwrap_or_default().to_owned()).0
 }
 
 fn cut(mut text: String) -> (String, bool) {
@@ -203,6 +217,24 @@ mod tests {
             tool.end.map(|end| (end.failed, end.output)),
             Some((true, "boom".to_owned()))
         );
+    }
+
+    #[test]
+    fn what_a_command_streams_is_read() {
+        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1",
+            "status": "in_progress", "content": [{ "type": "terminal", "terminalId": "1" }] });
+        let Said::Tool(tool) = read(announced) else {
+            panic!()
+        };
+        assert!(tool.announced && tool.begun && tool.more.is_empty());
+        for key in ["terminal_output", "terminal_output_delta"] {
+            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
+                "_meta": { key: { "data": "a\n", "terminal_id": "1" } } });
+            let Said::Tool(tool) = read(more) else {
+                panic!()
+            };
+            assert_eq!((tool.more.as_str(), tool.announced), ("a\n", false));
+        }
     }
 
     #[test]

@@ -1,12 +1,11 @@
 //! What a session uses and costs, and what its tree may.
 
-use oubliette_agent::{Reported, usage_file};
+use oubliette_agent::{OwnFile, Reported, usage_file};
 use oubliette_model::{Event, Status, StopReason, Usage, Verdict, WaitingKind};
 use serde::{Deserialize, Serialize};
 
 use super::live::Cancelled;
-use super::owner::{Owner, Stop, container_id};
-use crate::containers::exec::Inside;
+use super::owner::{HOME, Owner, Stop};
 
 /// What comes with a decision about money.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -69,26 +68,9 @@ impl Owner<'_> {
     }
 
     /// The tokens of this turn, from the totals that the agent keeps in a file of its own.
-    pub(super) async fn read_usage(&self, pattern: &str) -> Option<Usage> {
-        let live = self.live.as_ref()?;
-        let session = self.session.agent_session_id.as_deref()?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        if !session.chars().all(plain) {
-            return None;
-        }
-        let path = pattern
-            .replace("{home}", "/root")
-            .replace("{session}", session);
-        let argv = ["/bin/sh", "-c", &format!("cat {path}")].map(str::to_owned);
-        let container = container_id(&live.container, &self.project);
-        let link = self.link().await?;
-        let read = self
-            .engine
-            .run_inside(&container, link, argv.into(), Vec::new())
-            .await;
-        let Ok(Inside::Done(text)) = read else {
-            return None;
-        };
+    pub(super) async fn read_usage(&self, file: OwnFile) -> Option<Usage> {
+        let path = file.of(HOME, self.session.agent_session_id.as_deref()?)?;
+        let text = self.shell(&format!("cat {path}")).await?;
         let total = usage_file(&text)?;
         let before = self.session.usage;
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);

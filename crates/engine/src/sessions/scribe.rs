@@ -5,9 +5,8 @@
 
 use oubliette_agent::{Said, Tool};
 use oubliette_model::Event;
-use serde_json::Value;
 
-use super::live::{Block, Live, OpenTool};
+use super::live::{Block, Live};
 
 /// A text that is longer becomes two messages.
 const LONGEST_TEXT: usize = 1 << 20;
@@ -15,6 +14,13 @@ const LONGEST_TEXT: usize = 1 << 20;
 const PENDING: usize = 32 << 10;
 /// Tools that an agent begins and never ends are forgotten beyond this number.
 const OPEN_TOOLS: usize = 256;
+
+/// So many tools that have ended are known.
+const ENDED_TOOLS: usize = 64;
+/// An input that is larger is not kept until more is known.
+const LARGE: usize = 16 << 10;
+/// Most bytes that are kept of what open tools have streamed.
+const STREAMED: usize = 256 << 10;
 
 /// What stands between two messages in the text of a turn.
 const BETWEEN: &str = "\n\n";
@@ -84,9 +90,14 @@ impl Scribe {
         self.pending.push_str(text);
     }
 
-    /// A tool is told of once its input is known, or when it begins or ends without one.
+    /// A tool is told of once: when it begins or ends, or when its input is known from more than its
+    /// announcement, which some agents send before the model has said all of it.
     fn tool(&mut self, live: &mut Live, tool: Tool) {
+        if live.ended.contains(&tool.id) {
+            return;
+        }
         self.close(live);
+        let said: usize = live.tools.values().map(|tool| tool.output.len()).sum();
         let known = live.tools.entry(tool.id.clone()).or_default();
         if let Some(title) = tool.title {
             known.title = title;
@@ -94,18 +105,28 @@ impl Scribe {
         if let Some(kind) = tool.kind {
             known.kind = kind;
         }
-        if !known.told && (tool.begun || tool.input.is_some()) {
-            known.told = true;
-            let OpenTool { title, kind, .. } = known.clone();
-            self.events.push(Event::ToolCall {
-                tool_call_id: tool.id.clone(),
-                title,
-                kind,
-                input: tool.input.unwrap_or(Value::Null),
-            });
+        let mut is_large = false;
+        if let Some(input) = tool.input.filter(|_| !known.told) {
+            is_large = input.to_string().len() > LARGE;
+            known.input = input;
         }
-        if let Some(end) = tool.end {
-            live.tools.remove(&tool.id);
+        let room = STREAMED.saturating_sub(said);
+        known.output.push_str(&tool.more[..floor(&tool.more, room)]);
+        known.truncated |= tool.more.len() > room;
+        let is_known = !tool.announced && !known.input.is_null();
+        if tool.begun || is_known || is_large {
+            self.tell(live, &tool.id);
+        }
+        if let Some(mut end) = tool.end {
+            let known = live.tools.remove(&tool.id).unwrap_or_default();
+            if end.output.is_empty() {
+                end.output = known.output;
+                end.truncated |= known.truncated;
+            }
+            live.ended.push_back(tool.id.clone());
+            if live.ended.len() > ENDED_TOOLS {
+                live.ended.pop_front();
+            }
             self.events.push(Event::ToolResult {
                 tool_call_id: tool.id,
                 status: if end.failed { "failed" } else { "completed" }.to_owned(),
@@ -116,6 +137,20 @@ impl Scribe {
         while live.tools.len() > OPEN_TOOLS {
             live.tools.pop_first();
         }
+    }
+
+    /// Puts a tool that has been announced among the events, unless it is there.
+    pub(super) fn tell(&mut self, live: &mut Live, id: &str) {
+        let Some(known) = live.tools.get_mut(id).filter(|known| !known.told) else {
+            return;
+        };
+        known.told = true;
+        self.events.push(Event::ToolCall {
+            tool_call_id: id.to_owned(),
+            title: known.title.clone(),
+            kind: known.kind.clone(),
+            input: std::mem::take(&mut known.input),
+        });
     }
 
     /// Whether text waits that is not among the events.
@@ -166,6 +201,7 @@ impl Scribe {
     pub(super) fn end_turn(&mut self, live: &mut Live) -> String {
         self.close(live);
         live.tools.clear();
+        live.ended.clear();
         std::mem::take(&mut self.turn)
     }
 }
@@ -183,6 +219,7 @@ pub(super) fn floor(text: &str, at: usize) -> usize {
 mod tests {
     use oubliette_agent::ToolEnd;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -196,7 +233,9 @@ mod tests {
             title: Some("sh".to_owned()),
             kind: Some("execute".to_owned()),
             input: input.then(|| Value::from("ls")),
+            announced: false,
             begun,
+            more: String::new(),
             end: output.map(|output| ToolEnd {
                 failed: false,
                 output: output.to_owned(),
@@ -219,6 +258,86 @@ mod tests {
         scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
         assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
         assert!(live.tools.is_empty());
+    }
+
+    fn update(update: Value) -> Said {
+        Said::read(&json!({ "update": update }))
+    }
+
+    #[test]
+    fn an_announcement_waits_for_what_is_known_later() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "title": "bash",
+            "status": "pending", "rawInput": { "cwd": "/w" } });
+        scribe.hear(&mut live, update(announced.clone()), 0);
+        assert!(scribe.events.is_empty(), "{:?}", scribe.events);
+        let begun = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1", "title": "ls",
+            "status": "in_progress", "rawInput": { "cwd": "/w", "command": "ls" } });
+        scribe.hear(&mut live, update(begun), 0);
+        let told = Event::ToolCall {
+            tool_call_id: "1".to_owned(),
+            title: "ls".to_owned(),
+            kind: String::new(),
+            input: json!({ "cwd": "/w", "command": "ls" }),
+        };
+        assert_eq!(scribe.events, [told]);
+
+        // One that begins without saying what with, and one that is asked about first.
+        for asked in [false, true] {
+            let (mut scribe, mut live) = (Scribe::default(), Live::default());
+            scribe.hear(&mut live, update(announced.clone()), 0);
+            match asked {
+                true => scribe.tell(&mut live, "1"),
+                false => scribe.hear(&mut live, tool("1", false, true, None), 0),
+            }
+            scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+            assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
+            let Event::ToolCall { input, .. } = &scribe.events[0] else {
+                panic!()
+            };
+            assert_eq!(*input, json!({ "cwd": "/w" }));
+        }
+    }
+
+    #[test]
+    fn a_tool_ends_once_in_a_turn() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for _ in 0..2 {
+            scribe.hear(&mut live, tool("1", true, false, None), 0);
+            scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+        }
+        assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
+        scribe.end_turn(&mut live);
+        scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+        assert_eq!(scribe.events.len(), 4, "the next turn may count anew");
+    }
+
+    #[test]
+    fn what_a_tool_streamed_is_its_result_where_it_has_no_other() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for (id, data) in [("1", "one "), ("2", "x"), ("1", "two")] {
+            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": id,
+                "_meta": { "terminal_output": { "data": data } } });
+            scribe.hear(&mut live, update(more), 0);
+        }
+        scribe.hear(&mut live, tool("1", true, true, Some("")), 0);
+        scribe.hear(&mut live, tool("2", true, true, Some("whole")), 0);
+        let outputs: Vec<&str> = scribe.events.iter().filter_map(output).collect();
+        assert_eq!(outputs, ["one two", "whole"]);
+        let flood = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "3",
+            "_meta": { "terminal_output": { "data": "y".repeat(100 << 10) } } });
+        for _ in 0..10 {
+            scribe.hear(&mut live, update(flood.clone()), 0);
+        }
+        let kept = &live.tools["3"];
+        assert!(kept.output.len() == STREAMED && kept.truncated);
+    }
+
+    fn output(event: &Event) -> Option<&str> {
+        match event {
+            Event::ToolResult { output, .. } => Some(output),
+            _ => None,
+        }
     }
 
     #[test]
@@ -246,8 +365,8 @@ mod tests {
             flushes in proptest::collection::vec(any::<bool>(), 40),
             crash in 0usize..40,
         ) {
-            let say = |scribe: &mut Scribe, live: &mut Live, line: &str, end: i64| match line {
-                "T" => scribe.hear(live, tool("x", true, true, Some("o")), end),
+            let say = |scribe: &mut Scribe, live: &mut Live, line: &str, n: usize, end: i64| match line {
+                "T" => scribe.hear(live, tool(&n.to_string(), true, true, Some("o")), end),
                 "t" => scribe.hear(live, Said::Thought("q".to_owned()), end),
                 other => scribe.hear(live, text(other), end),
             };
@@ -255,8 +374,8 @@ mod tests {
                 events.iter().filter(|e| e.kind() != "delta").cloned().collect()
             };
             let (mut scribe, mut live) = (Scribe::default(), Live::default());
-            for line in &lines {
-                say(&mut scribe, &mut live, line, 0);
+            for (n, line) in lines.iter().enumerate() {
+                say(&mut scribe, &mut live, line, n, 0);
             }
             let undisturbed = scribe.end_turn(&mut live);
             let expected = whole(&scribe.events);
@@ -268,7 +387,7 @@ mod tests {
             let mut n = 0;
             let mut crashed = false;
             while n < lines.len() {
-                say(&mut scribe, &mut live, &lines[n], log.len() as i64);
+                say(&mut scribe, &mut live, &lines[n], n, log.len() as i64);
                 n += 1;
                 if flushes[n - 1] || !scribe.events.is_empty() {
                     scribe.flush(&live);

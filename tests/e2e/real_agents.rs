@@ -41,7 +41,7 @@ async fn works_and_survives(agent: &'static str, model: &str, runtime: &str) {
     let made = json!({ "name": "one", "agent": agent, "model": model });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    let prompt = "say Hello.\nuse bash: echo made by $((40 + 2)) | tee made.txt";
+    let prompt = "say Hello.\nuse bash: printf 'made by %d\\n' 42 | tee made.txt";
     let session = admin.spawn(&project, prompt).await;
     let mut talk = Talk {
         agent,
@@ -85,7 +85,7 @@ impl Talk {
         assert_eq!(call["kind"], "execute", "{call}");
         let command = &call["input"]["command"];
         assert_eq!(
-            *command, "echo made by $((40 + 2)) | tee made.txt",
+            *command, "printf 'made by %d\\n' 42 | tee made.txt",
             "{call}"
         );
         let result = log.iter().find(|e| e["type"] == "tool_result").unwrap();
@@ -155,7 +155,7 @@ impl Talk {
     async fn round(&mut self, n: u32, kills: bool) -> Vec<Value> {
         self.send(&format!(
             "Round {n}.\nsay Before.\nhold\nuse bash: echo begun {n} >> marks; \
-             until [ -e go{n} ]; do sleep 0.05; done; echo ended {n} >> marks; echo done $((40 + {n}))\n\
+             until [ -e go{n} ]; do sleep 0.05; done; echo ended {n} >> marks; printf 'done %d\\n' 4{n}\n\
              say After."
         ))
         .await;

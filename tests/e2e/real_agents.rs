@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Llm, Modern, Server, agents, eventually, kinds, runtimes};
+use support::{Llm, Modern, Server, agents, eventually, runtimes};
 
 /// Far longer than anything here takes, on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ async fn works_and_survives(agent: &'static str, model: &str, runtime: &str) {
     let made = json!({ "name": "one", "agent": agent, "model": model });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    let prompt = "say Hello.\nuse bash: echo made by $((40 + 2)) | tee made.txt";
+    let prompt = "say Hello.\nuse bash: printf 'made by %d\\n' 42 | tee made.txt";
     let session = admin.spawn(&project, prompt).await;
     let mut talk = Talk {
         agent,
@@ -85,7 +85,7 @@ impl Talk {
         assert_eq!(call["kind"], "execute", "{call}");
         let command = &call["input"]["command"];
         assert_eq!(
-            *command, "echo made by $((40 + 2)) | tee made.txt",
+            *command, "printf 'made by %d\\n' 42 | tee made.txt",
             "{call}"
         );
         let result = log.iter().find(|e| e["type"] == "tool_result").unwrap();
@@ -119,23 +119,37 @@ impl Talk {
     }
 
     async fn can_be_interrupted(&mut self) {
+        self.send("say Thinking.\nstall").await;
+        self.llm.wait_for("say Thinking.");
+        self.interrupt().await;
+
         let command = "touch started; sleep 4321";
         self.send(&format!("say Wait.\nuse bash: {command}")).await;
         self.appears("started").await;
+        self.interrupt().await;
+        self.is_gone("[s]leep 4321").await;
+        let log = self.last_turn().await;
+        let results = log.iter().filter(|e| e["type"] == "tool_result").count();
+        assert_eq!(results, 1, "{log:#?}");
+        let completion = self.say("And now?").await;
+        assert!(completion["text"].as_str().unwrap().contains("And now?"));
+    }
+
+    async fn interrupt(&self) {
         let interrupted = json!({ "session_id": self.session });
         let interrupted = self.admin.call("session_interrupt", interrupted).await;
         assert_eq!(interrupted.ok()["status"], "idle", "{}", interrupted.text);
-        let completion = self.ended().await;
-        assert_eq!(completion["stop_reason"], "cancelled");
-        self.is_gone("[s]leep 4321").await;
+        assert_eq!(self.ended().await["stop_reason"], "cancelled");
         let log = self.last_turn().await;
-        assert_eq!(
-            kinds(&log).iter().filter(|k| **k == "tool_result").count(),
-            1,
-            "{log:#?}"
+        let ended = |e: &Value| {
+            e["message"]
+                .as_str()
+                .is_some_and(|m| m.contains("was ended"))
+        };
+        assert!(
+            !log.iter().any(ended),
+            "the agent had to be killed: {log:#?}"
         );
-        let completion = self.say("And now?").await;
-        assert!(completion["text"].as_str().unwrap().contains("And now?"));
     }
 
     async fn outlives_its_server(&mut self) {
@@ -155,7 +169,7 @@ impl Talk {
     async fn round(&mut self, n: u32, kills: bool) -> Vec<Value> {
         self.send(&format!(
             "Round {n}.\nsay Before.\nhold\nuse bash: echo begun {n} >> marks; \
-             until [ -e go{n} ]; do sleep 0.05; done; echo ended {n} >> marks; echo done $((40 + {n}))\n\
+             until [ -e go{n} ]; do sleep 0.05; done; echo ended {n} >> marks; printf 'done %d\\n' 4{n}\n\
              say After."
         ))
         .await;
@@ -214,14 +228,18 @@ impl Talk {
     async fn goes_on_after_a_kill_in_a_turn(&mut self) {
         let bold = json!({ "project_id": self.project, "autonomy": "high" });
         self.admin.call("project_update", bold).await.ok();
-        self.send("say Half.\nhold\nsay Never.").await;
-        self.llm.wait_for("say Half.");
+        self.send("say Half.\nuse bash: touch working; sleep 5432")
+            .await;
+        self.permit("allow").await;
+        self.appears("working").await;
         self.kill_agent().await;
         let completion = self.ended().await;
         assert_eq!(completion["stop_reason"], "error", "{completion}");
+        assert_eq!(completion["text"], "Half.", "{completion}");
         let error = completion["error"].as_str().unwrap();
         assert!(error.contains("killed by signal 9"), "{error}");
         self.admin.status(&self.session, "failed").await;
+        self.is_gone("[s]leep 5432").await;
         let completion = self.say("say Back.\nuse bash: cat made.txt").await;
         assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
         assert!(completion["text"].as_str().unwrap().contains("made by 42"));

@@ -19,5 +19,5 @@ pub use line::{Line, RpcError, read};
 pub use output::{output_line, output_mark};
 pub use permission::{Permission, Policy};
 pub use request::{Attached, cancel, prompt, refuse};
-pub use update::{Said, Tool, ToolEnd};
+pub use update::{Chunk, Said, Tool, ToolEnd};
 pub use usage::{Reported, usage_file};

@@ -19,6 +19,11 @@ impl Owner<'_> {
         let Some(live) = &mut self.live else {
             return false;
         };
+        let context = (reported.context_used, reported.context_size);
+        let moved = context.0.is_some() && context != live.context_seen;
+        if moved {
+            live.context_seen = context;
+        }
         let (mut usage, mut cost) = (self.session.usage, self.session.cost_usd);
         if let Some(total) = reported.cost_usd {
             // A total that went down began again with another process.
@@ -37,7 +42,7 @@ impl Owner<'_> {
             }
         }
         let changed = usage != self.session.usage || cost != self.session.cost_usd;
-        if changed || reported.context_used.is_some() {
+        if changed || moved {
             self.session.usage = usage;
             self.session.cost_usd = cost;
             self.step.usage = Some((usage, cost));

@@ -40,6 +40,9 @@ pub(super) struct Live {
     /// What the agent's own session has cost, as it said last.
     #[serde(default)]
     pub(super) cost_seen: f64,
+    /// How full its context was and can be, as the log has it.
+    #[serde(default)]
+    pub(super) context_seen: (Option<u64>, Option<u64>),
     /// Whether the agent must be told what was before.
     #[serde(default)]
     pub(super) forgetful: bool,
@@ -85,9 +88,12 @@ pub(super) struct OpenTool {
 }
 
 /// Text in the making.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Block {
     pub(super) thought: bool,
+    /// The agent's name for it.
+    #[serde(default)]
+    pub(super) message: Option<String>,
     /// No part of it is in the log before this index.
     pub(super) start: i64,
 }

@@ -158,7 +158,7 @@ impl<'a> Owner<'a> {
         let Some(live) = &self.live else {
             return Ok(());
         };
-        let told = match live.block {
+        let told = match &live.block {
             Some(block) => store.deltas(self.session.id, block.start).await?.concat(),
             None => String::new(),
         };

@@ -3,7 +3,7 @@
 //! A pure function of lines and of when they are flushed: what a crash cuts off is read again from
 //! the agent's output and comes to the same events.
 
-use oubliette_agent::{Said, Tool};
+use oubliette_agent::{Chunk, Said, Tool};
 use oubliette_model::Event;
 
 use super::live::{Block, Live};
@@ -60,8 +60,8 @@ impl Scribe {
     /// `log_end` is where the log ends without the events that are waiting.
     pub(super) fn hear(&mut self, live: &mut Live, said: Said, log_end: i64) {
         match said {
-            Said::Text(text) => self.text(live, &text, false, log_end),
-            Said::Thought(text) => self.text(live, &text, true, log_end),
+            Said::Text(chunk) => self.text(live, chunk, false, log_end),
+            Said::Thought(chunk) => self.text(live, chunk, true, log_end),
             Said::Plan(entries) => {
                 self.close(live);
                 self.events.push(Event::Plan { entries });
@@ -76,18 +76,21 @@ impl Scribe {
         self.events.push(Event::log(message));
     }
 
-    fn text(&mut self, live: &mut Live, text: &str, thought: bool, log_end: i64) {
-        let other = live.block.is_some_and(|block| block.thought != thought);
+    fn text(&mut self, live: &mut Live, chunk: Chunk, thought: bool, log_end: i64) {
+        let Chunk { text, message } = chunk;
+        let other = live.block.as_ref();
+        let other = other.is_some_and(|block| block.thought != thought || block.message != message);
         if other || self.told.len() + self.pending.len() + text.len() > LONGEST_TEXT {
             self.close(live);
         }
         if live.block.is_none() {
             live.block = Some(Block {
                 thought,
+                message,
                 start: log_end,
             });
         }
-        self.pending.push_str(text);
+        self.pending.push_str(&text);
     }
 
     /// A tool is told of once: when it begins or ends, or when its input is known from more than its
@@ -165,7 +168,7 @@ impl Scribe {
 
     /// Puts the text that waits among the events, as a part of its block.
     pub(super) fn flush(&mut self, live: &Live) {
-        let Some(block) = live.block.filter(|_| self.is_pending()) else {
+        let Some(block) = live.block.as_ref().filter(|_| self.is_pending()) else {
             return;
         };
         let text = std::mem::take(&mut self.pending);
@@ -223,8 +226,15 @@ mod tests {
 
     use super::*;
 
+    fn chunk(text: &str, message: Option<&str>) -> Chunk {
+        Chunk {
+            text: text.to_owned(),
+            message: message.map(str::to_owned),
+        }
+    }
+
     fn text(text: &str) -> Said {
-        Said::Text(text.to_owned())
+        Said::Text(chunk(text, None))
     }
 
     fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> Said {
@@ -346,7 +356,7 @@ mod tests {
         scribe.hear(&mut live, text("one "), 3);
         scribe.flush(&live);
         scribe.hear(&mut live, text("two"), 4);
-        scribe.hear(&mut live, Said::Thought("hm".to_owned()), 4);
+        scribe.hear(&mut live, Said::Thought(chunk("hm", None)), 4);
         assert_eq!(scribe.end_turn(&mut live), "one two");
         assert_eq!(kinds(&scribe.events), ["delta", "message", "thought"]);
         assert_eq!(
@@ -357,17 +367,33 @@ mod tests {
         );
     }
 
+    #[test]
+    fn another_message_of_the_agent_is_another_message() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for (text, message) in [
+            ("a", Some("1")),
+            ("b", Some("1")),
+            ("c", Some("2")),
+            ("d", None),
+        ] {
+            scribe.hear(&mut live, Said::Text(chunk(text, message)), 0);
+        }
+        assert_eq!(scribe.end_turn(&mut live), "ab\n\nc\n\nd");
+        assert_eq!(kinds(&scribe.events), ["message"; 3]);
+    }
+
     proptest! {
         /// Wherever the server dies between two flushes, the messages come to the same.
         #[test]
         fn a_crash_changes_no_message(
-            lines in proptest::collection::vec("[a-c]{1,3}|T|t", 1..40),
+            lines in proptest::collection::vec("[a-c]{1,3}|T|t|M", 1..40),
             flushes in proptest::collection::vec(any::<bool>(), 40),
             crash in 0usize..40,
         ) {
             let say = |scribe: &mut Scribe, live: &mut Live, line: &str, n: usize, end: i64| match line {
                 "T" => scribe.hear(live, tool(&n.to_string(), true, true, Some("o")), end),
-                "t" => scribe.hear(live, Said::Thought("q".to_owned()), end),
+                "t" => scribe.hear(live, Said::Thought(chunk("q", None)), end),
+                "M" => scribe.hear(live, Said::Text(chunk("m", Some(&n.to_string()))), end),
                 other => scribe.hear(live, text(other), end),
             };
             let whole = |events: &[Event]| -> Vec<Event> {
@@ -398,7 +424,7 @@ mod tests {
                 if n > crash && !crashed {
                     crashed = true;
                     live = saved.clone();
-                    let told = live.block.map_or(String::new(), |block| {
+                    let told = live.block.as_ref().map_or(String::new(), |block| {
                         let deltas = log.iter().skip(usize::try_from(block.start).unwrap());
                         deltas.filter_map(|event| match event {
                             Event::Delta { text, .. } => Some(text.as_str()),

@@ -1,6 +1,7 @@
 //! Images: built from a Dockerfile, or fetched by name when there is none.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::Docker as Api;
@@ -18,6 +19,9 @@ use crate::{ImageSource, Progress, Result, RuntimeError};
 /// A build that installs a toolchain over a slow line may take its time, but not for ever.
 const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
 
+/// How often a build is begun again because a layer went away under it.
+const LOST_LAYERS: usize = 5;
+
 pub(super) async fn make(
     engine: &Engine,
     home: &Home,
@@ -31,16 +35,36 @@ pub(super) async fn make(
         }
         return Ok(name);
     };
+    let options = BuildImageOptionsBuilder::default()
+        .t(&name)
+        .labels(&HashMap::from([(HOME_LABEL, home.hash())]))
+        .rm(true)
+        .forcerm(true);
+    let mut outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
+    for _ in 0..LOST_LAYERS {
+        match &outcome {
+            Err(RuntimeError::Failed(text)) if lost_a_layer(text) => {
+                progress("A layer was removed while the image was built on it; building again.");
+                outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
+            }
+            _ => break,
+        }
+    }
+    outcome?;
+    forget_replaced(&engine.api, home).await;
+    Ok(name)
+}
+
+async fn build(
+    engine: &Engine,
+    options: BuildImageOptionsBuilder,
+    dockerfile: PathBuf,
+    progress: Progress<'_>,
+) -> Result<()> {
     let context = tokio::task::spawn_blocking(move || Context::read(&dockerfile))
         .await
         .map_err(RuntimeError::fault)??;
-    let options = BuildImageOptionsBuilder::default()
-        .t(&name)
-        .dockerfile(&context.dockerfile)
-        .labels(&HashMap::from([(HOME_LABEL, home.hash())]))
-        .rm(true)
-        .forcerm(true)
-        .build();
+    let options = options.dockerfile(&context.dockerfile).build();
     let body = bollard::body_full(context.archive.into());
     let building = engine.api.build_image(options, None, Some(body));
     let texts = building.map(|item| {
@@ -51,9 +75,14 @@ pub(super) async fn make(
             _ => String::new(),
         })
     });
-    follow(engine, texts, progress).await?;
-    forget_replaced(&engine.api, home).await;
-    Ok(name)
+    follow(engine, texts, progress).await
+}
+
+/// Whether whoever cleans up images, here or by hand, has taken a cached layer from under a build.
+fn lost_a_layer(error: &str) -> bool {
+    let error = error.to_ascii_lowercase();
+    error.contains("sha256:")
+        && (error.contains("unable to find image") || error.contains("no such image"))
 }
 
 async fn is_there(engine: &Engine, name: &str) -> Result<bool> {
@@ -124,4 +153,17 @@ async fn forget_replaced(api: &Api, home: &Home) {
         .build();
     // Only disk space is at stake, and the next build tries again.
     let _ = tokio::time::timeout(LOOK, Box::pin(api.prune_images(Some(options)))).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_layer_that_went_away_is_a_reason_to_build_again() {
+        assert!(lost_a_layer(r#"unable to find image "sha256:7aa904e4""#));
+        assert!(lost_a_layer("No such image: sha256:7aa904e4"));
+        assert!(!lost_a_layer("unable to find image \"debian:13\""));
+        assert!(!lost_a_layer("manifest for x@sha256:7aa904e4 not found"));
+    }
 }

@@ -3,6 +3,7 @@
 //! One thread. It dials the server for ever; while no server is there, processes run on and their
 //! output waits in spools, up to a bound past which they wait too.
 
+mod brand;
 mod carriage;
 mod control;
 mod process;

@@ -400,6 +400,42 @@ fn killing_a_tree_reaches_what_moved_to_a_session_of_its_own() {
 }
 
 #[test]
+fn killing_a_tree_reaches_an_orphan_that_kept_nothing_of_it() {
+    let container = Container::start();
+    let mut control = container.control();
+    // Its parents are gone, its environment is empty, its session is another.
+    let script = "env -i setsid sh -c 'exec setsid sh -c \"trap : TERM; echo ready; while :; do \
+                  sleep 1; done\" &' & wait; exec cat";
+    control.ask(methods::START, &shell("a", script));
+    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
+    let (_, mut output) = container.stream();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let other = "echo other; exec cat";
+    control.ask(methods::START, &shell("b", other));
+    let kill = ToSignal {
+        process_id: "a".to_owned(),
+        signal: 9,
+        tree: true,
+    };
+    control.ask(methods::SIGNAL, &kill);
+    assert_eq!(control.exit_of("a").ended, Ended::Signal(9));
+    assert_eq!(output.read(&mut [0; 10]).unwrap(), 0, "the orphan holds it");
+    let end = ToSignal {
+        process_id: "b".to_owned(),
+        signal: 15,
+        tree: false,
+    };
+    control.ask(methods::SIGNAL, &end);
+    assert_eq!(
+        control.exit_of("b").ended,
+        Ended::Signal(15),
+        "another's process was killed"
+    );
+}
+
+#[test]
 fn a_terminal_is_one() {
     let container = Container::start();
     let mut control = container.control();

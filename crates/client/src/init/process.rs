@@ -15,17 +15,15 @@ use rustix::termios::Winsize;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
+use super::brand::Brand;
 use super::spool::Spool;
 use crate::stage;
-
-/// In the environment of everything a process starts, so that its tree is found wherever it goes.
-pub(super) const MARK: &str = "OUBLIETTE_PROCESS";
 
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) id: String,
     pub(super) pid: u32,
-    pub(super) mark: String,
+    pub(super) brand: Brand,
     pub(super) stdout: Spool,
     pub(super) stderr: Spool,
     pub(super) stdin: Stdin,
@@ -55,7 +53,7 @@ impl Process {
     pub(super) fn start(
         start: &Start,
         spools: &Path,
-        boot_id: &str,
+        brand: Brand,
     ) -> Result<Rc<Self>, StartFault> {
         let other = |what: &str, error: io::Error| StartFault {
             kind: FaultKind::Other,
@@ -77,15 +75,16 @@ impl Process {
             None => Ends::pipes(),
         };
         let ends = ends.map_err(|error| other("cannot make pipes", error))?;
-        let mark = format!("{boot_id}/{}", start.process_id);
-        let pid = ends.spawn(start, &mark)?;
+        let pid = brand
+            .mark(|| ends.spawn(start))
+            .map_err(|error| other("cannot mark what is started", error))??;
         let (input, output, errors, terminal) = ends
             .keep()
             .map_err(|error| other("cannot read output", error))?;
         let process = Rc::new(Self {
             id: start.process_id.clone(),
             pid,
-            mark,
+            brand,
             stdout,
             stderr,
             stdin: Stdin {
@@ -275,7 +274,7 @@ impl Ends {
         Ok(Self::Terminal { master, path })
     }
 
-    fn spawn(&self, start: &Start, mark: &str) -> Result<u32, StartFault> {
+    fn spawn(&self, start: &Start) -> Result<u32, StartFault> {
         let [program, arguments @ ..] = start.argv.as_slice() else {
             return Err(StartFault {
                 kind: FaultKind::Other,
@@ -314,11 +313,7 @@ impl Ends {
         if let Some(user) = start.user {
             command.gid(user.gid).uid(user.uid);
         }
-        command
-            .env_clear()
-            .envs(&start.env)
-            .env(MARK, mark)
-            .current_dir(&start.cwd);
+        command.env_clear().envs(&start.env).current_dir(&start.cwd);
         // Not waited for here: the one reaper finds it by its pid.
         command.spawn().map(|child| child.id()).map_err(fault)
     }

@@ -9,7 +9,8 @@ use oubliette_wire::{FaultKind, ProcessReport, Start};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::Notify;
 
-use super::process::{MARK, Process, StartFault};
+use super::brand::Brands;
+use super::process::{Process, StartFault};
 
 /// More than any project needs at once; a bound on what a server can ask of one container.
 const MOST: usize = 4096;
@@ -19,6 +20,7 @@ const MOST_ROUNDS: usize = 100;
 #[derive(Debug)]
 pub(super) struct Table {
     spools: PathBuf,
+    brands: Brands,
     pub(super) boot_id: String,
     processes: RefCell<BTreeMap<String, Rc<Process>>>,
     /// The container is being stopped.
@@ -28,10 +30,10 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// `boot_id` makes the marks of this supervisor's processes its own.
     pub(super) fn new(spools: &Path, boot_id: &str) -> Self {
         Self {
             spools: spools.to_owned(),
+            brands: Brands::new(),
             boot_id: boot_id.to_owned(),
             processes: RefCell::default(),
             closed: Cell::new(false),
@@ -57,7 +59,7 @@ impl Table {
                 why,
             });
         }
-        let process = Process::start(start, &self.spools, &self.boot_id)?;
+        let process = Process::start(start, &self.spools, self.brands.give())?;
         self.processes
             .borrow_mut()
             .insert(start.process_id.clone(), process.clone());
@@ -135,16 +137,14 @@ pub(super) fn send(process: &Process, signal: Signal, tree: bool) {
     }
 }
 
-/// Every process that one of ours started: those that descend from it, and those that left it and
-/// still bear its mark. Neither finds all: an orphan has lost its line, and the environment of
-/// another user's process cannot be read.
+/// Every process that one of ours started: those that bear its brand, and those that descend from
+/// them and put it off.
 fn members(process: &Process) -> Vec<Pid> {
     let all: Vec<Seen> = numbers("/proc").into_iter().filter_map(Seen::of).collect();
-    let mark = format!("{MARK}={}", process.mark);
     let root = i32::try_from(process.pid).unwrap_or_default();
     let mut found: Vec<i32> = all
         .iter()
-        .filter(|seen| seen.bears(&mark))
+        .filter(|seen| process.brand.is_borne_by(seen.pid))
         .map(|s| s.pid)
         .collect();
     if !process.has_ended() {
@@ -194,12 +194,5 @@ impl Seen {
             parent,
             is_dead: matches!(state, "Z" | "X"),
         })
-    }
-
-    fn bears(&self, mark: &str) -> bool {
-        let environment = std::fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == mark.as_bytes())
     }
 }

@@ -1,8 +1,8 @@
 //! Nothing is left on the machine when containers are gone, however they went.
 
 use futures_util::future::join_all;
-use serde_json::json;
-use support::{Modern, Server, cli, runtime_name, runtimes, server_with};
+use serde_json::{Value, json};
+use support::{Modern, Server, cli, images, runtime_name, runtimes, server_with};
 
 /// A project whose container runs, with something in it that outlives the command which began it.
 async fn busy(admin: &Modern, name: &str) -> String {
@@ -73,8 +73,13 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects() {
             let said = String::from_utf8_lossy(&down.stderr);
             assert!(down.status.success(), "{said}");
             server.leaves_only(&ids).await;
+            assert_eq!(images(server.home()), Vec::<Value>::new());
             server.kill();
             server.start_again();
+            if runtime_name(&runtime) == "docker" {
+                let again = json!({ "container_type": "base" });
+                server.admin().call("image_rebuild", again).await.ok();
+            }
             for id in &ids {
                 delete(&server.admin(), id).await;
             }

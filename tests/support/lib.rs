@@ -40,7 +40,7 @@ pub use reply::Reply;
 pub use runtimes::{docker_options, runtime_name, runtimes, server_with};
 pub use server::{Server, ServerOptions};
 pub use sessions::kinds;
-pub use traces::{Traces, kill_containers};
+pub use traces::{Traces, images, kill_containers};
 
 use std::sync::Once;
 use std::time::{Duration, Instant};

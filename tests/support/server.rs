@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{Modern, binary, cli, traces};
+use crate::{Modern, binary, cli};
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -153,7 +153,6 @@ impl Drop for Server {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
             }
         }
-        traces::remove_images(self.home());
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         }

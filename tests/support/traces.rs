@@ -203,12 +203,13 @@ fn containers(home: &Path) -> BTreeSet<String> {
 }
 
 fn list_containers(home: &Path) -> Vec<serde_json::Value> {
+    list("/containers/json?all=true&", home)
+}
+
+fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
     let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
     let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
-    let listed = docker::ask(
-        "GET",
-        &format!("/containers/json?all=true&filters={filters}"),
-    );
+    let listed = docker::ask("GET", &format!("{what}filters={filters}"));
     let listed = listed.and_then(|listed| listed.as_array().cloned());
     listed.unwrap_or_default()
 }
@@ -221,11 +222,9 @@ pub fn kill_containers(home: &Path) {
     }
 }
 
-/// Takes the images away that a server built for itself: every test has a directory of its own.
-pub(crate) fn remove_images(home: &Path) {
-    let home = Home::new(home);
-    let name = format!("oubliette-{}-base", &home.hash()[..8]);
-    docker::ask("DELETE", &format!("/images/{name}?force=true"));
+/// The images that the Docker engine has for a data directory.
+pub fn images(home: &Path) -> Vec<serde_json::Value> {
+    list("/images/json?", home)
 }
 
 /// Files that should not last, and the projects that have some.

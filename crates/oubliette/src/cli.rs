@@ -174,7 +174,7 @@ fn command() -> Command {
                     Arg::new("remove")
                         .long("remove")
                         .action(ArgAction::SetTrue)
-                        .help("Remove the containers too, with what was installed in them"),
+                        .help("Remove the containers too, with what was installed in them, and images built for them"),
                 ),
         )
         .subcommand(

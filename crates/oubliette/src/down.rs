@@ -17,7 +17,8 @@ use crate::terminal::say;
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Stops all containers; with `remove` they are removed too. Files of projects stay.
+/// Stops all containers; with `remove` they are removed too, and the images built for them. Files of
+/// projects stay.
 pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
     if !home.database().exists() {
         return Err(Failure::new(format!(
@@ -50,6 +51,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
             }
         }
         if remove {
+            runtime.remove_images().await?;
             clear(&home.doors())?;
         }
         Ok::<_, RuntimeError>(ended)

@@ -212,4 +212,13 @@ impl Runtime for Apple {
         printed.checked()?;
         Ok(image)
     }
+
+    async fn remove_images(&self) -> Result<()> {
+        let names = self.cli.must(&arguments::list_images(), LOOK).await?;
+        let ours = self.home.images();
+        for name in names.lines().filter(|name| name.starts_with(&ours)) {
+            self.cli.must(&arguments::delete_image(name), WORK).await?;
+        }
+        Ok(())
+    }
 }

@@ -314,6 +314,10 @@ impl Runtime for Docker {
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         image::make(&self.engine, &self.home, source, progress).await
     }
+
+    async fn remove_images(&self) -> Result<()> {
+        image::remove_all(&self.engine, &self.home).await
+    }
 }
 
 /// Podman would make what is missing, as a directory of root's.

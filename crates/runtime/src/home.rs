@@ -48,13 +48,18 @@ impl Home {
     pub(crate) fn image(&self, source: &ImageSource) -> Result<String> {
         match (&source.image, &source.dockerfile) {
             (Some(image), _) => Ok(image.clone()),
-            (None, Some(_)) => Ok(format!("oubliette-{}-{}", self.short(), word(&source.name))),
+            (None, Some(_)) => Ok(self.images() + &word(&source.name)),
             (None, None) => Err(RuntimeError::Unsupported(format!(
                 "The container type `{}` names neither an image nor a Dockerfile, and this \
                  runtime needs one of them.",
                 source.name
             ))),
         }
+    }
+
+    /// What the names of all images begin with that are built for this directory.
+    pub(crate) fn images(&self) -> String {
+        format!("oubliette-{}-", self.short())
     }
 
     fn short(&self) -> &str {

@@ -78,4 +78,8 @@ pub trait Runtime: Debug + Send + Sync {
     /// Makes the image that containers of this source start from, or its equivalent; what it is
     /// called.
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String>;
+
+    /// Removes every image that was built for this data directory; those that were only fetched
+    /// stay. No container may stand on them any more.
+    async fn remove_images(&self) -> Result<()>;
 }

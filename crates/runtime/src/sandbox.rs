@@ -272,6 +272,10 @@ impl Runtime for Sandbox {
         ))
     }
 
+    async fn remove_images(&self) -> Result<()> {
+        Ok(())
+    }
+
     async fn build_image(&self, _: &ImageSource, _: Progress<'_>) -> Result<String> {
         Err(RuntimeError::Unsupported(
             "the sandbox has no images: it shows the host's own programs".to_owned(),

@@ -197,6 +197,18 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
     assert_eq!(lines, expected);
     apple.create(&spec()).await.unwrap();
 
+    std::fs::write(stand_in.path("image"), format!("{name}:latest\n")).unwrap();
+    apple.remove_images().await.unwrap();
+    let deleted = format!("image delete {name}:latest");
+    let calls = stand_in.calls();
+    let deletions: Vec<&String> = calls
+        .iter()
+        .filter(|call| call.starts_with("image delete"))
+        .collect();
+    assert_eq!(deletions.len(), 1, "{calls:?}");
+    assert!(deletions[0].starts_with(&deleted), "{deletions:?}");
+    stand_in.set("image");
+
     let named = ImageSource {
         image: Some("debian:12".to_owned()),
         dockerfile: None,

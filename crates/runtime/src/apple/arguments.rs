@@ -151,6 +151,14 @@ pub(super) fn inspect_image(image: &str) -> Invocation {
     Invocation::new(["image", "inspect", image])
 }
 
+pub(super) fn list_images() -> Invocation {
+    Invocation::new(["image", "list", "--quiet"])
+}
+
+pub(super) fn delete_image(image: &str) -> Invocation {
+    Invocation::new(["image", "delete", image])
+}
+
 pub(super) fn pull(image: &str) -> Invocation {
     Invocation::new(["image", "pull", "--progress", "none", image])
 }

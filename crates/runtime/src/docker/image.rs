@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bollard::Docker as Api;
 use bollard::query_parameters::{
-    BuildImageOptionsBuilder, CreateImageOptionsBuilder, PruneImagesOptionsBuilder,
+    BuildImageOptionsBuilder, CreateImageOptionsBuilder, ListImagesOptionsBuilder,
+    PruneImagesOptionsBuilder, RemoveImageOptions,
 };
 use futures_util::{Stream, StreamExt};
 
@@ -139,6 +140,37 @@ async fn follow(
         RuntimeError::Failed(text) => RuntimeError::Failed(text.trim().to_owned()),
         other => other,
     })
+}
+
+/// Removes all that was built for a data directory.
+pub(super) async fn remove_all(engine: &Engine, home: &Home) -> Result<()> {
+    let label = format!("{HOME_LABEL}={}", home.hash());
+    let options = ListImagesOptionsBuilder::default()
+        .filters(&HashMap::from([("label", vec![label])]))
+        .build();
+    let listing = || engine.api.list_images(Some(options.clone()));
+    let images = engine.look(listing).await;
+    for image in images.map_err(|error| engine.explain(error))? {
+        let tags = image.repo_tags.into_iter();
+        let names: Vec<String> = tags.filter(|tag| tag.starts_with(&home.images())).collect();
+        // One without a name is what another took the name of.
+        let names = if names.is_empty() {
+            vec![image.id]
+        } else {
+            names
+        };
+        for name in names {
+            let removal = engine
+                .api
+                .remove_image(&name, None::<RemoveImageOptions>, None);
+            match engine.ask(LOOK, removal).await {
+                Ok(_) => {}
+                Err(error) if status(&error) == Some(404) => {}
+                Err(error) => return Err(engine.explain(error)),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes what the new image has taken the name of, unless a container still stands on it.

@@ -142,4 +142,8 @@ impl Runtime for ByChannel {
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         self.docker.build_image(source, progress).await
     }
+
+    async fn remove_images(&self) -> Result<()> {
+        self.docker.remove_images().await
+    }
 }

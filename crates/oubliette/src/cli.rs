@@ -116,9 +116,7 @@ fn command() -> Command {
                 .global(true)
                 .help("The API key to use [default: the admin token of the data directory]"),
         )
-        .subcommand(serve::Options::augment_args(
-            Command::new("serve").about("Start the server"),
-        ));
+        .subcommand(serve::Options::augment_args(Command::new("serve")));
     command = command
         .subcommand(run::command())
         .subcommand(agent_command());

@@ -19,7 +19,7 @@ use crate::home::{Hold, Home, Running};
 use crate::logs;
 use crate::terminal::say;
 
-/// What the command line says about serving.
+/// Start the server
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Where to listen, instead of `server.listen` (127.0.0.1:7433)

@@ -5,6 +5,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, kinds};
 
+/// Shorter than a supervisor is waited for whose connection broke, longer than a busy machine takes.
+const PROMPTLY: std::time::Duration = std::time::Duration::from_secs(12);
+
 const DEMO: &str = "exec /usr/local/bin/oubliette-client demo-agent";
 
 /// A server whose configuration has an agent `odd` that is this shell script.
@@ -196,14 +199,10 @@ async fn a_container_that_is_stopped_under_a_session_fails_it_at_once() {
         .call("container_stop", json!({ "project_id": project }))
         .await
         .ok();
-    let completion = admin.turn(&session, 1).await;
+    let completion = tokio::time::timeout(PROMPTLY, admin.turn(&session, 1)).await;
+    let completion = completion.expect("a container that has ended is waited for");
     assert_eq!(completion["stop_reason"], "error");
-    assert!(
-        ["container", "signal"]
-            .iter()
-            .any(|why| completion["error"].as_str().unwrap().contains(why)),
-        "{completion}"
-    );
+    assert_eq!(completion["error"], "the container ended");
     admin.status(&session, "failed").await;
     admin.message(&session, "/say in a new one").await;
     assert_eq!(admin.turn(&session, 2).await["text"], "in a new one");

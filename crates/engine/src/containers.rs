@@ -270,6 +270,13 @@ impl Containers {
         lock(&self.used).get(id).is_some_and(|used| used.users > 0)
     }
 
+    /// Takes note that a container is about to be stopped, before those in it end.
+    fn stopping(&self, id: &ContainerId) {
+        if let Some(link) = &*self.link_of(id).borrow() {
+            link.stop();
+        }
+    }
+
     /// Takes note that a container has ended, before its connection shows it.
     fn unlink(&self, id: &ContainerId) {
         if let Some(channel) = lock(&self.channels).remove(id) {

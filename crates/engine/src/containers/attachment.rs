@@ -7,13 +7,17 @@ use std::time::Duration;
 
 use oubliette_runtime::{ContainerId, State};
 use oubliette_wire::{Ack, CloseStdin, FaultKind, Start, StreamKind, methods};
+use tokio::time::Instant;
 
 use super::link::{Link, LinkError};
-use super::{Containers, Incoming};
+use super::{Containers, Incoming, LOOK};
 use crate::EngineError;
 
 /// What the supervisor keeps of an agent's output until it is in the log: a longest line and more.
 const SPOOL: u64 = 24 << 20;
+
+/// A container whose supervisor has just left is most likely ending.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -115,12 +119,21 @@ impl Containers {
             return Some(link);
         }
         let runtime = self.runtime().await.ok()?;
-        if let Ok(status) = runtime.inspect(id).await
-            && status?.state != State::Running
-        {
-            return None;
+        let until = Instant::now() + patience;
+        let mut wait = FIRST_LOOK;
+        loop {
+            if let Ok(status) = runtime.inspect(id).await
+                && status?.state != State::Running
+            {
+                return None;
+            }
+            // One that was about to end a moment ago may have ended since.
+            let left = until.checked_duration_since(Instant::now())?;
+            if let Ok(link) = self.link(id, left.min(wait)).await {
+                return Some(link);
+            }
+            wait = LOOK.min(wait * 2);
         }
-        self.link(id, patience).await.ok()
     }
 }
 

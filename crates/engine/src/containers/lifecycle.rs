@@ -158,6 +158,7 @@ impl Engine {
             let _turn = turn.lock().await;
             let status = runtime.inspect(&id).await?;
             if status.is_some_and(|status| status.state == State::Running) {
+                self.containers().stopping(&id);
                 runtime.stop(&id, LEAVING).await?;
                 self.containers().unlink(&id);
             }
@@ -173,6 +174,7 @@ impl Engine {
             .is_some_and(|status| status.state == State::Running);
         if running {
             let grace = Duration::from_secs(self.settings().containers.stop_grace_seconds);
+            self.containers().stopping(id);
             runtime.stop(id, grace).await?;
             self.containers().unlink(id);
         }
@@ -217,6 +219,7 @@ impl Engine {
             return Ok(());
         }
         if let Ok(runtime) = self.containers().runtime().await {
+            self.containers().stopping(id);
             runtime.remove(id).await?;
         }
         self.containers().unlink(id);

@@ -1,7 +1,7 @@
 //! The connection to one supervisor: requests out, replies and exits in.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -52,6 +52,8 @@ pub struct Link {
     exits: watch::Sender<HashMap<String, Exited>>,
     lost: Arc<Flag>,
     ended: Flag,
+    /// Whatever ends now in the container ends because of us.
+    stopping: AtomicBool,
 }
 
 impl Link {
@@ -83,6 +85,7 @@ impl Link {
             exits: exits.clone(),
             lost: lost.clone(),
             ended: Flag::default(),
+            stopping: AtomicBool::new(false),
         };
         let given_up = lost.clone();
         let serving = async move {
@@ -150,6 +153,15 @@ impl Link {
 
     pub(crate) async fn lost(&self) {
         self.lost.raised().await;
+    }
+
+    /// Notes that the container is about to be stopped.
+    pub(super) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
     }
 
     /// Notes that the container has ended, so that nobody waits for its supervisor.

@@ -38,7 +38,11 @@ impl Owner<'_> {
     }
 
     pub(super) fn how_it_ended(&self) -> String {
-        match self.connection.as_ref().and_then(Connection::ended) {
+        let connection = self.connection.as_ref();
+        if connection.is_some_and(|connection| connection.attachment.link.is_stopping()) {
+            return "the container ended".to_owned();
+        }
+        match connection.and_then(Connection::ended) {
             Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
             Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
             None => "the agent is gone".to_owned(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, kinds};
 
 /// Shorter than a supervisor is waited for whose connection broke, longer than a busy machine takes.
-const PROMPTLY: std::time::Duration = std::time::Duration::from_secs(12);
+const PROMPTLY: Duration = Duration::from_secs(12);
 
 const DEMO: &str = "exec /usr/local/bin/oubliette-client demo-agent";
 

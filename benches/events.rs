@@ -53,7 +53,7 @@ fn main() {
     for (tasks, events) in SHAPES {
         let mut rates = Vec::new();
         for _ in 0..rounds {
-            let raw = fill_bare(&bare, tasks * events, slice);
+            let raw = fill_bare(&bare, tasks, events, slice);
             let ours = runtime.block_on(fill_store(&store, &sessions[..tasks], events, slice));
             rates.push((ours, raw));
         }
@@ -176,7 +176,8 @@ fn bare_database(path: &Path) -> Connection {
             "pragma journal_mode = wal;
              pragma synchronous = full;
              create table live (session integer primary key, live text);
-             insert into live values (1, '');
+             with recursive number (n) as (values (1) union all select n + 1 from number where n < 64)
+             insert into live select n, '' from number;
              create table events (
                  position integer primary key, session integer not null, idx integer not null,
                  at integer not null, kind text not null, body text not null,
@@ -187,32 +188,31 @@ fn bare_database(path: &Path) -> Connection {
     connection
 }
 
-/// Transactions of so many events and one place; events per second.
-fn fill_bare(connection: &Connection, rows: usize, slice: Duration) -> f64 {
+/// Transactions with a step of each session; events per second.
+fn fill_bare(connection: &Connection, sessions: usize, events: usize, slice: Duration) -> f64 {
     let body = serde_json::to_string(&event()).unwrap();
-    let first = "select coalesce(max(idx), 0) + 1 from events where session = 1";
+    let first = "select coalesce(max(idx), 0) + 1 from events";
     let mut index: i64 = connection.query_row(first, [], |row| row.get(0)).unwrap();
     let at = Timestamp::now().as_millisecond();
     let started = Instant::now();
     let mut written = 0;
     while started.elapsed() < slice {
         connection.execute_batch("begin immediate").unwrap();
-        let insert = "insert into events (session, idx, at, kind, body) values (1, ?1, ?2, ?3, ?4)";
-        let mut statement = connection.prepare_cached(insert).unwrap();
-        for _ in 0..rows {
-            statement
-                .execute(params![index, at, "message", body])
-                .unwrap();
-            index += 1;
+        let insert =
+            "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)";
+        let mut insert = connection.prepare_cached(insert).unwrap();
+        let update = "update live set live = ?2 where session = ?1";
+        let mut update = connection.prepare_cached(update).unwrap();
+        for session in 1..=sessions as i64 {
+            for index in (index..).take(events) {
+                let row = params![session, index, at, "message", body];
+                insert.execute(row).unwrap();
+            }
+            update.execute(params![session, LIVE]).unwrap();
         }
-        let update = "update live set live = ?1 where session = 1";
-        connection
-            .prepare_cached(update)
-            .unwrap()
-            .execute([LIVE])
-            .unwrap();
+        index += events as i64;
         connection.execute_batch("commit").unwrap();
-        written += rows;
+        written += sessions * events;
     }
     written as f64 / started.elapsed().as_secs_f64()
 }

@@ -145,7 +145,8 @@ impl Sessions for Sqlite {
     }
 
     async fn step(&self, id: SessionId, step: Step) -> Result<Option<Stepped>> {
-        self.write(move |connection| step::step(connection, id, &step))
+        let events = step::bodies(&step.events)?;
+        self.write(move |connection| step::step(connection, id, &step, &events))
             .await
     }
 

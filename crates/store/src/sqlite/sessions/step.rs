@@ -10,6 +10,12 @@ use crate::sqlite::convert::{Columns, time};
 use crate::sqlite::tokens::{end_all, end_minted, insert};
 use crate::{Decision, Result, Step, Stepped};
 
+/// The text of events as it is stored.
+pub(super) fn bodies(events: &[Event]) -> Result<Vec<(&'static str, String)>> {
+    let body = |event: &Event| Ok((event.kind(), text(event)?));
+    events.iter().map(body).collect()
+}
+
 /// Appends events to a session's log; where it ends then.
 pub(super) fn append_events(
     connection: &Connection,
@@ -20,14 +26,25 @@ pub(super) fn append_events(
     let start: i64 = connection
         .prepare_cached("select log_end from sessions where seq = ?1")?
         .query_row([seq], |row| row.get(0))?;
+    append(connection, seq, start, at, &bodies(events)?)
+}
+
+fn append(
+    connection: &Connection,
+    seq: i64,
+    start: i64,
+    at: Timestamp,
+    events: &[(&'static str, String)],
+) -> Result<i64> {
     if events.is_empty() {
         return Ok(start);
     }
+    let at = time(at);
     let mut insert = connection.prepare_cached(
         "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)",
     )?;
-    for (index, event) in (start..).zip(events) {
-        insert.execute(params![seq, index, time(at), event.kind(), text(event)?])?;
+    for (index, (kind, body)) in (start..).zip(events) {
+        insert.execute(params![seq, index, at, kind, body])?;
     }
     let end = start + events.len() as i64;
     connection
@@ -36,20 +53,26 @@ pub(super) fn append_events(
     Ok(end)
 }
 
-pub(super) fn step(connection: &Connection, id: SessionId, step: &Step) -> Result<Option<Stepped>> {
+/// `events` are those of the step: whoever asks for it makes them, not the one who writes.
+pub(super) fn step(
+    connection: &Connection,
+    id: SessionId,
+    step: &Step,
+    events: &[(&'static str, String)],
+) -> Result<Option<Stepped>> {
     let found = connection
-        .prepare_cached("select seq, root_id, parent_id from sessions where id = ?1")?
+        .prepare_cached("select seq, root_id, parent_id, log_end from sessions where id = ?1")?
         .query_row([id.to_string()], |row| {
             let parent: Option<String> = row.get(2)?;
-            Ok((row.get(0)?, row.parsed(1)?, parent))
+            Ok((row.get(0)?, row.parsed(1)?, parent, row.get(3)?))
         })
         .optional()?;
-    let Some((seq, root_id, parent)) = found else {
+    let Some((seq, root_id, parent, log_end)) = found else {
         return Ok(None);
     };
     let seq: i64 = seq;
     let parent_id: Option<SessionId> = parent.and_then(|id| id.parse().ok());
-    let log_end = append_events(connection, seq, step.at, &step.events)?;
+    let log_end = append(connection, seq, log_end, step.at, events)?;
     if let Some(parent) = parent_id
         && !step.to_parent.is_empty()
         && let Some(parent) = number(connection, parent)?

@@ -2,11 +2,12 @@
 //! goes on.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Modern, binary, eventually, runtimes};
 use tempfile::TempDir;
 
@@ -15,21 +16,30 @@ struct Small {
     home: TempDir,
     unshare: Child,
     url: String,
+    log: std::fs::File,
 }
 
 impl Small {
     fn start(megabytes: u32) -> Self {
+        Self::start_after(megabytes, "true")
+    }
+
+    /// Does something in the data directory before there is a server.
+    fn start_after(megabytes: u32, before: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let script = "mount -t tmpfs -o mode=700,size=\"$3\"m none \"$1\" && \
+                      (cd \"$1\" && eval \"$4\") && \
                       exec \"$2\" --data-dir \"$1\" serve --listen 127.0.0.1:0 --runtime sandbox";
+        let log = tempfile::tempfile().unwrap();
         let mut unshare = Command::new("unshare")
             .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
             .args(["sh", "-c", script, "sh"])
             .arg(home.path())
             .arg(binary())
             .arg(megabytes.to_string())
+            .arg(before)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(log.try_clone().unwrap()))
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(unshare.stdout.take().unwrap());
@@ -37,7 +47,21 @@ impl Small {
         lines.read_line(&mut first).unwrap();
         let url = first.trim().split_once(" is ready: ").unwrap().1.to_owned();
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Self { home, unshare, url }
+        Self {
+            home,
+            unshare,
+            url,
+            log,
+        }
+    }
+
+    fn log(&self) -> String {
+        let mut log = Vec::new();
+        let mut chunk = [0; 4096];
+        while let Ok(read @ 1..) = self.log.read_at(&mut chunk, log.len() as u64) {
+            log.extend(&chunk[..read]);
+        }
+        String::from_utf8_lossy(&log).into_owned()
     }
 
     /// A file of the data directory, which only the server itself sees.
@@ -86,12 +110,54 @@ impl Drop for Small {
     }
 }
 
+fn is_wanted() -> bool {
+    let is_named = std::env::var_os("OUBLIETTE_TEST_NAMESPACES").is_some()
+        && runtimes().iter().any(|runtime| runtime == "sandbox");
+    let is_wanted = is_named && rustix::process::geteuid().is_root();
+    if !is_wanted {
+        eprintln!("skipped: OUBLIETTE_TEST_NAMESPACES is not set, or this is not root");
+    }
+    is_wanted
+}
+
+#[tokio::test]
+async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
+    if !is_wanted() {
+        return;
+    }
+    // What containers write is on another disk: only the log has no space.
+    let elsewhere = "for d in layers projects; do mkdir $d && mount -t tmpfs none $d; done";
+    let server = Small::start_after(16, elsewhere);
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let prompt = "/say begun\n/repeat 600 /sh printf '%01000d' 7\n/say done";
+    let session = admin.spawn(&project, prompt).await;
+    let first = |event: &Value| event["type"] == "tool_result";
+    admin.follow(&session, first).await;
+    server.fill();
+    let full = eventually(Duration::from_secs(20), async || {
+        server.log().contains("a step has to wait")
+    });
+    assert!(full.await, "the log found space: {}", server.log());
+    let reached = admin.log(&session).await.len();
+    server.empty();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    assert!(
+        completion["text"].as_str().unwrap().contains("done"),
+        "{completion}"
+    );
+    let log = admin.log(&session).await;
+    assert!(log.len() > reached);
+    let results = log.iter().filter(|event| first(event)).count();
+    assert_eq!(results, 600);
+    let indexes = log.iter().map(|event| event["index"].as_u64().unwrap());
+    assert!(indexes.eq(0..log.len() as u64));
+}
+
 #[tokio::test]
 async fn on_a_full_disk_containers_say_so_and_recover() {
-    let is_wanted = std::env::var_os("OUBLIETTE_TEST_NAMESPACES").is_some()
-        && runtimes().iter().any(|runtime| runtime == "sandbox");
-    if !is_wanted || !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: OUBLIETTE_TEST_NAMESPACES is not set, or this is not root");
+    if !is_wanted() {
         return;
     }
     let server = Small::start(16);

@@ -5,6 +5,7 @@
 mod agent_keys;
 mod audit;
 mod bad_input;
+mod callers;
 mod children;
 mod clone;
 mod command_line;

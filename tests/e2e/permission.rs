@@ -41,6 +41,7 @@ const CONTRACT: &[(&str, Class)] = &[
     ("token_list", Admin),
     ("token_revoke", Admin),
     ("config_limits", ProjectRead),
+    ("caller_tool_response", ProjectWrite),
     ("image_rebuild", GlobalWrite),
     ("audit_list", Admin),
 ];

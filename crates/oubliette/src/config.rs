@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits, Price,
-    ProjectRules, SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Credential,
+    Limits, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_server::{McpSettings, ServerSettings};
 use schemars::JsonSchema;
@@ -36,6 +36,7 @@ pub(crate) struct Config {
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
     pub(crate) sessions: SessionSettings,
+    pub(crate) caller_tools: CallerSettings,
     pub(crate) models: BTreeMap<String, Price>,
 }
 
@@ -54,6 +55,7 @@ impl Default for Config {
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
             sessions: SessionSettings::default(),
+            caller_tools: CallerSettings::default(),
             models: BTreeMap::new(),
         }
     }
@@ -106,6 +108,7 @@ impl Config {
             agents: self.agents.clone(),
             containers: self.containers.clone(),
             sessions: self.sessions.clone(),
+            caller_tools: self.caller_tools.clone(),
             models: self.models.clone(),
             client: std::env::current_exe().unwrap_or_else(|_| "oubliette-client".into()),
         }

@@ -69,6 +69,11 @@ const DOORS: &[Door] = &[
         reason: "arguments are parsed at the edge and become settings",
     },
     Door {
+        external: "jsonschema",
+        allowed: &["engine"],
+        reason: "schemas from outside are bounded in one place",
+    },
+    Door {
         external: "reqwest",
         allowed: &["oubliette"],
         reason: "only the command line is an HTTP client",

@@ -68,6 +68,7 @@ impl Push {
     /// Binds an agent session to the MCP session of its owner that named it last: from `since` on,
     /// all its events go there.
     pub(super) fn bind(&self, engine: &Engine, client: Client, id: SessionId, since: i64) {
+        engine.bind_line(id, &client.mcp_session);
         let mut bound = lock(&self.bound);
         bound.retain(|_, bound| !bound.task.is_finished());
         if let Some(known) = bound.get(&id) {
@@ -118,6 +119,10 @@ impl Push {
 }
 
 async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
+    // It hears the bell on its stream, and nowhere else.
+    if owns(&engine, client.actor.token_id, id).await {
+        engine.bind_line(id, &client.mcp_session);
+    }
     let mut since = -1;
     while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
         let news = ResourceUpdatedNotificationParam::new(uri.clone());

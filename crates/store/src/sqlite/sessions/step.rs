@@ -11,7 +11,7 @@ use crate::sqlite::tokens::{end_all, end_minted, insert};
 use crate::{Decision, Result, Step, Stepped};
 
 /// Appends events to a session's log; where it ends then.
-pub(super) fn append_events(
+pub(in crate::sqlite) fn append_events(
     connection: &Connection,
     seq: i64,
     at: Timestamp,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Chance, Modern, Server, binary, eventually, runtimes, server_with};
+use support::{Chance, Modern, Server, binary, eventually, runtime_name, runtimes, server_with};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Step {
@@ -186,7 +186,7 @@ async fn round(server: &mut Server, step: Step, is_warm: bool, after: Duration) 
 async fn whatever_is_cut_short_by_a_kill_can_be_done_again_and_leaves_nothing() {
     let mut chance = Chance::new();
     for runtime in runtimes() {
-        let moments = match runtime.as_str() {
+        let moments = match runtime_name(&runtime) {
             "docker" => 1,
             _ => 4,
         };

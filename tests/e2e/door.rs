@@ -22,6 +22,12 @@ fn socket(server: &Server, id: &str) -> PathBuf {
     door.join("relay.sock")
 }
 
+/// A runtime whose containers have a socket of the host, if one is named.
+fn one() -> impl Iterator<Item = String> {
+    let all = runtimes().into_iter();
+    all.filter(|runtime| !runtime.ends_with("-channel")).take(1)
+}
+
 /// Somebody at the door.
 struct Guest(BufReader<UnixStream>);
 
@@ -68,20 +74,22 @@ fn introduction(container: &str, key: &str) -> String {
 
 #[tokio::test]
 async fn nonsense_is_answered_and_ends_no_connection() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
         works(&admin, &id).await;
         let mut guest = Guest::at(&server, &id);
         assert_eq!(guest.ask("garbage"), -32700);
-        assert_eq!(guest.ask(""), -32700);
         guest.say(b"\xff\xfe\0\x01\n");
         assert_eq!(guest.hear()["error"]["code"], -32700);
         assert_eq!(guest.ask("[1, 2]"), -32600);
         assert_eq!(guest.ask(r#"{"id":1}"#), -32600);
         assert_eq!(guest.ask(r#"{"id":1,"method":"fly"}"#), -32601);
-        assert_eq!(guest.ask(r#"{"id":1,"method":"supervise"}"#), -32602);
+        // A supervisor says so first, and to the end.
+        assert_eq!(guest.ask(r#"{"id":1,"method":"supervise"}"#), -32601);
+        let mut other = Guest::at(&server, &id);
+        assert_eq!(other.ask(r#"{"id":1,"method":"supervise"}"#), -32602);
         assert_eq!(guest.ask(&"[".repeat(100_000)), -32700);
         // A notification gets no reply, so the next answer is that of the request after it.
         guest.say(b"{\"method\":\"fly\"}\n{\"method\":\"supervise\"}\n");
@@ -98,7 +106,7 @@ async fn nonsense_is_answered_and_ends_no_connection() {
 
 #[tokio::test]
 async fn a_line_without_end_is_refused_and_costs_nobody_anything() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -146,7 +154,7 @@ fn resident(server: &Server) -> u64 {
 
 #[tokio::test]
 async fn hundreds_of_silent_strangers_keep_nobody_from_their_work() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let mut server = server_with(&runtime, "").await;
         let admin = server.admin();
         let id = admin.project("one").await;
@@ -176,7 +184,7 @@ async fn hundreds_of_silent_strangers_keep_nobody_from_their_work() {
 
 #[tokio::test]
 async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is() {
-    for runtime in runtimes().into_iter().take(1) {
+    for runtime in one() {
         let mut server = server_with(&runtime, "").await;
         let admin = server.admin();
         let (one, two) = (admin.project("one").await, admin.project("two").await);

@@ -84,7 +84,7 @@ async fn a_fork_bomb_is_bounded_and_ended() {
             }
             most = most.max(server.traces().processes.len());
         }
-        assert!(most <= 102, "{runtime}: {most} processes");
+        assert!(most <= 103, "{runtime}: {most} processes");
         let ran = running.await.unwrap();
         assert_eq!(ran["timed_out"], true);
         let said = ran["stderr"].as_str().unwrap();
@@ -94,7 +94,9 @@ async fn a_fork_bomb_is_bounded_and_ended() {
         );
         is_of_use(&admin, &id).await;
         let left = server.traces().processes;
-        assert_eq!(left.len(), 1, "{runtime}: {left:?}");
+        // The supervisor, and what carries its words where no socket is mounted.
+        let ours = 1 + usize::from(runtime.ends_with("-channel"));
+        assert_eq!(left.len(), ours, "{runtime}: {left:?}");
     }
 }
 

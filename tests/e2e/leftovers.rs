@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use serde_json::json;
-use support::{Modern, Server, cli, runtimes, server_with};
+use support::{Modern, Server, cli, runtime_name, runtimes, server_with};
 
 /// A project whose container runs, with something in it that outlives the command which began it.
 async fn busy(admin: &Modern, name: &str) -> String {
@@ -24,7 +24,7 @@ fn shows_containers(server: &Server, runtime: &str, count: usize) {
     let traces = server.traces();
     // A supervisor and its daemon each.
     assert!(traces.processes.len() >= 2 * count, "{traces}");
-    match runtime {
+    match runtime_name(runtime) {
         "docker" => assert_eq!(traces.containers.len(), count, "{traces}"),
         _ => assert!(traces.groups.len() >= count, "{traces}"),
     }

@@ -308,6 +308,7 @@ async fn a_project_token_changes_settings_but_not_limits_network_scope_or_name()
         ("memory_mb", json!(128)),
         ("cpus", json!(1.0)),
         ("max_processes", json!(100)),
+        ("disk_mb", json!(100)),
         ("network", json!("none")),
         ("agent_scope", json!("read")),
         ("max_recursion_depth", json!(9)),

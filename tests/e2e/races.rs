@@ -71,7 +71,7 @@ async fn starts_stops_and_commands_at_once_all_get_an_answer() {
         let server = server_with(&runtime, "").await;
         let admin = server.admin().kept_alive();
         let id = admin.project("one").await;
-        let (workers, each) = match runtime.as_str() {
+        let (workers, each) = match support::runtime_name(&runtime) {
             "docker" => (6, 4),
             _ => (16, 12),
         };

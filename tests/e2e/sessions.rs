@@ -438,3 +438,40 @@ async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
     let completion = admin.turn(&session, 1).await;
     assert!(completion["text"].as_str().unwrap().ends_with("\u{7}end"));
 }
+
+#[tokio::test]
+async fn the_log_of_a_tree_is_read_merged_and_page_by_page() {
+    let (_server, admin, project) = sandboxed("").await;
+    let child = r#"/tool session_message {"prompt": "/say from below"}"#;
+    let session = admin.spawn(&project, &format!("{child}\n/say above")).await;
+    admin.turn(&session, 1).await;
+    let children = admin.session(&session).await["children"].clone();
+    let below = children[0]["session_id"].as_str().unwrap().to_owned();
+    admin.status(&below, "idle").await;
+    admin.status(&session, "idle").await;
+    let (mut merged, mut cursor) = (Vec::new(), Value::Null);
+    loop {
+        let page = json!({ "session_id": session, "include_children": true, "max_events": 3,
+            "cursor": cursor });
+        let page = admin.call("session_events", page).await.ok().clone();
+        let events = page["events"].as_array().unwrap().clone();
+        if events.is_empty() {
+            break;
+        }
+        assert!(events.len() <= 3);
+        merged.extend(events);
+        cursor = page["cursor"].clone();
+    }
+    let of = |id: &str| -> Vec<Value> {
+        let own = merged.iter().filter(|event| event["session_id"] == id);
+        own.cloned().collect()
+    };
+    assert_eq!(of(&session), admin.log(&session).await);
+    assert_eq!(of(&below), admin.log(&below).await);
+    // As times: their texts have no zeros at the end.
+    let times: Vec<jiff::Timestamp> = merged
+        .iter()
+        .map(|e| e["timestamp"].as_str().unwrap().parse().unwrap())
+        .collect();
+    assert!(times.is_sorted(), "{times:?}");
+}

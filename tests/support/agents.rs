@@ -1,12 +1,13 @@
-//! Real agents: which of them the environment wants tested, where `tests/install` put them, and
-//! how each is told to use the model of these tests.
+//! Real agents: which of them the environment wants tested, where `tests/install` put them, how
+//! each is told to use the model of these tests, and servers that have one.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::Llm;
 use crate::wanted::wanted;
+use crate::{Llm, Server, ServerOptions, docker};
 
 const VARIABLE: &str = "OUBLIETTE_TEST_AGENTS";
 const KNOWN: [&str; 2] = ["opencode", "droid"];
@@ -20,10 +21,10 @@ pub fn agent(name: &str) -> Option<PathBuf> {
     }
     let pinned: Vec<u8> = ["package.json", "package-lock.json"]
         .iter()
-        .flat_map(|file| std::fs::read(tests().join("agents").join(file)).unwrap())
+        .flat_map(|file| fs::read(tests().join("agents").join(file)).unwrap())
         .collect();
     let there = installed();
-    let record = std::fs::read(there.join("agents.installed"));
+    let record = fs::read(there.join("agents.installed"));
     assert!(
         record.is_ok_and(|record| record == pinned),
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
@@ -52,14 +53,65 @@ impl Setup {
         }
     }
 
+    /// The same as `[agents.NAME]` of a server's configuration.
+    fn section(&self, name: &str, llm: &Llm) -> String {
+        let nowhere = "http://127.0.0.1:9";
+        // opencode talks to a part of itself on loopback.
+        let direct = format!("localhost,127.0.0.1,{}", llm.ip());
+        let own = self.env.iter().map(|(name, value)| (*name, value.as_str()));
+        let mut text = format!("[agents.{name}.env]\n");
+        // Whatever the container can reach, the agent goes nowhere but to the model.
+        for (name, value) in own.chain([
+            ("HTTP_PROXY", nowhere),
+            ("HTTPS_PROXY", nowhere),
+            ("NO_PROXY", &direct),
+        ]) {
+            text += &format!("{name} = {}\n", json!(value));
+        }
+        text += &format!("[agents.{name}.files]\n");
+        for (path, content) in &self.files {
+            text += &format!("{} = {}\n", json!(path), json!(content));
+        }
+        text
+    }
+
     /// Writes the files below a home.
     pub fn write(&self, home: &Path) {
         for (path, content) in &self.files {
             let path = home.join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, content).unwrap();
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
         }
     }
+}
+
+/// A server whose containers have an agent as `oubliette agent install` puts it there, and the
+/// model that the agent uses. None, with a word about it, if the environment does not name the
+/// agent.
+pub fn server_with_agent(name: &str, runtime: &str) -> Option<(Server, Llm)> {
+    let program = agent(name)?.join("bin").join(name);
+    let (llm, image) = match runtime {
+        "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
+        _ => (Llm::start(), ""),
+    };
+    let mut config = format!("runtime = \"{runtime}\"\n");
+    config += &Setup::of(name, &llm).section(name, &llm);
+    // For agents that count their tokens and nothing else.
+    config += "[models.\"custom:Mock-0\"]\ninput_usd = 1.0\noutput_usd = 2.0\n";
+    if !image.is_empty() {
+        config += &format!("[container_types.base]\nimage = \"{image}\"\n");
+    }
+    let server = Server::start_with(ServerOptions {
+        config,
+        ..ServerOptions::default()
+    });
+    let place = server.home().join("agents").join(name).join("bin");
+    fs::create_dir_all(&place).unwrap();
+    // Hundreds of megabytes, so rather a second name for the file.
+    if fs::hard_link(&program, place.join(name)).is_err() {
+        fs::copy(&program, place.join(name)).unwrap();
+    }
+    Some((server, llm))
 }
 
 fn opencode(llm: &Llm) -> Setup {

@@ -12,7 +12,7 @@ mod responses;
 mod script;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -24,10 +24,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use conversation::Conversation;
-use script::Reply;
+use script::{Pause, Reply};
 
 /// How many requests are kept; a runaway agent must not fill the memory.
 const MOST_REQUESTS: usize = 2000;
@@ -75,12 +75,19 @@ impl Request {
 struct Kept {
     requests: Mutex<Vec<Request>>,
     changed: Condvar,
+    /// Changes when answers that were held may go on.
+    released: watch::Sender<()>,
 }
 
 impl Llm {
     /// Starts a model on a free port of 127.0.0.1, on a thread of its own.
     pub fn start() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_on(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The same on another address of this machine, for those who have a loopback of their own.
+    pub fn start_on(address: IpAddr) -> Self {
+        let listener = std::net::TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
         let kept = Arc::new(Kept::default());
@@ -121,6 +128,16 @@ impl Llm {
     /// The address with `/v1`, as clients of OpenAI's protocols want it.
     pub fn v1(&self) -> String {
         format!("{}/v1", self.base())
+    }
+
+    /// The address alone.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip()
+    }
+
+    /// Lets every answer go on that a `hold` keeps now.
+    pub fn release(&self) {
+        self.kept.released.send_replace(());
     }
 
     /// Every request so far, in order.
@@ -167,6 +184,8 @@ impl Drop for Llm {
 
 async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Response {
     let path = uri.path();
+    // Before anybody can see that this request is here.
+    let mut released = kept.released.subscribe();
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return refusal(StatusCode::BAD_REQUEST, "the body is not JSON");
     };
@@ -208,15 +227,22 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
     if !streamed {
         return json_body(&wire.whole);
     }
-    let events = match reply.stall {
-        true => wire.events[..wire.opening].to_vec(),
-        false => wire.events,
+    let mut events = wire.events;
+    let rest = match reply.pause {
+        Some(_) => events.split_off(wire.opening),
+        None => Vec::new(),
     };
-    let events = stream::iter(events.into_iter().map(Ok::<_, Infallible>));
-    let stream = match reply.stall {
-        true => events.chain(stream::pending()).left_stream(),
-        false => events.right_stream(),
-    };
+    let rest = stream::once(async move {
+        match reply.pause {
+            Some(Pause::Stall) => std::future::pending().await,
+            // Nobody is left to let go of it when this fails.
+            Some(Pause::Hold) => drop(released.changed().await),
+            None => {}
+        }
+        stream::iter(rest)
+    });
+    let stream = stream::iter(events).chain(rest.flatten());
+    let stream = stream.map(Ok::<_, Infallible>);
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(stream)).into_response()
 }

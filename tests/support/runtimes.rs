@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use crate::{Server, ServerOptions};
 
 /// The runtimes to test with: those that `OUBLIETTE_TEST_RUNTIMES` names. What is not named is
-/// skipped, and said; what is named and missing fails where it is used.
+/// skipped, and said; what is named and missing fails where it is used. `docker-channel` is Docker
+/// without a mounted socket, as it is where the engine has a machine of its own.
 pub fn runtimes() -> Vec<String> {
     let named = std::env::var("OUBLIETTE_TEST_RUNTIMES").unwrap_or_default();
     let named: Vec<String> = named
@@ -17,7 +18,7 @@ pub fn runtimes() -> Vec<String> {
         .filter(|name| !name.is_empty())
         .map(str::to_owned)
         .collect();
-    for known in ["sandbox", "docker"] {
+    for known in ["sandbox", "docker", "docker-channel"] {
         if !named.iter().any(|name| name == known) {
             eprintln!("skipped: OUBLIETTE_TEST_RUNTIMES does not name {known}");
         }
@@ -25,16 +26,22 @@ pub fn runtimes() -> Vec<String> {
     named
 }
 
+/// What the product calls a runtime to test with.
+pub fn runtime_name(runtime: &str) -> &str {
+    runtime.trim_end_matches("-channel")
+}
+
 /// A server that makes its containers with this runtime.
 pub async fn server_with(runtime: &str, config: &str) -> Server {
     let server = Server::start_with(match runtime {
         "docker" => docker_options(config),
+        "docker-channel" => docker_options(&format!("{config}[docker]\nchannel = true\n")),
         _ => ServerOptions {
             config: format!("runtime = \"{runtime}\"\n{config}"),
             ..ServerOptions::default()
         },
     });
-    if runtime == "docker" {
+    if runtime_name(runtime) == "docker" {
         let built = server
             .admin()
             .call("image_rebuild", json!({ "container_type": "base" }))

@@ -6,17 +6,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::{Server, docker, eventually};
 use oubliette_runtime::{HOME_LABEL, Home};
-use serde_json::Value;
 
-use crate::{Server, eventually};
-
-const ENGINE: &str = "/var/run/docker.sock";
 /// Files that a data directory keeps, and directories that are there with nothing in them.
 const LASTING: [&str; 16] = [
     "admin.token",
@@ -207,10 +202,10 @@ fn containers(home: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-fn list_containers(home: &Path) -> Vec<Value> {
+fn list_containers(home: &Path) -> Vec<serde_json::Value> {
     let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
     let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
-    let listed = engine(
+    let listed = docker::ask(
         "GET",
         &format!("/containers/json?all=true&filters={filters}"),
     );
@@ -222,7 +217,7 @@ fn list_containers(home: &Path) -> Vec<Value> {
 pub fn kill_containers(home: &Path) {
     for one in list_containers(home) {
         let id = one["Id"].as_str().unwrap();
-        engine("POST", &format!("/containers/{id}/kill"));
+        docker::ask("POST", &format!("/containers/{id}/kill"));
     }
 }
 
@@ -230,19 +225,7 @@ pub fn kill_containers(home: &Path) {
 pub(crate) fn remove_images(home: &Path) {
     let home = Home::new(home);
     let name = format!("oubliette-{}-base", &home.hash()[..8]);
-    engine("DELETE", &format!("/images/{name}?force=true"));
-}
-
-/// Asks the Docker engine; none if there is none.
-fn engine(method: &str, path: &str) -> Option<Value> {
-    let mut stream = UnixStream::connect(ENGINE).ok()?;
-    // The old version of the protocol, in which an answer ends with its connection.
-    let request = format!("{method} {path} HTTP/1.0\r\nHost: engine\r\n\r\n");
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
-    serde_json::from_str(body).ok()
+    docker::ask("DELETE", &format!("/images/{name}?force=true"));
 }
 
 /// Files that should not last, and the projects that have some.

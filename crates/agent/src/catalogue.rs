@@ -16,9 +16,23 @@ pub struct Package {
     pub binary: Option<&'static str>,
 }
 
-/// A file in which an agent keeps the tokens it used: `{home}` and `{session}` are filled in.
+/// A file that an agent keeps about a session, as a pattern for the shell with `{home}` and
+/// `{session}` in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsageFile(pub &'static str);
+pub struct OwnFile(pub &'static str);
+
+impl OwnFile {
+    /// The pattern for one session; none if the agent's name for it is no plain word.
+    pub fn of(self, home: &str, session: &str) -> Option<String> {
+        is_plain(session).then(|| self.0.replace("{home}", home).replace("{session}", session))
+    }
+}
+
+/// Whether a shell takes a word as it is, and no pattern finds anything else in it.
+pub(crate) fn is_plain(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !word.is_empty() && word.chars().all(plain)
+}
 
 /// One agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +56,10 @@ pub struct Agent {
     /// Whether it can be told which model to use, and how hard to think.
     pub takes_model: bool,
     pub takes_reasoning: bool,
-    pub usage_file: Option<UsageFile>,
+    /// Where it keeps the tokens it used, if it does not report them.
+    pub usage_file: Option<OwnFile>,
+    /// Where it keeps what tools said, if it does not report all of it.
+    pub output_file: Option<OwnFile>,
 }
 
 impl Agent {
@@ -62,6 +79,7 @@ impl Agent {
             takes_model: true,
             takes_reasoning: true,
             usage_file: None,
+            output_file: None,
         }
     }
 
@@ -165,9 +183,10 @@ fn droid() -> Agent {
         }),
         credentials: pairs(&[("factory", "FACTORY_API_KEY")]),
         modes: Some(levels(["normal", "auto-low", "auto-medium", "auto-high"])),
-        usage_file: Some(UsageFile(
+        usage_file: Some(OwnFile(
             "{home}/.factory/sessions/*/{session}.settings.json",
         )),
+        output_file: Some(OwnFile("{home}/.factory/sessions/*/{session}.jsonl")),
         ..Agent::command("droid", words(&["droid", "exec", "--output-format", "acp"]))
     }
 }
@@ -253,6 +272,18 @@ mod tests {
         sorted.sort();
         sorted.dedup();
         assert_eq!(names, sorted);
+    }
+
+    #[test]
+    fn a_file_is_found_only_for_a_plain_name() {
+        let file = OwnFile("{home}/x/*/{session}.json");
+        assert_eq!(
+            file.of("/root", "a-1_B").as_deref(),
+            Some("/root/x/*/a-1_B.json")
+        );
+        for session in ["", "a b", "../a", "*", "$(x)"] {
+            assert_eq!(file.of("/root", session), None, "{session}");
+        }
     }
 
     #[test]

@@ -7,15 +7,17 @@
 mod catalogue;
 mod handshake;
 mod line;
+mod output;
 mod permission;
 mod request;
 mod update;
 mod usage;
 
-pub use catalogue::{Agent, Package, UsageFile, catalogue};
+pub use catalogue::{Agent, OwnFile, Package, catalogue};
 pub use handshake::{Handshake, Heard as HandshakeHeard, Opened, Plan, Resumed, Server};
 pub use line::{Line, RpcError, read};
+pub use output::{output_line, output_mark};
 pub use permission::{Permission, Policy};
 pub use request::{Attached, cancel, prompt, refuse};
-pub use update::{Said, Tool, ToolEnd};
+pub use update::{Chunk, Said, Tool, ToolEnd};
 pub use usage::{Reported, usage_file};

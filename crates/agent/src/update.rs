@@ -10,6 +10,14 @@ use crate::Reported;
 /// Most characters of what one tool says.
 const LONGEST: usize = 256 << 10;
 
+/// A part of a text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    pub text: String,
+    /// The agent's name for the whole, where it has one: another name begins another text.
+    pub message: Option<String>,
+}
+
 /// A call of a tool, as far as it is known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tool {
@@ -18,8 +26,12 @@ pub struct Tool {
     pub kind: Option<String>,
     /// Absent while it is not known.
     pub input: Option<Value>,
+    /// Whether this is the first of it, which may know less of the input than what follows.
+    pub announced: bool,
     /// Whether it has begun.
     pub begun: bool,
+    /// What it has said since the last update, where the agent streams that.
+    pub more: String,
     pub end: Option<ToolEnd>,
 }
 
@@ -34,8 +46,8 @@ pub struct ToolEnd {
 /// What an update says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Said {
-    Text(String),
-    Thought(String),
+    Text(Chunk),
+    Thought(Chunk),
     Plan(Value),
     Tool(Tool),
     Usage(Reported),
@@ -51,8 +63,8 @@ impl Said {
         let update = &params["update"];
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
         match kind {
-            "agent_message_chunk" => text(&update["content"]).map_or(Self::Nothing, Self::Text),
-            "agent_thought_chunk" => text(&update["content"]).map_or(Self::Nothing, Self::Thought),
+            "agent_message_chunk" => chunk(update).map_or(Self::Nothing, Self::Text),
+            "agent_thought_chunk" => chunk(update).map_or(Self::Nothing, Self::Thought),
             "plan" => Self::Plan(update["entries"].clone()),
             "tool_call" | "tool_call_update" => tool(update).map_or(Self::Nothing, Self::Tool),
             "usage_update" => Self::Usage(Reported::from_update(update)),
@@ -64,6 +76,14 @@ impl Said {
             other => Self::Unknown(other.chars().take(60).collect()),
         }
     }
+}
+
+fn chunk(update: &Value) -> Option<Chunk> {
+    let name = update["messageId"].as_str();
+    Some(Chunk {
+        text: text(&update["content"])?,
+        message: name.map(|name| name.chars().take(200).collect()),
+    })
 }
 
 fn text(content: &Value) -> Option<String> {
@@ -93,6 +113,8 @@ fn tool(update: &Value) -> Option<Tool> {
         title: word("title").filter(|title| !title.is_empty()),
         kind: word("kind"),
         input: input.map(bounded),
+        announced: update["sessionUpdate"] == "tool_call",
+        more: more(update),
         begun: status == "in_progress" || end.is_some(),
         end,
     })
@@ -117,30 +139,44 @@ fn bounded(input: &Value) -> Value {
     }
 }
 
-/// What the tool said: its content blocks, else its raw output.
+/// What the tool said: its raw output where that is a text, else its content blocks, which may be
+/// dressed up for a reader.
 fn output(update: &Value) -> String {
     let blocks = update["content"].as_array().into_iter().flatten();
     let mut texts: Vec<String> = Vec::new();
+    let mut changed = false;
     for block in blocks {
         match block["type"].as_str() {
-            Some("diff") => texts.push(format!(
-                "changed {}",
-                block["path"].as_str().unwrap_or_default()
-            )),
+            Some("diff") => {
+                let path = block["path"].as_str().unwrap_or_default();
+                texts.push(format!("changed {path}"));
+                changed = true;
+            }
             _ => texts.extend(text(&block["content"])),
         }
+    }
+    let raw = update["rawOutput"].as_str().filter(|raw| !raw.is_empty());
+    if let (Some(raw), false) = (raw, changed) {
+        return raw.to_owned();
     }
     if !texts.is_empty() {
         return texts.join("\n");
     }
     match &update["rawOutput"] {
         Value::Null => String::new(),
-        Value::String(text) => text.clone(),
         raw => match raw["output"].as_str() {
             Some(text) => text.to_owned(),
             None => raw.to_string(),
         },
     }
+}
+
+/// Not in the protocol, and how agents stream what a command says: for some the only way.
+fn more(update: &Value) -> String {
+    let meta = &update["_meta"];
+    let mut chunks = ["terminal_output", "terminal_output_delta"].into_iter();
+    let chunk = chunks.find_map(|key| meta[key]["data"].as_str());
+    cut(chunk.unwrap_or_default().to_owned()).0
 }
 
 fn cut(mut text: String) -> (String, bool) {
@@ -165,17 +201,24 @@ mod tests {
         Said::read(&json!({ "sessionId": "s", "update": update }))
     }
 
+    fn part(text: &str, message: Option<&str>) -> Chunk {
+        Chunk {
+            text: text.to_owned(),
+            message: message.map(str::to_owned),
+        }
+    }
+
     #[test]
     fn text_and_thoughts_are_read() {
-        let chunk = json!({ "sessionUpdate": "agent_message_chunk",
+        let chunk = json!({ "sessionUpdate": "agent_message_chunk", "messageId": "m1",
             "content": { "type": "text", "text": "hi" } });
-        assert_eq!(read(chunk), Said::Text("hi".to_owned()));
+        assert_eq!(read(chunk), Said::Text(part("hi", Some("m1"))));
         let thought = json!({ "sessionUpdate": "agent_thought_chunk",
             "content": { "type": "text", "text": "hm" } });
-        assert_eq!(read(thought), Said::Thought("hm".to_owned()));
+        assert_eq!(read(thought), Said::Thought(part("hm", None)));
         let image = json!({ "sessionUpdate": "agent_message_chunk",
             "content": { "type": "image", "data": "…" } });
-        assert_eq!(read(image), Said::Text("[image]".to_owned()));
+        assert_eq!(read(image), Said::Text(part("[image]", None)));
     }
 
     #[test]
@@ -203,6 +246,39 @@ mod tests {
             tool.end.map(|end| (end.failed, end.output)),
             Some((true, "boom".to_owned()))
         );
+    }
+
+    #[test]
+    fn a_plain_output_is_taken_before_one_for_readers() {
+        let fenced =
+            json!([{ "type": "content", "content": { "type": "text", "text": "```a```" } }]);
+        let diff = json!([{ "type": "diff", "path": "/x" }]);
+        for (content, expected) in [(fenced, "a"), (diff, "changed /x"), (json!([]), "a")] {
+            let done = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
+                "status": "completed", "content": content, "rawOutput": "a" });
+            let Said::Tool(tool) = read(done) else {
+                panic!()
+            };
+            assert_eq!(tool.end.unwrap().output, expected);
+        }
+    }
+
+    #[test]
+    fn what_a_command_streams_is_read() {
+        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1",
+            "status": "in_progress", "content": [{ "type": "terminal", "terminalId": "1" }] });
+        let Said::Tool(tool) = read(announced) else {
+            panic!()
+        };
+        assert!(tool.announced && tool.begun && tool.more.is_empty());
+        for key in ["terminal_output", "terminal_output_delta"] {
+            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
+                "_meta": { key: { "data": "a\n", "terminal_id": "1" } } });
+            let Said::Tool(tool) = read(more) else {
+                panic!()
+            };
+            assert_eq!((tool.more.as_str(), tool.announced), ("a\n", false));
+        }
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! One thread. It dials the server for ever; while no server is there, processes run on and their
 //! output waits in spools, up to a bound past which they wait too.
 
+mod carriage;
 mod control;
 mod process;
 mod reaper;
 mod spool;
 mod streams;
 mod table;
+mod way;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,8 +19,10 @@ use std::time::Duration;
 
 use tokio::task::LocalSet;
 
+use carriage::Carriage;
 use control::Control;
 use table::Table;
+use way::Way;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -30,6 +34,8 @@ struct Settings {
     spools: PathBuf,
     container_id: String,
     container_key: String,
+    /// Whether no socket of the host is here, and the server comes by the runtime's own channel.
+    carried: bool,
 }
 
 impl Settings {
@@ -42,6 +48,7 @@ impl Settings {
             spools: path("OUBLIETTE_SPOOLS", "/tmp"),
             container_id: variable("OUBLIETTE_CONTAINER_ID")?,
             container_key: variable("OUBLIETTE_CONTAINER_KEY")?,
+            carried: variable("OUBLIETTE_CARRIED").is_some_and(|value| value == "1"),
         })
     }
 }
@@ -77,10 +84,20 @@ async fn supervise(settings: Settings) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let way = match settings.carried {
+        false => Way::Socket(settings.socket.clone()),
+        true => match Carriage::open_up(&settings.container_key, &settings.socket) {
+            Ok(carriage) => Way::Carried(carriage),
+            Err(error) => {
+                eprintln!("cannot listen for the server: {error}");
+                return ExitCode::FAILURE;
+            }
+        },
+    };
     let dialling = async {
         let mut pause = FIRST_PAUSE;
         loop {
-            if Control::serve(&settings, &table).await.is_ok() {
+            if Control::serve(&settings, &way, &table).await.is_ok() {
                 pause = FIRST_PAUSE;
             }
             tokio::time::sleep(pause).await;

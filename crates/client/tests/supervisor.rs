@@ -445,3 +445,35 @@ fn garbage_on_the_control_connection_gets_errors_and_ends_nothing() {
     assert!(ok.result.is_some_and(|result| result["pid"].is_u64()));
     assert_eq!(control.exit_of("a").ended, Ended::Code(0));
 }
+
+#[test]
+fn a_server_of_another_version_is_understood() {
+    let container = Container::start();
+    let mut control = container.control();
+    // The answer of one that says nothing of itself, and that of one that says more than is known.
+    control
+        .reader
+        .get_mut()
+        .write_all(b"{\"id\":0,\"result\":{\"protocol\":99,\"region\":\"north\"}}\n")
+        .unwrap();
+    let newer = json!({
+        "process_id": "a", "argv": ["/bin/sh", "-c", "echo $HOME; exit 3"], "cwd": "/",
+        "spool_limit": 1000, "priority": 5, "env": { "HOME": "/there" },
+        "streams": [{ "stream_id": "s", "process_id": "a", "kind": "stdout", "from": 0, "rate": 1 }],
+    });
+    let started = control.ask(methods::START, &newer).result.unwrap();
+    assert_eq!(started["streams"], 1);
+    assert_eq!(container.output(), "/there\n");
+    assert_eq!(control.exit_of("a").ended, Ended::Code(3));
+    // The first version had neither streams in a start nor an environment that had to be there.
+    let older = json!({
+        "process_id": "b", "argv": ["/bin/echo", "hi"], "cwd": "/", "spool_limit": 1000,
+    });
+    let started = control.ask(methods::START, &older).result.unwrap();
+    assert_eq!(started["streams"], 0);
+    control.ask(methods::OPEN_STREAM, &stream("b", StreamKind::Stdout, 0));
+    assert_eq!(container.output(), "hi\n");
+    let unknown = control.ask("snapshot", &json!({ "process_id": "b" }));
+    assert_eq!(unknown.error.unwrap().code, -32601);
+    assert!(control.hello.protocol >= 1 && !control.hello.version.is_empty());
+}

@@ -5,7 +5,9 @@
 
 mod adopt;
 pub(crate) mod attachment;
+mod channel;
 mod dialogue;
+mod disk;
 pub(crate) mod exec;
 mod flow;
 mod idle;
@@ -31,6 +33,7 @@ use oubliette_runtime::{ContainerId, Runtime, RuntimeError, State};
 use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 
 pub use link::Link;
 pub(crate) use making::{Plan, mount};
@@ -39,20 +42,21 @@ pub use streams::Incoming;
 
 use crate::{EngineError, Result};
 use dialogue::Dialogues;
+use disk::Disk;
 use streams::Streams;
 
 /// How the names of commands begin that their callers did not name.
 const UNNAMED: &str = "exec ";
 /// And those that they did.
 const NAMED: &str = "named ";
+/// And those that are talked to, call by call.
+const DIALOGUE: &str = "talk ";
 /// A supervisor whose connection broke comes back within this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one is waited for before somebody looks whether its container runs at all.
 const LOOK: Duration = Duration::from_secs(1);
 /// What a caller may join keeps its container from being stopped for so long.
 const JOINABLE: Duration = Duration::from_secs(86_400);
-/// And those that are talked to, call by call.
-const DIALOGUE: &str = "talk ";
 
 /// A connection from a container, of whatever kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
@@ -62,8 +66,13 @@ impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for T {}
 /// Opens and closes the doors that supervisors knock at. The faces know what a door is made of.
 #[async_trait]
 pub trait Doors: std::fmt::Debug + Send + Sync {
-    /// Opens the door of a container in its own directory. Opening an open door changes nothing.
-    async fn open(&self, container: &ContainerId, directory: &Path) -> std::io::Result<()>;
+    /// Opens the door of a container, with a socket in its own directory if it has one. Opening an
+    /// open door changes nothing.
+    async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> std::io::Result<()>;
+
+    /// Lets in a connection that came another way. Without an open door, or with too many inside, it
+    /// is dropped.
+    fn admit(&self, container: &ContainerId, connection: Box<dyn Stream>);
 
     fn close(&self, container: &ContainerId);
 }
@@ -84,6 +93,9 @@ pub(crate) struct Containers {
     /// One call of a named command at a time: the others join it.
     named: Mutex<HashMap<(ProjectId, String), Turn>>,
     dialogues: Dialogues,
+    disk: Disk,
+    /// Ways to containers that are kept open, until these end.
+    channels: Mutex<HashMap<ContainerId, CancellationToken>>,
     used: Mutex<HashMap<ContainerId, Use>>,
     /// One start or stop of a container at a time.
     turns: Mutex<HashMap<ContainerId, Turn>>,
@@ -109,6 +121,8 @@ impl Containers {
             followed: Mutex::default(),
             named: Mutex::default(),
             dialogues: Dialogues::default(),
+            disk: Disk::default(),
+            channels: Mutex::default(),
             used: Mutex::default(),
             turns: Mutex::default(),
         }
@@ -203,9 +217,10 @@ impl Containers {
             .filter(|report| report.exited.is_none())
             .map(|report| report.process_id.clone())
             .collect();
+        let protocol = hello.protocol;
         let (link, serving) = Link::open(id.clone(), hello, stream, rest);
         let link = Arc::new(link);
-        tracing::debug!(container = %id, boot = link.boot_id(), "supervisor connected");
+        tracing::debug!(container = %id, protocol, boot = link.boot_id(), "supervisor connected");
         self.link_of(id).send_replace(Some(link.clone()));
         let minding = async {
             tokio::join!(end_left(&link, left), self.keep_used(id, &link, joinable));
@@ -257,6 +272,9 @@ impl Containers {
 
     /// Takes note that a container has ended, before its connection shows it.
     fn unlink(&self, id: &ContainerId) {
+        if let Some(channel) = lock(&self.channels).remove(id) {
+            channel.cancel();
+        }
         if let Some(link) = self.link_of(id).send_replace(None) {
             link.end();
         }

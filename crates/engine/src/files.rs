@@ -4,6 +4,8 @@
 //! symlink and never executed. Removal is two steps, so that a crash leaves either all or nothing:
 //! a rename into `.deleted`, then the slow part, which the next start finishes.
 
+mod size;
+
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
@@ -99,6 +101,12 @@ impl Files {
             true => project.join("home"),
             false => project.join("homes").join(workspace.as_str()),
         }
+    }
+
+    /// How many bytes a project takes on the disk, as far as they are its files.
+    pub(crate) async fn size(&self, project: ProjectId) -> Result<u64> {
+        let directory = self.project_dir(project);
+        blocking(move || size::of_tree(&directory)).await
     }
 
     /// Removes all files of a project.

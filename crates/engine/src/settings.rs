@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use oubliette_model::ToolStyle;
+use oubliette_model::{ProjectLimits, ToolStyle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -173,6 +173,9 @@ pub struct Limits {
     pub memory_mb: u32,
     pub cpus: f64,
     pub max_processes: u32,
+    /// What a project may take on the disk; 0 means without a limit. `project_options` says how far
+    /// it holds.
+    pub disk_mb: u32,
 }
 
 impl Default for Limits {
@@ -185,7 +188,17 @@ impl Default for Limits {
             memory_mb: 4096,
             cpus: host.min(4) as f64,
             max_processes: 4096,
+            disk_mb: 0,
         }
+    }
+}
+
+impl Limits {
+    /// What a project may take on the disk, if that is limited.
+    pub(crate) fn disk_of(&self, project: &ProjectLimits) -> Option<u32> {
+        project
+            .disk_mb
+            .or_else(|| (self.disk_mb > 0).then_some(self.disk_mb))
     }
 }
 

@@ -162,7 +162,7 @@ impl Engine {
             project,
             place: Place::of(project, id),
             id: container.clone(),
-            mounts,
+            mounts: Some(mounts),
             users_of: Some(default.container()),
         };
         let made = async {

@@ -59,6 +59,8 @@ pub struct ProjectLimits {
     pub memory_mb: Option<u32>,
     pub cpus: Option<f64>,
     pub max_processes: Option<u32>,
+    #[serde(default)]
+    pub disk_mb: Option<u32>,
     pub max_recursion_depth: Option<u32>,
     pub max_agents_per_session: Option<u32>,
     pub max_cost_usd: Option<f64>,

@@ -12,12 +12,14 @@ use oubliette_engine::{
     AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Credential,
     Limits, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
 };
+use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Table;
 
 use crate::failure::Failure;
+use crate::inside;
 
 /// All of it.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -35,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) container_types: BTreeMap<String, ContainerType>,
     pub(crate) agents: BTreeMap<String, AgentCommand>,
     pub(crate) containers: ContainerSettings,
+    pub(crate) docker: DockerSettings,
     pub(crate) sessions: SessionSettings,
     pub(crate) caller_tools: CallerSettings,
     pub(crate) models: BTreeMap<String, Price>,
@@ -54,6 +57,7 @@ impl Default for Config {
             container_types: BTreeMap::new(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
+            docker: DockerSettings::default(),
             sessions: SessionSettings::default(),
             caller_tools: CallerSettings::default(),
             models: BTreeMap::new(),
@@ -110,7 +114,8 @@ impl Config {
             sessions: self.sessions.clone(),
             caller_tools: self.caller_tools.clone(),
             models: self.models.clone(),
-            client: std::env::current_exe().unwrap_or_else(|_| "oubliette-client".into()),
+            // Without one no runtime is chosen, which says why.
+            client: inside::find().unwrap_or_default(),
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_engine::Engine;
-use oubliette_runtime::{Home, Runtime, RuntimeError, Sandbox, Wanted};
+use oubliette_runtime::{DockerSettings, Home, Runtime, RuntimeError, Sandbox, Wanted};
+
+use crate::inside;
 
 /// How soon, and how seldom in the end, a runtime is looked for again.
 const SOON: Duration = Duration::from_secs(2);
@@ -13,7 +15,12 @@ const SELDOM: Duration = Duration::from_secs(60);
 
 /// Looks again for a runtime where none was found: a container engine may be started later than
 /// the server.
-pub(crate) async fn keep_looking(engine: Engine, name: String, home: PathBuf) {
+pub(crate) async fn keep_looking(
+    engine: Engine,
+    name: String,
+    home: PathBuf,
+    docker: DockerSettings,
+) {
     if name.parse::<Wanted>().is_err() {
         return;
     }
@@ -21,14 +28,29 @@ pub(crate) async fn keep_looking(engine: Engine, name: String, home: PathBuf) {
     while !engine.has_runtime() {
         tokio::time::sleep(pause).await;
         if engine.lacks_runtime() {
-            engine.set_runtime(choose(&name, &home).await);
+            engine.set_runtime(choose_to_make(&name, &home, &docker).await);
             pause = (pause * 2).min(SELDOM);
         }
     }
 }
 
+/// The runtime of that name if containers can be made with it, which takes the program that runs in
+/// them.
+pub(crate) async fn choose_to_make(
+    name: &str,
+    home: &Path,
+    docker: &DockerSettings,
+) -> Result<Arc<dyn Runtime>, String> {
+    inside::find()?;
+    choose(name, home, docker).await
+}
+
 /// The runtime of that name, or the sentence why there is none.
-pub(crate) async fn choose(name: &str, home: &Path) -> Result<Arc<dyn Runtime>, String> {
+pub(crate) async fn choose(
+    name: &str,
+    home: &Path,
+    docker: &DockerSettings,
+) -> Result<Arc<dyn Runtime>, String> {
     if name == "none" {
         return Err("containers are switched off (`runtime = \"none\"`)".to_owned());
     }
@@ -37,7 +59,7 @@ pub(crate) async fn choose(name: &str, home: &Path) -> Result<Arc<dyn Runtime>, 
         Wanted::Auto | Wanted::Sandbox => open_sandbox(home).await,
         Wanted::Docker | Wanted::Apple => Err(RuntimeError::Unsupported(String::new())),
     };
-    let chosen = oubliette_runtime::choose(wanted, &Home::new(home), sandbox).await;
+    let chosen = oubliette_runtime::choose(wanted, &Home::new(home), docker, sandbox).await;
     let chosen = chosen.map_err(|error| error.to_string())?;
     tracing::info!(reason = chosen.reason, "runtime chosen");
     Ok(chosen.runtime)

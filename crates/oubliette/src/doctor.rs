@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::process::Command;
 
+use oubliette_runtime::{Docker, DockerSettings, Enforcement, Runtime};
 use oubliette_store::sqlite;
 
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::inside;
 
 enum Finding {
     Good(String),
@@ -22,6 +24,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         database(home),
         configuration(home),
         git(),
+        client(),
         sandbox(),
         docker(home),
         server(home),
@@ -122,6 +125,18 @@ fn git() -> Vec<Finding> {
     }]
 }
 
+/// The program that containers get, where it is not this one.
+fn client() -> Vec<Finding> {
+    match inside::find() {
+        Ok(client) if std::env::current_exe().is_ok_and(|own| own == client) => Vec::new(),
+        Ok(client) => vec![Finding::Good(format!(
+            "containers get {}",
+            client.display()
+        ))],
+        Err(why) => vec![Finding::Bad(why)],
+    }
+}
+
 /// What the embedded sandbox can do here, found out by trying it.
 fn sandbox() -> Vec<Finding> {
     let (Ok(launcher), Ok(scratch)) = (std::env::current_exe(), tempfile::tempdir()) else {
@@ -142,7 +157,13 @@ fn sandbox() -> Vec<Finding> {
         }
         (false, None) => Finding::Hint(format!("sandbox: {}: {}", item.name, item.detail)),
     };
-    std::iter::once(verdict)
+    let disk = Finding::Hint(
+        "sandbox: disk_limit: `disk_mb` is measured and reported, not enforced; a filesystem of \
+         its own for the data directory keeps others from harm"
+            .to_owned(),
+    );
+    [verdict, disk]
+        .into_iter()
         .chain(probe.items.into_iter().map(item))
         .collect()
 }
@@ -155,12 +176,23 @@ fn docker(home: &Home) -> Vec<Finding> {
         return Vec::new();
     };
     let home = oubliette_runtime::Home::new(home.path());
-    vec![
-        match runtime.block_on(oubliette_runtime::Docker::connect(home)) {
-            Ok(docker) => Finding::Good(format!("{} answers", docker.about())),
-            Err(error) => Finding::Hint(format!("Docker and Podman: {error}")),
-        },
-    ]
+    let docker = match runtime.block_on(Docker::connect(home, &DockerSettings::default())) {
+        Ok(docker) => docker,
+        Err(error) => return vec![Finding::Hint(format!("Docker and Podman: {error}"))],
+    };
+    let capabilities = docker.capabilities();
+    let disk = match capabilities.disk_limit {
+        Enforcement::NotEnforced => Finding::Hint,
+        Enforcement::Enforced | Enforcement::Partly => Finding::Good,
+    };
+    let notes = capabilities.notes.iter();
+    std::iter::once(Finding::Good(format!("{} answers", docker.about())))
+        .chain(
+            notes
+                .filter(|note| note.contains("disk_mb"))
+                .map(|note| disk(format!("Docker: {note}"))),
+        )
+        .collect()
 }
 
 fn server(home: &Home) -> Vec<Finding> {

@@ -32,7 +32,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::of("cannot start", &error))?;
     let ended = runtime.block_on(async {
-        let runtime = match containers::choose(&config.runtime, home.path()).await {
+        let runtime = match containers::choose(&config.runtime, home.path(), &config.docker).await {
             Ok(runtime) => runtime,
             // Where none was ever made, none is left.
             Err(_) if !has_containers(home) => return Ok(0),

@@ -12,6 +12,7 @@ mod doctor;
 mod down;
 mod failure;
 mod home;
+mod inside;
 mod logs;
 mod reset;
 mod serve;

@@ -73,7 +73,8 @@ impl Opened {
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
         let first = ensure_admin(home, &*store).await?;
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-        let runtime = async move { containers::choose(&name, &directory).await };
+        let docker = config.docker.clone();
+        let runtime = async move { containers::choose_to_make(&name, &directory, &docker).await };
         let engine = Engine::start(store, config.settings(home.path()), runtime)
             .await
             .map_err(|error| Failure::of("the engine could not start", &error))?;
@@ -107,7 +108,8 @@ impl Opened {
         let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
         engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-        let looking = containers::keep_looking(engine.clone(), name, directory);
+        let docker = config.docker.clone();
+        let looking = containers::keep_looking(engine.clone(), name, directory, docker);
         tokio::spawn(closing.clone().run_until_cancelled_owned(looking));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;

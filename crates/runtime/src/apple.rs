@@ -1,6 +1,7 @@
 //! Containers of macOS' `container`: each a small virtual machine, driven through its command line.
 //!
-//! Sockets of the host cannot be mounted there, so a supervisor cannot dial out.
+//! Sockets of the host cannot be mounted there, so what a supervisor says is carried by `container
+//! exec`.
 
 mod answers;
 mod arguments;
@@ -12,8 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, ContainerId, ContainerSpec, Enforcement, Home, ImageSource, Networks, Progress,
-    Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, Home, ImageSource, Networks,
+    Program, Progress, Result, Runtime, RuntimeError, State, Status,
 };
 use cli::Cli;
 
@@ -113,6 +114,7 @@ fn capabilities() -> Capabilities {
              machine cannot be mounted."
                 .to_owned(),
             "A container's host name is its name, whatever is asked for.".to_owned(),
+            "`disk_mb` is measured and reported, not enforced.".to_owned(),
         ],
     }
 }
@@ -189,6 +191,11 @@ impl Runtime for Apple {
         }
         let logs = arguments::logs(&self.home.container(id), lines);
         self.cli.must(&logs, LOOK).await
+    }
+
+    async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>> {
+        let exec = arguments::exec(&self.home.container(id), program);
+        Ok(Box::new(self.cli.attach(&exec)?))
     }
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {

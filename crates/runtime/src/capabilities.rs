@@ -38,5 +38,7 @@ pub struct Networks {
 #[schemars(inline)]
 pub enum Enforcement {
     Enforced,
+    /// For some of what it is about; `notes` say for what.
+    Partly,
     NotEnforced,
 }

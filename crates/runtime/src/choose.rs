@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::{Apple, Docker, Home, Result, Runtime, RuntimeError};
+use crate::{Apple, Docker, DockerSettings, Home, Result, Runtime, RuntimeError};
 
 /// What the configuration asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub struct Chosen<T = Arc<dyn Runtime>> {
 pub async fn choose(
     wanted: Wanted,
     home: &Home,
+    docker: &DockerSettings,
     sandbox: Result<Arc<dyn Runtime>>,
 ) -> Result<Chosen> {
     let mut sandbox = Some(sandbox);
@@ -83,10 +84,10 @@ pub async fn choose(
         System::Other
     };
     let mut attempt = |candidate: Wanted| -> Attempt<Arc<dyn Runtime>> {
-        let home = home.clone();
+        let (home, docker) = (home.clone(), docker.clone());
         match candidate {
-            Wanted::Docker => Box::pin(async {
-                let docker = Docker::connect(home).await?;
+            Wanted::Docker => Box::pin(async move {
+                let docker = Docker::connect(home, &docker).await?;
                 let about = docker.about();
                 Ok((Arc::new(docker) as Arc<dyn Runtime>, about))
             }),

@@ -32,7 +32,7 @@ pub use server::{Finished, Server, Supervisor};
 
 /// Which runtimes must be there, as a list with commas.
 pub const VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
-const KNOWN: [&str; 3] = ["sandbox", "docker", "apple"];
+const KNOWN: [&str; 4] = ["sandbox", "docker", "docker-channel", "apple"];
 
 /// Nothing that works takes this long, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -4,9 +4,11 @@
 //! touched. Every call has a time in which it answers or fails.
 
 mod body;
+mod channel;
 mod context;
 mod engine;
 mod image;
+mod layers;
 #[cfg(test)]
 mod tests;
 
@@ -22,11 +24,13 @@ use bollard::query_parameters::{
     StopContainerOptionsBuilder,
 };
 use futures_util::StreamExt;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
 use crate::{
-    Capabilities, ContainerId, ContainerSpec, ImageSource, Progress, Result, Runtime, RuntimeError,
-    State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ImageSource, Program, Progress, Result,
+    Runtime, RuntimeError, State, Status,
 };
 use engine::{Engine, LOOK, PAUSE, Surroundings, status};
 
@@ -36,6 +40,15 @@ const WORK: Duration = Duration::from_secs(120);
 const ATTEMPTS: usize = 5;
 /// The end of the logs is what is wanted; more of it is no help.
 const MOST_LOGS: usize = 256 << 10;
+
+/// `[docker]`: how its containers are reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DockerSettings {
+    /// Whether what containers and the server say to each other goes through the engine even where a
+    /// socket could be mounted.
+    pub channel: bool,
+}
 
 /// A container engine that has answered once; it may be restarted at any time.
 #[derive(Debug)]
@@ -48,8 +61,9 @@ pub struct Docker {
 impl Docker {
     /// Finds an engine: at `DOCKER_HOST` if that is set, else at the usual sockets of Docker and
     /// Podman.
-    pub async fn connect(home: Home) -> Result<Self> {
-        let (engine, capabilities) = Engine::find(&Surroundings::read()).await?;
+    pub async fn connect(home: Home, settings: &DockerSettings) -> Result<Self> {
+        let (engine, mut capabilities) = Engine::find(&Surroundings::read()).await?;
+        capabilities.host_sockets &= !settings.channel;
         Ok(Self {
             engine,
             capabilities,
@@ -291,6 +305,10 @@ impl Runtime for Docker {
             text.push('\n');
         }
         Ok(text)
+    }
+
+    async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>> {
+        channel::open(&self.engine, &self.home.container(id), program).await
     }
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {

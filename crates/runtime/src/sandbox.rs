@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
-    Capabilities, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
-    Progress, Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
+    Program, Progress, Result, Runtime, RuntimeError, State, Status,
 };
 
 const RECORD: &str = "container.json";
@@ -266,6 +266,12 @@ impl Runtime for Sandbox {
         Ok(all[all.len().saturating_sub(lines)..].join("\n"))
     }
 
+    async fn channel(&self, _: &ContainerId, _: &Program) -> Result<Box<dyn Channel>> {
+        Err(RuntimeError::Unsupported(
+            "the sandbox has no channel and needs none: sockets of the host are mounted".to_owned(),
+        ))
+    }
+
     async fn build_image(&self, _: &ImageSource, _: Progress<'_>) -> Result<String> {
         Err(RuntimeError::Unsupported(
             "the sandbox has no images: it shows the host's own programs".to_owned(),
@@ -297,6 +303,9 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
         host_sockets: true,
         notes: vec![
             "network `host` lets a container reach services on this machine's loopback address"
+                .to_owned(),
+            "`disk_mb` is measured and reported: bounding it takes a quota of the filesystem, which \
+             the sandbox does not set up"
                 .to_owned(),
         ],
     }

@@ -98,6 +98,8 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u32>,
+    /// What the container itself may take on the disk, besides its mounts.
+    pub disk_bytes: Option<u64>,
 }
 
 /// PID 1: the supervisor.
@@ -110,6 +112,14 @@ pub struct Init {
     pub args: Vec<String>,
     /// All of its environment.
     pub env: BTreeMap<String, String>,
+}
+
+/// Something to run in a container beside PID 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub argv: Vec<String>,
+    /// Variables of PID 1 whose values it does not get: others could read them from it.
+    pub without: Vec<String>,
 }
 
 /// How far a container has come.

@@ -9,10 +9,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_runtime::{
-    Apple, ContainerId, ContainerSpec, Home, ImageSource, Init, Limits, Network, Runtime,
+    Apple, ContainerId, ContainerSpec, Home, ImageSource, Init, Limits, Network, Program, Runtime,
     RuntimeError, State,
 };
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 const GRACE: Duration = Duration::from_secs(3);
 
@@ -208,4 +209,42 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
     std::fs::remove_file(stand_in.path("image")).unwrap();
     let error = apple.build_image(&named, &|_| {}).await.unwrap_err();
     assert!(error.to_string().contains("failed to resolve"), "{error}");
+}
+
+#[tokio::test]
+async fn a_channel_is_the_input_and_output_of_a_program_and_ends_with_it() {
+    let stand_in = StandIn::new();
+    stand_in.set("image");
+    let apple = stand_in.connect().await.unwrap();
+    let id = spec().id;
+    apple.create(&spec()).await.unwrap();
+    apple.start(&id).await.unwrap();
+    let program = Program {
+        argv: ["/bin/sh", "-c", "echo $$; exec cat"]
+            .map(str::to_owned)
+            .to_vec(),
+        without: vec!["SECRET".to_owned()],
+    };
+    let channel = apple.channel(&id, &program).await.unwrap();
+    let mut channel = BufReader::new(channel);
+    let mut pid = String::new();
+    channel.read_line(&mut pid).await.unwrap();
+    channel.write_all(b"there and back\n").await.unwrap();
+    let mut back = String::new();
+    channel.read_line(&mut back).await.unwrap();
+    assert_eq!(back, "there and back\n");
+    let calls = stand_in.calls();
+    let exec = calls.iter().find(|call| call.starts_with("exec")).unwrap();
+    assert!(exec.contains("--env SECRET= "), "{exec}");
+    drop(channel);
+    let process = Path::new("/proc").join(pid.trim());
+    let gone = async {
+        while std::fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z"))
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone)
+        .await
+        .expect("it goes on");
 }

@@ -7,9 +7,14 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Ground, Room};
-use oubliette_runtime::{Docker, Home, ImageSource, Runtime, RuntimeError, State};
+use oubliette_runtime::{Docker, DockerSettings, Home, ImageSource, Runtime, RuntimeError, State};
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
+
+#[path = "docker/by_channel.rs"]
+mod by_channel;
+
+use by_channel::ByChannel;
 
 /// An engine and an image to test with; none, with a word about it, if nobody asks for them.
 struct Setup {
@@ -27,14 +32,16 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 
 impl Setup {
     async fn new(test: &str) -> Option<Self> {
-        if !contract::wanted("docker") {
+        if !contract::wanted("docker") && !contract::wanted("docker-channel") {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
         // The same data directory each time, though it does not exist: what a killed run left is
         // found, and images are built once.
         let home = Home::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
-        let docker = Docker::connect(home).await.unwrap();
+        let docker = Docker::connect(home, &DockerSettings::default())
+            .await
+            .unwrap();
         for left in docker.list().await.unwrap() {
             docker.remove(&left.id).await.unwrap();
         }
@@ -73,6 +80,17 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn docker_keeps_every_promise_where_no_socket_can_be_mounted() {
+    if !contract::wanted("docker-channel") {
+        return;
+    }
+    let name = "docker_keeps_every_promise_where_no_socket_can_be_mounted";
+    let setup = Setup::new(name).await.unwrap();
+    let carried = ByChannel::new(setup.docker);
+    contract::check(&carried, &setup.ground).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn docker_keeps_every_promise_of_a_runtime() {
     let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
         return;
@@ -88,7 +106,9 @@ async fn containers_of_another_data_directory_are_not_seen() {
     let room = Room::new(&setup.docker, &setup.ground);
     setup.docker.create(&room.spec).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    let other = Docker::connect(Home::new(elsewhere.path())).await.unwrap();
+    let other = Docker::connect(Home::new(elsewhere.path()), &DockerSettings::default())
+        .await
+        .unwrap();
     assert_eq!(other.list().await.unwrap(), []);
     assert_eq!(other.inspect(&room.spec.id).await.unwrap(), None);
     other.remove(&room.spec.id).await.unwrap();

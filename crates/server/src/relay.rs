@@ -1,4 +1,5 @@
-//! The relay: the door of each container, a unix socket in a directory that only it sees.
+//! The relay: the door of each container, a unix socket in a directory that only it sees, or another
+//! stream of bytes that the runtime keeps open to it.
 //!
 //! Which container is at a door is known from the door, not from what it says. Everything that
 //! comes through is bounded in size and time before anybody looks at it.
@@ -19,13 +20,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oubliette_engine::{Doors, Engine, Incoming};
+use oubliette_engine::{Doors, Engine, Incoming, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{AuditEntry, Outcome};
 use oubliette_wire::{RpcError, codes};
 use rustix::fs::{Mode, OFlags};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::net::UnixListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Failures;
@@ -41,9 +42,18 @@ const CONNECTIONS: usize = 512;
 #[derive(Debug)]
 pub struct Relay {
     engine: Engine,
-    open: Mutex<HashMap<ContainerId, CancellationToken>>,
+    open: Mutex<HashMap<ContainerId, Door>>,
     failures: Failures<ContainerId>,
     closing: CancellationToken,
+}
+
+/// The bounds of one container's connections.
+#[derive(Debug, Clone)]
+struct Door {
+    closed: CancellationToken,
+    places: Arc<Semaphore>,
+    hall: Arc<Hall>,
+    room: Arc<Room>,
 }
 
 impl Relay {
@@ -94,23 +104,41 @@ pub struct Doorkeeper(pub Arc<Relay>);
 
 #[async_trait]
 impl Doors for Doorkeeper {
-    async fn open(&self, container: &ContainerId, directory: &Path) -> io::Result<()> {
+    async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> io::Result<()> {
         let relay = &self.0;
         let mut open = relay.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.contains_key(container) {
             return Ok(());
         }
-        let listener = bind(directory)?;
-        let closed = relay.closing.child_token();
-        open.insert(container.clone(), closed.clone());
-        tokio::spawn(admit(relay.clone(), container.clone(), listener, closed));
+        let listener = directory.map(bind).transpose()?;
+        let door = Door {
+            closed: relay.closing.child_token(),
+            places: Arc::new(Semaphore::new(CONNECTIONS)),
+            hall: Arc::default(),
+            room: Arc::default(),
+        };
+        open.insert(container.clone(), door.clone());
+        if let Some(listener) = listener {
+            tokio::spawn(accept(relay.clone(), container.clone(), listener, door));
+        }
         Ok(())
+    }
+
+    fn admit(&self, container: &ContainerId, connection: Box<dyn Stream>) {
+        let open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let door = open.get(container).cloned();
+        drop(open);
+        if let Some(door) = door
+            && let Ok(place) = door.places.clone().try_acquire_owned()
+        {
+            admit(&self.0, container, door, place, connection);
+        }
     }
 
     fn close(&self, container: &ContainerId) {
         let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(closed) = open.remove(container) {
-            closed.cancel();
+        if let Some(door) = open.remove(container) {
+            door.closed.cancel();
         }
     }
 }
@@ -165,50 +193,53 @@ fn short(directory: &Path) -> io::Result<Short> {
     })
 }
 
-async fn admit(
-    relay: Arc<Relay>,
-    container: ContainerId,
-    listener: UnixListener,
-    closed: CancellationToken,
-) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let (hall, room) = (Arc::new(Hall::default()), Arc::new(Room::default()));
+async fn accept(relay: Arc<Relay>, container: ContainerId, listener: UnixListener, door: Door) {
     loop {
         let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
-            () = closed.cancelled() => return,
+            place = door.places.clone().acquire_owned() => place,
+            () = door.closed.cancelled() => return,
         };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = closed.cancelled() => return,
+            () = door.closed.cancelled() => return,
         };
-        let Ok((stream, _)) = accepted else {
+        let (Ok(place), Ok((stream, _))) = (place, accepted) else {
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let (relay, container, closed) = (relay.clone(), container.clone(), closed.clone());
-        let (hall, room) = (hall.clone(), room.clone());
-        tokio::spawn(async move {
-            let _place = place;
-            tokio::select! {
-                () = receive(&relay, &container, &hall, &room, stream) => {}
-                () = closed.cancelled() => {}
-            }
-        });
+        admit(&relay, &container, door.clone(), place, Box::new(stream));
     }
+}
+
+/// Serves a connection until it ends or the door closes.
+fn admit(
+    relay: &Arc<Relay>,
+    container: &ContainerId,
+    door: Door,
+    place: OwnedSemaphorePermit,
+    connection: Box<dyn Stream>,
+) {
+    let (relay, container) = (relay.clone(), container.clone());
+    tokio::spawn(async move {
+        let _place = place;
+        tokio::select! {
+            () = receive(&relay, &container, &door, connection) => {}
+            () = door.closed.cancelled() => {}
+        }
+    });
 }
 
 /// Hears who is there and leads it on.
 async fn receive(
     relay: &Arc<Relay>,
     container: &ContainerId,
-    hall: &Hall,
-    room: &Arc<Room>,
-    mut stream: UnixStream,
+    door: &Door,
+    mut stream: Box<dyn Stream>,
 ) {
+    let hall = &door.hall;
     let stranger = hall.enter();
     let heard = tokio::select! {
-        heard = introduction::hear(relay, container, hall, &mut stream) => heard,
+        heard = introduction::hear(relay, container, hall, &mut *stream) => heard,
         () = stranger.must_go() => None,
     };
     drop(stranger);
@@ -218,18 +249,16 @@ async fn receive(
     match introduced {
         Introduced::Client(mut first) => {
             first.extend(rest);
-            client::serve(relay, container, room, stream, first).await;
+            client::serve(relay, container, &door.room, stream, first).await;
         }
         Introduced::Supervisor(hello) => {
             let engine = &relay.engine;
-            engine
-                .supervise(container, hello, Box::new(stream), rest)
-                .await;
+            engine.supervise(container, hello, stream, rest).await;
         }
         Introduced::Stream(opened) => {
             let incoming = Incoming {
                 from: opened.from,
-                stream: Box::new(stream),
+                stream,
                 rest,
             };
             let engine = &relay.engine;

@@ -3,6 +3,7 @@
 //! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
+pub mod carry;
 mod lines;
 mod message;
 mod relay;
@@ -15,7 +16,7 @@ pub use relay::{
     ToolResult, caller_tool_name, calls,
 };
 pub use supervise::{
-    Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened,
+    Ack, CloseStdin, Ended, Exited, Fault, FaultKind, Forget, Named, OpenStream, Opened, PROTOCOL,
     ProcessReport, Size, Spooled, Start, Started, StreamKind, Supervise, Supervised,
     TerminalResize, ToSignal, User, methods,
 };

@@ -9,6 +9,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// What this build speaks. Raised when a side may rely on something that the one before did not do;
+/// who hears a lower number, or none, does without.
+pub const PROTOCOL: u32 = 1;
+
 /// The names of the methods.
 pub mod methods {
     /// Supervisor to server, first line of a control connection.
@@ -35,6 +39,9 @@ pub struct Supervise {
     pub boot_id: String,
     #[serde(default)]
     pub version: String,
+    /// Its [`PROTOCOL`]; 0 if it does not say.
+    #[serde(default)]
+    pub protocol: u32,
     #[serde(default)]
     pub processes: Vec<ProcessReport>,
 }
@@ -44,6 +51,8 @@ pub struct Supervise {
 pub struct Supervised {
     #[serde(default)]
     pub version: String,
+    #[serde(default)]
+    pub protocol: u32,
 }
 
 /// One process as the supervisor knows it.
@@ -111,6 +120,10 @@ pub struct Size {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     pub pid: u32,
+    /// How many of the streams of the start are on their way; a supervisor that does not know them
+    /// says nothing.
+    #[serde(default)]
+    pub streams: usize,
 }
 
 /// Why a process could not be started, in the `data` of an error.

@@ -1,5 +1,7 @@
 //! Anthropic's messages.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 
 use super::conversation::{Conversation, Entry, Tool, text};
@@ -46,8 +48,10 @@ pub(super) fn read(body: &Value) -> Conversation {
 }
 
 pub(super) fn write(reply: &Reply) -> Wire {
+    // Two with the same name are one to Claude Code.
+    static COUNT: AtomicU64 = AtomicU64::new(1);
     let mut whole = json!({
-        "id": "msg_mock",
+        "id": format!("msg_{}", COUNT.fetch_add(1, Ordering::Relaxed)),
         "type": "message",
         "role": "assistant",
         "model": "mock-model",

@@ -4,7 +4,8 @@
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
 //! - `say TEXT` says it;
-//! - `stall` never ends the answer that it is in; `fail STATUS` is an HTTP error.
+//! - `stall` never ends the answer that it is in, and `hold` ends it when the test lets it;
+//!   `fail STATUS` is an HTTP error.
 //!
 //! One call is made per request; when the last one has its result, the final text quotes it. A
 //! message without such a line is repeated, with a count of the user's messages.
@@ -29,8 +30,15 @@ const SEARCH: &str = "ToolSearch";
 pub(super) struct Reply {
     pub(super) text: String,
     pub(super) call: Option<Call>,
-    pub(super) stall: bool,
+    /// Before its end: all of the text has been said.
+    pub(super) pause: Option<Pause>,
     pub(super) fail: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Pause {
+    Stall,
+    Hold,
 }
 
 #[derive(Debug)]
@@ -45,7 +53,7 @@ enum Line {
     Bash(String),
     Tool(String, Map<String, Value>),
     Say(String),
-    Stall,
+    Pause(Pause),
     Fail(u16),
 }
 
@@ -82,6 +90,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
     let mut texts: Vec<String> = Vec::new();
     let id = |step: usize| format!("call_{messages}_{step}");
     let mut step = 0;
+    let mut pause = None;
     for line in lines {
         let is_call = matches!(line, Line::Bash(_) | Line::Tool(..));
         if is_call {
@@ -97,12 +106,16 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
                 texts.push(text);
                 continue;
             }
-            Line::Stall => {
+            Line::Pause(Pause::Stall) => {
                 return Reply {
                     text: texts.join("\n"),
-                    stall: true,
+                    pause: Some(Pause::Stall),
                     ..Reply::default()
                 };
+            }
+            Line::Pause(hold) => {
+                pause = Some(hold);
+                continue;
             }
             Line::Fail(status) => {
                 return Reply {
@@ -139,6 +152,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
         };
         return Reply {
             text: texts.join("\n"),
+            pause,
             call: Some(Call {
                 id: id(step),
                 tool: tool.clone(),
@@ -152,7 +166,10 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
         _ => None,
     });
     texts.extend(last.map(|result| format!("The tool said: {}", result.trim())));
-    said(texts.join("\n"))
+    Reply {
+        pause,
+        ..said(texts.join("\n"))
+    }
 }
 
 fn said(text: String) -> Reply {
@@ -182,7 +199,11 @@ fn read(line: &str) -> Option<Line> {
     if let Some(status) = line.strip_prefix("fail ") {
         return status.trim().parse().ok().map(Line::Fail);
     }
-    (line == "stall").then_some(Line::Stall)
+    match line {
+        "stall" => Some(Line::Pause(Pause::Stall)),
+        "hold" => Some(Line::Pause(Pause::Hold)),
+        _ => None,
+    }
 }
 
 /// A message without what the agent put into it for the model alone.

@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use oubliette_wire::{
-    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, RpcError, Start,
-    Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
+    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, PROTOCOL,
+    RpcError, Start, Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::sync::futures::Notified;
 
 use super::process::{Process, StartFault};
 use super::table::{self, Table};
+use super::way::{Connection, Way};
 use super::{Settings, streams};
 
 /// The id of the first request on a connection, the only one that is ours.
@@ -24,19 +24,20 @@ const INTRODUCTION: u64 = 0;
 
 #[derive(Debug)]
 pub(super) struct Control<'a> {
-    settings: &'a Settings,
+    way: &'a Way,
     table: &'a Rc<Table>,
 }
 
 impl Control<'_> {
     /// Serves one connection to its end. An error means that it never came to be.
-    pub(super) async fn serve(settings: &Settings, table: &Rc<Table>) -> io::Result<()> {
-        let mut connection = UnixStream::connect(&settings.socket).await?;
+    pub(super) async fn serve(settings: &Settings, way: &Way, table: &Rc<Table>) -> io::Result<()> {
+        let mut connection = way.dial().await?;
         let supervise = Supervise {
             container_id: settings.container_id.clone(),
             container_key: settings.container_key.clone(),
             boot_id: table.boot_id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL,
             processes: table.reports(),
         };
         connection
@@ -48,16 +49,16 @@ impl Control<'_> {
             .into_iter()
             .filter_map(|report| report.exited);
         let told = told.map(|exited| exited.process_id).collect();
-        match (Control { settings, table }).answer(connection, told).await {
+        match (Control { way, table }).answer(connection, told).await {
             true => Ok(()),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
 
     /// Whether the server greeted us.
-    async fn answer(&self, mut connection: UnixStream, mut told: Vec<String>) -> bool {
+    async fn answer(&self, connection: Box<dyn Connection>, mut told: Vec<String>) -> bool {
         let mut greeted = false;
-        let (mut reader, mut writer) = connection.split();
+        let (mut reader, mut writer) = tokio::io::split(connection);
         let mut lines = Lines::default();
         let mut chunk = vec![0; 8 << 10];
         loop {
@@ -143,11 +144,15 @@ impl Control<'_> {
             methods::START => {
                 let start: Start = message.params()?;
                 let process = self.table.start(&start).map_err(fault)?;
+                let started = Started {
+                    pid: process.pid,
+                    streams: start.streams.len(),
+                };
                 start
                     .streams
                     .into_iter()
                     .for_each(|asked| self.open(process.clone(), asked));
-                serde_json::to_value(Started { pid: process.pid }).map_err(internal)
+                serde_json::to_value(started).map_err(internal)
             }
             methods::OPEN_STREAM => {
                 let asked: OpenStream = message.params()?;
@@ -205,8 +210,8 @@ impl Control<'_> {
     }
 
     fn open(&self, process: Rc<Process>, asked: OpenStream) {
-        let socket = self.settings.socket.clone();
-        tokio::task::spawn_local(async move { streams::carry(&socket, process, asked).await });
+        let way = self.way.clone();
+        tokio::task::spawn_local(async move { streams::carry(&way, process, asked).await });
     }
 }
 

@@ -1,33 +1,32 @@
 //! Connections that carry the bytes of one stream.
 
 use std::io;
-use std::path::Path;
 use std::rc::Rc;
 
 use oubliette_wire::{Message, OpenStream, Opened, StreamKind, methods};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 
 use super::process::Process;
 use super::spool::Spool;
+use super::way::{Connection, Way};
 
 const CHUNK: usize = 64 << 10;
 
 /// Dials the server and carries a stream until its end, or until either side leaves.
-pub(super) async fn carry(socket: &Path, process: Rc<Process>, asked: OpenStream) {
+pub(super) async fn carry(way: &Way, process: Rc<Process>, asked: OpenStream) {
     let carried = async {
-        let mut connection = UnixStream::connect(socket).await?;
+        let mut connection = way.dial().await?;
         match asked.kind {
-            StreamKind::Stdin => take_input(&mut connection, &process, &asked).await,
-            StreamKind::Stdout => give_output(&mut connection, &process.stdout, &asked).await,
-            StreamKind::Stderr => give_output(&mut connection, &process.stderr, &asked).await,
+            StreamKind::Stdin => take_input(&mut *connection, &process, &asked).await,
+            StreamKind::Stdout => give_output(&mut *connection, &process.stdout, &asked).await,
+            StreamKind::Stderr => give_output(&mut *connection, &process.stderr, &asked).await,
         }
     };
     // A broken connection is the server's to mend: it asks again from where it is.
     let _: io::Result<()> = carried.await;
 }
 
-async fn begin(connection: &mut UnixStream, asked: &OpenStream, from: u64) -> io::Result<()> {
+async fn begin(connection: &mut dyn Connection, asked: &OpenStream, from: u64) -> io::Result<()> {
     let opened = Opened {
         stream_id: asked.stream_id.clone(),
         from,
@@ -38,13 +37,13 @@ async fn begin(connection: &mut UnixStream, asked: &OpenStream, from: u64) -> io
 }
 
 async fn give_output(
-    connection: &mut UnixStream,
+    connection: &mut dyn Connection,
     spool: &Spool,
     asked: &OpenStream,
 ) -> io::Result<()> {
     let mut offset = asked.from.max(spool.held().start);
     begin(connection, asked, offset).await?;
-    let (mut reader, mut writer) = connection.split();
+    let (mut reader, mut writer) = tokio::io::split(connection);
     let mut chunk = Vec::new();
     let mut nothing = [0; 1];
     loop {
@@ -71,7 +70,7 @@ async fn give_output(
 }
 
 async fn take_input(
-    connection: &mut UnixStream,
+    connection: &mut dyn Connection,
     process: &Process,
     asked: &OpenStream,
 ) -> io::Result<()> {

@@ -32,7 +32,7 @@ impl Engine {
                     if let Err(error) = engine.adopt_sessions().await {
                         tracing::warn!(%error, "sessions could not be adopted");
                     }
-                    engine.stop_idle_ones().await;
+                    tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
                 } => {}
                 () = engine.stopping() => {}
             }
@@ -118,11 +118,8 @@ impl Engine {
             return self.discard_in_turn(&status.id).await;
         }
         if status.state == State::Running {
-            let directory = self.relay_dir(&status.id)?;
-            self.containers()
-                .doors()?
-                .open(&status.id, &directory)
-                .await?;
+            self.open_door(&status.id).await?;
+            self.keep_channel(&status.id).await?;
             drop(self.containers().using(&status.id));
             tracing::info!(container = %status.id, "adopted");
         }

@@ -100,8 +100,8 @@ impl Engine {
             .await?
             .is_some_and(|status| status.state == State::Running)
         {
-            let directory = self.relay_dir(&id)?;
-            containers.doors()?.open(&id, &directory).await?;
+            self.open_door(&id).await?;
+            self.keep_channel(&id).await?;
             if let Ok(link) = containers.link(&id, NEXT_CALL).await {
                 return Ok((id, link, false));
             }
@@ -111,7 +111,7 @@ impl Engine {
         let plan = Plan {
             project,
             id: id.clone(),
-            mounts: self.mounts(project, &place).await?,
+            mounts: None,
             place,
             users_of: None,
         };
@@ -126,6 +126,7 @@ impl Engine {
         let id = &spec.id;
         runtime.create(&spec).await?;
         runtime.start(id).await?;
+        self.keep_channel(id).await?;
         match self.containers().link(id, FIRST_CALL).await {
             Ok(link) => Ok(link),
             Err(_) => {

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Exited, Fault, FaultKind, Lines, Message, RpcError, Supervise, Supervised, codes, methods,
+    Exited, Fault, FaultKind, Lines, Message, PROTOCOL, RpcError, Supervise, Supervised, codes,
+    methods,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -86,6 +88,7 @@ impl Link {
         let serving = async move {
             let greeting = Supervised {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                protocol: PROTOCOL,
             };
             let greeting = serde_json::to_value(greeting).unwrap_or_default();
             let mut out = Message::reply(Value::from(0), Ok(greeting)).line();
@@ -94,9 +97,8 @@ impl Link {
             let mut chunk = vec![0; 16 << 10];
             loop {
                 while let Some(line) = lines.next_line() {
-                    if let Ok(line) = line {
-                        hear(&line, &waiting, &exits);
-                    }
+                    let reply = line.ok().and_then(|line| hear(&line, &waiting, &exits));
+                    out.extend(reply.map(|reply| reply.line()).unwrap_or_default());
                 }
                 if !out.is_empty() {
                     if stream.write_all(&out).await.is_err() {
@@ -238,11 +240,14 @@ impl Link {
     }
 }
 
-/// Takes in a line from the supervisor. What makes no sense is dropped.
-fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Exited>>) {
-    let Ok(message) = serde_json::from_slice::<Message>(line) else {
-        return;
-    };
+/// Takes in a line from the supervisor; the answer to a request, of which this version knows none.
+/// What makes no sense is dropped.
+fn hear(
+    line: &[u8],
+    waiting: &Waiting,
+    exits: &watch::Sender<HashMap<String, Exited>>,
+) -> Option<Message> {
+    let message = serde_json::from_slice::<Message>(line).ok()?;
     if message.method.as_deref() == Some(methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
             exits.send_if_modified(|exits| {
@@ -253,15 +258,19 @@ fn hear(line: &[u8], waiting: &Waiting, exits: &watch::Sender<HashMap<String, Ex
                 room
             });
         }
-        return;
+        return None;
     }
-    let id = message.id.as_ref().and_then(Value::as_u64);
-    let Some(answer) = id.and_then(|id| lock(waiting).remove(&id)) else {
-        return;
-    };
+    if let Some(method) = &message.method {
+        let why = format!("there is no method {}", quoted(method));
+        let error = RpcError::new(codes::METHOD, why);
+        return message.id.map(|id| Message::reply(id, Err(error)));
+    }
+    let id = message.id.as_ref().and_then(Value::as_u64)?;
+    let answer = lock(waiting).remove(&id)?;
     let _ = answer.send(match (message.result, message.error) {
         (_, Some(error)) => Err(error),
         (Some(result), None) => Ok(result),
         (None, None) => Err(RpcError::new(codes::SHAPE, "a reply without a result")),
     });
+    None
 }

@@ -11,7 +11,9 @@ use super::Place;
 use crate::workspaces::path_in_container;
 use crate::{Engine, EngineError, Result};
 
-const CLIENT: &str = "/usr/local/bin/oubliette-client";
+/// Where PID 1 finds its key.
+pub(super) const KEY: &str = "OUBLIETTE_CONTAINER_KEY";
+pub(super) const CLIENT: &str = "/usr/local/bin/oubliette-client";
 
 /// A container to be made.
 #[derive(Debug)]
@@ -19,8 +21,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) project: &'a Project,
     pub(crate) place: Place,
     pub(crate) id: ContainerId,
-    /// The project's files in it.
-    pub(crate) mounts: Vec<Mount>,
+    /// The project's files in it, if they are not those of its place.
+    pub(crate) mounts: Option<Vec<Mount>>,
     /// Another container whose files are among them.
     pub(crate) users_of: Option<ContainerId>,
 }
@@ -32,7 +34,7 @@ impl Engine {
             project,
             place,
             id,
-            mut mounts,
+            mounts,
             users_of,
         } = plan;
         let settings = self.settings();
@@ -56,10 +58,18 @@ impl Engine {
                 None => EngineError::project_not_found(project.id),
             });
         }
-        let directory = self.relay_dir(&id)?;
-        self.containers().doors()?.open(&id, &directory).await?;
-        // Read-only: a socket can be connected to, and nobody can put another in its place.
-        mounts.push(mount(directory, "/mcp", true));
+        // Only now: files of a project that was deleted meanwhile must not be made again, and a
+        // deletion that comes from here on waits for its turn.
+        let mut mounts = match mounts {
+            Some(mounts) => mounts,
+            None => self.mounts(project, &place).await?,
+        };
+        self.open_door(&id).await?;
+        let mounted = self.mounts_sockets().await?;
+        if mounted {
+            // Read-only: a socket can be connected to, and nobody can put another in its place.
+            mounts.push(mount(self.relay_dir(&id)?, "/mcp", true));
+        }
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
         mounts.push(mount(agents, crate::agents::INSTALLED, true));
@@ -81,13 +91,13 @@ impl Engine {
             .get(&kind)
             .cloned()
             .unwrap_or_default();
-        let env = BTreeMap::from([
+        let mut env = BTreeMap::from([
             ("OUBLIETTE_CONTAINER_ID".to_owned(), id.to_string()),
-            (
-                "OUBLIETTE_CONTAINER_KEY".to_owned(),
-                key.reveal().to_owned(),
-            ),
+            (KEY.to_owned(), key.reveal().to_owned()),
         ]);
+        if !mounted {
+            env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
+        }
         Ok(ContainerSpec {
             id,
             project: project.id.to_string(),
@@ -109,6 +119,10 @@ impl Engine {
                         .max_processes
                         .unwrap_or(settings.limits.max_processes),
                 ),
+                disk_bytes: settings
+                    .limits
+                    .disk_of(&own.limits)
+                    .map(|mb| u64::from(mb) << 20),
             },
             users_of,
             init: Init {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Ended, Exited, FaultKind, OpenStream, Start, StreamKind, ToSignal, methods};
+use oubliette_wire::{
+    Ended, Exited, FaultKind, OpenStream, Start, Started, StreamKind, ToSignal, methods,
+};
 use tokio::time::Instant;
 
 use super::flow::{Captured, KEPT, capture, feed};
@@ -116,8 +118,14 @@ pub(crate) async fn run(
                     stdout.expect(containers, &link, id, StreamKind::Stdout),
                     stderr.expect(containers, &link, id, StreamKind::Stderr),
                 ];
-                if let Some(refused) = begin(&link, command, streams, &mut is_said).await? {
-                    return Ok(Round::Refused(refused));
+                match begin(&link, command, streams, &mut is_said).await? {
+                    Begun::Refused(refused) => return Ok(Round::Refused(refused)),
+                    Begun::WithStreams => {}
+                    // They are asked for one by one.
+                    Begun::Alone => {
+                        stdout.expected = None;
+                        stderr.expected = None;
+                    }
                 }
             }
             let exited = follow(containers, &link, command, &mut stdout, &mut stderr).await?;
@@ -199,13 +207,22 @@ impl Drop for Followed<'_> {
     }
 }
 
+/// What came of a start.
+enum Begun {
+    WithStreams,
+    /// By a supervisor that opens no streams unasked.
+    Alone,
+    Refused(Finished),
+}
+
 /// Starts the command; what it came to if it could not be.
 async fn begin(
     link: &Link,
     command: &Command,
     streams: Vec<OpenStream>,
     is_said: &mut bool,
-) -> Result<Option<Finished>, Trouble> {
+) -> Result<Begun, Trouble> {
+    let wanted = streams.len();
     let start = Start {
         process_id: command.process_id.clone(),
         argv: command.argv.clone(),
@@ -217,9 +234,15 @@ async fn begin(
         streams,
     };
     let code = match link.ask(methods::START, &start).await {
-        Ok(_) => {
+        Ok(started) => {
             *is_said = true;
-            return Ok(None);
+            let started = serde_json::from_value::<Started>(started);
+            return Ok(
+                match started.is_ok_and(|started| started.streams == wanted) {
+                    true => Begun::WithStreams,
+                    false => Begun::Alone,
+                },
+            );
         }
         Err(LinkError::Lost) => {
             *is_said = true;
@@ -244,7 +267,7 @@ async fn begin(
             return Err(Trouble::Failed(Failed::Refused(EngineError::Failed(why))));
         }
     };
-    Ok(Some(Finished {
+    Ok(Begun::Refused(Finished {
         ended: Some(Ended::Code(code.0)),
         stderr: format!("{}\n", code.1).into_bytes(),
         ..Finished::default()

@@ -37,6 +37,9 @@ pub(super) struct Fields {
     cpus: Option<f64>,
     /// Most processes in the container. Not by project tokens.
     max_processes: Option<u32>,
+    /// What the project may take on the disk in MB; `project_options` says how far that holds. Not
+    /// by project tokens.
+    disk_mb: Option<u32>,
     /// Paths in the workspace that agents can read but not change, relative to it.
     protected_paths: Option<Vec<String>>,
     /// Environment variables for the container, `{"NAME": "value"}`. Never shown again; replaces
@@ -67,6 +70,7 @@ impl Fields {
             ("memory_mb", self.memory_mb.is_some()),
             ("cpus", self.cpus.is_some()),
             ("max_processes", self.max_processes.is_some()),
+            ("disk_mb", self.disk_mb.is_some()),
             ("agent_scope", self.agent_scope.is_some()),
             ("max_recursion_depth", self.max_recursion_depth.is_some()),
             (
@@ -97,6 +101,7 @@ impl Fields {
         set(&mut settings.limits.memory_mb, &self.memory_mb);
         set(&mut settings.limits.cpus, &self.cpus);
         set(&mut settings.limits.max_processes, &self.max_processes);
+        set(&mut settings.limits.disk_mb, &self.disk_mb);
         replace(&mut settings.protected_paths, &self.protected_paths);
         replace(&mut settings.env, &self.env);
         replace(&mut settings.mcp_servers, &self.mcp_servers);
@@ -135,6 +140,12 @@ impl Fields {
             4_194_304.0,
         )?;
         range("cpus", self.cpus, 0.01, 1024.0)?;
+        range(
+            "disk_mb",
+            self.disk_mb.map(f64::from),
+            16.0,
+            f64::from(u32::MAX),
+        )?;
         range(
             "max_processes",
             self.max_processes.map(f64::from),

@@ -21,6 +21,9 @@ pub(crate) struct Output {
     project: View,
     /// Whether the project's container, or one of them, is `running`; else `stopped`.
     container_status: &'static str,
+    /// What its files took on the disk when they were last measured; only where `disk_mb` limits it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_used_mb: Option<u64>,
     /// Where each workspace has a container of its own: those that were ever started.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     containers: Vec<ContainerLine>,
@@ -64,9 +67,11 @@ impl Operation for Get {
                 status: status(running),
             }));
         }
+        let disk_used_mb = engine.disk_used(project.id).map(|bytes| bytes >> 20);
         Ok(Output {
             project: View::of(project, engine.settings()),
             container_status: status(any),
+            disk_used_mb,
             containers,
         })
     }

@@ -31,6 +31,9 @@ pub(crate) struct View {
     memory_mb: u32,
     cpus: f64,
     max_processes: u32,
+    /// Absent: without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_mb: Option<u32>,
     protected_paths: Vec<String>,
     /// The names of the environment variables; their values are never shown.
     env_names: Vec<String>,
@@ -83,6 +86,7 @@ impl View {
             memory_mb: own.limits.memory_mb.unwrap_or(defaults.memory_mb),
             cpus: own.limits.cpus.unwrap_or(defaults.cpus),
             max_processes: own.limits.max_processes.unwrap_or(defaults.max_processes),
+            disk_mb: defaults.disk_of(&own.limits),
             protected_paths: own.protected_paths,
             env_names: own.env.into_keys().collect(),
             mcp_servers: own.mcp_servers.into_iter().map(server).collect(),

@@ -1,12 +1,11 @@
 //! What a session uses and costs, and what its tree may.
 
-use oubliette_agent::{Reported, usage_file};
+use oubliette_agent::{OwnFile, Reported, usage_file};
 use oubliette_model::{Event, Status, StopReason, Usage, Verdict, WaitingKind};
 use serde::{Deserialize, Serialize};
 
 use super::live::Cancelled;
-use super::owner::{Owner, Stop, container_id};
-use crate::containers::exec::Inside;
+use super::owner::{HOME, Owner, Stop};
 
 /// What comes with a decision about money.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -20,6 +19,11 @@ impl Owner<'_> {
         let Some(live) = &mut self.live else {
             return false;
         };
+        let context = (reported.context_used, reported.context_size);
+        let moved = context.0.is_some() && context != live.context_seen;
+        if moved {
+            live.context_seen = context;
+        }
         let (mut usage, mut cost) = (self.session.usage, self.session.cost_usd);
         if let Some(total) = reported.cost_usd {
             // A total that went down began again with another process.
@@ -38,7 +42,7 @@ impl Owner<'_> {
             }
         }
         let changed = usage != self.session.usage || cost != self.session.cost_usd;
-        if changed || reported.context_used.is_some() {
+        if changed || moved {
             self.session.usage = usage;
             self.session.cost_usd = cost;
             self.step.usage = Some((usage, cost));
@@ -69,26 +73,9 @@ impl Owner<'_> {
     }
 
     /// The tokens of this turn, from the totals that the agent keeps in a file of its own.
-    pub(super) async fn read_usage(&self, pattern: &str) -> Option<Usage> {
-        let live = self.live.as_ref()?;
-        let session = self.session.agent_session_id.as_deref()?;
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-        if !session.chars().all(plain) {
-            return None;
-        }
-        let path = pattern
-            .replace("{home}", "/root")
-            .replace("{session}", session);
-        let argv = ["/bin/sh", "-c", &format!("cat {path}")].map(str::to_owned);
-        let container = container_id(&live.container, &self.project);
-        let link = self.link().await?;
-        let read = self
-            .engine
-            .run_inside(&container, link, argv.into(), Vec::new())
-            .await;
-        let Ok(Inside::Done(text)) = read else {
-            return None;
-        };
+    pub(super) async fn read_usage(&self, file: OwnFile) -> Option<Usage> {
+        let path = file.of(HOME, self.session.agent_session_id.as_deref()?)?;
+        let text = self.shell(&format!("cat {path}")).await?;
         let total = usage_file(&text)?;
         let before = self.session.usage;
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);

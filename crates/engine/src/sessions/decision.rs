@@ -40,6 +40,9 @@ impl Owner<'_> {
             return Ok(());
         };
         self.scribe.close(live);
+        if let Some(id) = &permission.tool_call_id {
+            self.scribe.tell(live, id);
+        }
         // What some agents leave out here they have said when the tool was announced.
         let known = permission
             .tool_call_id

@@ -1,9 +1,10 @@
 //! Where the owner of a session is with its agent: committed in every step, so that whoever owns it
 //! next goes on from there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// An agent's process and how far it has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub(super) struct Live {
     /// Tools that have begun and not ended.
     #[serde(default)]
     pub(super) tools: BTreeMap<String, OpenTool>,
+    /// The last tools of this turn that have ended: some agents end one twice.
+    #[serde(default)]
+    pub(super) ended: VecDeque<String>,
     /// Text that has begun and not ended.
     #[serde(default)]
     pub(super) block: Option<Block>,
@@ -36,6 +40,9 @@ pub(super) struct Live {
     /// What the agent's own session has cost, as it said last.
     #[serde(default)]
     pub(super) cost_seen: f64,
+    /// How full its context was and can be, as the log has it.
+    #[serde(default)]
+    pub(super) context_seen: (Option<u64>, Option<u64>),
     /// Whether the agent must be told what was before.
     #[serde(default)]
     pub(super) forgetful: bool,
@@ -69,12 +76,24 @@ pub(super) struct OpenTool {
     pub(super) kind: String,
     /// Whether the log has it.
     pub(super) told: bool,
+    /// What it was given, until the log has that.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub(super) input: Value,
+    /// What it has said so far, where the agent streams that.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) output: String,
+    /// Whether that is not all of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) truncated: bool,
 }
 
 /// Text in the making.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Block {
     pub(super) thought: bool,
+    /// The agent's name for it.
+    #[serde(default)]
+    pub(super) message: Option<String>,
     /// No part of it is in the log before this index.
     pub(super) start: i64,
 }

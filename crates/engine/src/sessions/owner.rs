@@ -20,6 +20,9 @@ use crate::{Engine, EngineError, agents};
 /// A supervisor whose connection broke comes back within this time, or its container has ended.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The agent's home in its container.
+pub(super) const HOME: &str = "/root";
+
 /// Why an owner stops before the session is settled.
 #[derive(Debug)]
 pub(super) enum Stop {
@@ -155,7 +158,7 @@ impl<'a> Owner<'a> {
         let Some(live) = &self.live else {
             return Ok(());
         };
-        let told = match live.block {
+        let told = match &live.block {
             Some(block) => store.deltas(self.session.id, block.start).await?.concat(),
             None => String::new(),
         };

@@ -3,11 +3,10 @@
 //! A pure function of lines and of when they are flushed: what a crash cuts off is read again from
 //! the agent's output and comes to the same events.
 
-use oubliette_agent::{Said, Tool};
+use oubliette_agent::{Chunk, Said, Tool};
 use oubliette_model::Event;
-use serde_json::Value;
 
-use super::live::{Block, Live, OpenTool};
+use super::live::{Block, Live};
 
 /// A text that is longer becomes two messages.
 const LONGEST_TEXT: usize = 1 << 20;
@@ -15,6 +14,13 @@ const LONGEST_TEXT: usize = 1 << 20;
 const PENDING: usize = 32 << 10;
 /// Tools that an agent begins and never ends are forgotten beyond this number.
 const OPEN_TOOLS: usize = 256;
+
+/// So many tools that have ended are known.
+const ENDED_TOOLS: usize = 64;
+/// An input that is larger is not kept until more is known.
+const LARGE: usize = 16 << 10;
+/// Most bytes that are kept of what open tools have streamed.
+const STREAMED: usize = 256 << 10;
 
 /// What stands between two messages in the text of a turn.
 const BETWEEN: &str = "\n\n";
@@ -54,8 +60,8 @@ impl Scribe {
     /// `log_end` is where the log ends without the events that are waiting.
     pub(super) fn hear(&mut self, live: &mut Live, said: Said, log_end: i64) {
         match said {
-            Said::Text(text) => self.text(live, &text, false, log_end),
-            Said::Thought(text) => self.text(live, &text, true, log_end),
+            Said::Text(chunk) => self.text(live, chunk, false, log_end),
+            Said::Thought(chunk) => self.text(live, chunk, true, log_end),
             Said::Plan(entries) => {
                 self.close(live);
                 self.events.push(Event::Plan { entries });
@@ -70,23 +76,31 @@ impl Scribe {
         self.events.push(Event::log(message));
     }
 
-    fn text(&mut self, live: &mut Live, text: &str, thought: bool, log_end: i64) {
-        let other = live.block.is_some_and(|block| block.thought != thought);
+    fn text(&mut self, live: &mut Live, chunk: Chunk, thought: bool, log_end: i64) {
+        let Chunk { text, message } = chunk;
+        let other = live.block.as_ref();
+        let other = other.is_some_and(|block| block.thought != thought || block.message != message);
         if other || self.told.len() + self.pending.len() + text.len() > LONGEST_TEXT {
             self.close(live);
         }
         if live.block.is_none() {
             live.block = Some(Block {
                 thought,
+                message,
                 start: log_end,
             });
         }
-        self.pending.push_str(text);
+        self.pending.push_str(&text);
     }
 
-    /// A tool is told of once its input is known, or when it begins or ends without one.
+    /// A tool is told of once: when it begins or ends, or when its input is known from more than its
+    /// announcement, which some agents send before the model has said all of it.
     fn tool(&mut self, live: &mut Live, tool: Tool) {
+        if live.ended.contains(&tool.id) {
+            return;
+        }
         self.close(live);
+        let said: usize = live.tools.values().map(|tool| tool.output.len()).sum();
         let known = live.tools.entry(tool.id.clone()).or_default();
         if let Some(title) = tool.title {
             known.title = title;
@@ -94,18 +108,28 @@ impl Scribe {
         if let Some(kind) = tool.kind {
             known.kind = kind;
         }
-        if !known.told && (tool.begun || tool.input.is_some()) {
-            known.told = true;
-            let OpenTool { title, kind, .. } = known.clone();
-            self.events.push(Event::ToolCall {
-                tool_call_id: tool.id.clone(),
-                title,
-                kind,
-                input: tool.input.unwrap_or(Value::Null),
-            });
+        let mut is_large = false;
+        if let Some(input) = tool.input.filter(|_| !known.told) {
+            is_large = input.to_string().len() > LARGE;
+            known.input = input;
         }
-        if let Some(end) = tool.end {
-            live.tools.remove(&tool.id);
+        let room = STREAMED.saturating_sub(said);
+        known.output.push_str(&tool.more[..floor(&tool.more, room)]);
+        known.truncated |= tool.more.len() > room;
+        let is_known = !tool.announced && !known.input.is_null();
+        if tool.begun || is_known || is_large {
+            self.tell(live, &tool.id);
+        }
+        if let Some(mut end) = tool.end {
+            let known = live.tools.remove(&tool.id).unwrap_or_default();
+            if end.output.is_empty() {
+                end.output = known.output;
+                end.truncated |= known.truncated;
+            }
+            live.ended.push_back(tool.id.clone());
+            if live.ended.len() > ENDED_TOOLS {
+                live.ended.pop_front();
+            }
             self.events.push(Event::ToolResult {
                 tool_call_id: tool.id,
                 status: if end.failed { "failed" } else { "completed" }.to_owned(),
@@ -116,6 +140,20 @@ impl Scribe {
         while live.tools.len() > OPEN_TOOLS {
             live.tools.pop_first();
         }
+    }
+
+    /// Puts a tool that has been announced among the events, unless it is there.
+    pub(super) fn tell(&mut self, live: &mut Live, id: &str) {
+        let Some(known) = live.tools.get_mut(id).filter(|known| !known.told) else {
+            return;
+        };
+        known.told = true;
+        self.events.push(Event::ToolCall {
+            tool_call_id: id.to_owned(),
+            title: known.title.clone(),
+            kind: known.kind.clone(),
+            input: std::mem::take(&mut known.input),
+        });
     }
 
     /// Whether text waits that is not among the events.
@@ -130,7 +168,7 @@ impl Scribe {
 
     /// Puts the text that waits among the events, as a part of its block.
     pub(super) fn flush(&mut self, live: &Live) {
-        let Some(block) = live.block.filter(|_| self.is_pending()) else {
+        let Some(block) = live.block.as_ref().filter(|_| self.is_pending()) else {
             return;
         };
         let text = std::mem::take(&mut self.pending);
@@ -166,6 +204,7 @@ impl Scribe {
     pub(super) fn end_turn(&mut self, live: &mut Live) -> String {
         self.close(live);
         live.tools.clear();
+        live.ended.clear();
         std::mem::take(&mut self.turn)
     }
 }
@@ -183,11 +222,19 @@ pub(super) fn floor(text: &str, at: usize) -> usize {
 mod tests {
     use oubliette_agent::ToolEnd;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
+    fn chunk(text: &str, message: Option<&str>) -> Chunk {
+        Chunk {
+            text: text.to_owned(),
+            message: message.map(str::to_owned),
+        }
+    }
+
     fn text(text: &str) -> Said {
-        Said::Text(text.to_owned())
+        Said::Text(chunk(text, None))
     }
 
     fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> Said {
@@ -196,7 +243,9 @@ mod tests {
             title: Some("sh".to_owned()),
             kind: Some("execute".to_owned()),
             input: input.then(|| Value::from("ls")),
+            announced: false,
             begun,
+            more: String::new(),
             end: output.map(|output| ToolEnd {
                 failed: false,
                 output: output.to_owned(),
@@ -221,13 +270,93 @@ mod tests {
         assert!(live.tools.is_empty());
     }
 
+    fn update(update: Value) -> Said {
+        Said::read(&json!({ "update": update }))
+    }
+
+    #[test]
+    fn an_announcement_waits_for_what_is_known_later() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "title": "bash",
+            "status": "pending", "rawInput": { "cwd": "/w" } });
+        scribe.hear(&mut live, update(announced.clone()), 0);
+        assert!(scribe.events.is_empty(), "{:?}", scribe.events);
+        let begun = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1", "title": "ls",
+            "status": "in_progress", "rawInput": { "cwd": "/w", "command": "ls" } });
+        scribe.hear(&mut live, update(begun), 0);
+        let told = Event::ToolCall {
+            tool_call_id: "1".to_owned(),
+            title: "ls".to_owned(),
+            kind: String::new(),
+            input: json!({ "cwd": "/w", "command": "ls" }),
+        };
+        assert_eq!(scribe.events, [told]);
+
+        // One that begins without saying what with, and one that is asked about first.
+        for asked in [false, true] {
+            let (mut scribe, mut live) = (Scribe::default(), Live::default());
+            scribe.hear(&mut live, update(announced.clone()), 0);
+            match asked {
+                true => scribe.tell(&mut live, "1"),
+                false => scribe.hear(&mut live, tool("1", false, true, None), 0),
+            }
+            scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+            assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
+            let Event::ToolCall { input, .. } = &scribe.events[0] else {
+                panic!()
+            };
+            assert_eq!(*input, json!({ "cwd": "/w" }));
+        }
+    }
+
+    #[test]
+    fn a_tool_ends_once_in_a_turn() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for _ in 0..2 {
+            scribe.hear(&mut live, tool("1", true, false, None), 0);
+            scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+        }
+        assert_eq!(kinds(&scribe.events), ["tool_call", "tool_result"]);
+        scribe.end_turn(&mut live);
+        scribe.hear(&mut live, tool("1", true, true, Some("out")), 0);
+        assert_eq!(scribe.events.len(), 4, "the next turn may count anew");
+    }
+
+    #[test]
+    fn what_a_tool_streamed_is_its_result_where_it_has_no_other() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for (id, data) in [("1", "one "), ("2", "x"), ("1", "two")] {
+            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": id,
+                "_meta": { "terminal_output": { "data": data } } });
+            scribe.hear(&mut live, update(more), 0);
+        }
+        scribe.hear(&mut live, tool("1", true, true, Some("")), 0);
+        scribe.hear(&mut live, tool("2", true, true, Some("whole")), 0);
+        let outputs: Vec<&str> = scribe.events.iter().filter_map(output).collect();
+        assert_eq!(outputs, ["one two", "whole"]);
+        let flood = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "3",
+            "_meta": { "terminal_output": { "data": "y".repeat(100 << 10) } } });
+        for _ in 0..10 {
+            scribe.hear(&mut live, update(flood.clone()), 0);
+        }
+        let kept = &live.tools["3"];
+        assert!(kept.output.len() == STREAMED && kept.truncated);
+    }
+
+    fn output(event: &Event) -> Option<&str> {
+        match event {
+            Event::ToolResult { output, .. } => Some(output),
+            _ => None,
+        }
+    }
+
     #[test]
     fn a_message_holds_what_was_streamed_and_the_rest() {
         let (mut scribe, mut live) = (Scribe::default(), Live::default());
         scribe.hear(&mut live, text("one "), 3);
         scribe.flush(&live);
         scribe.hear(&mut live, text("two"), 4);
-        scribe.hear(&mut live, Said::Thought("hm".to_owned()), 4);
+        scribe.hear(&mut live, Said::Thought(chunk("hm", None)), 4);
         assert_eq!(scribe.end_turn(&mut live), "one two");
         assert_eq!(kinds(&scribe.events), ["delta", "message", "thought"]);
         assert_eq!(
@@ -238,25 +367,41 @@ mod tests {
         );
     }
 
+    #[test]
+    fn another_message_of_the_agent_is_another_message() {
+        let (mut scribe, mut live) = (Scribe::default(), Live::default());
+        for (text, message) in [
+            ("a", Some("1")),
+            ("b", Some("1")),
+            ("c", Some("2")),
+            ("d", None),
+        ] {
+            scribe.hear(&mut live, Said::Text(chunk(text, message)), 0);
+        }
+        assert_eq!(scribe.end_turn(&mut live), "ab\n\nc\n\nd");
+        assert_eq!(kinds(&scribe.events), ["message"; 3]);
+    }
+
     proptest! {
         /// Wherever the server dies between two flushes, the messages come to the same.
         #[test]
         fn a_crash_changes_no_message(
-            lines in proptest::collection::vec("[a-c]{1,3}|T|t", 1..40),
+            lines in proptest::collection::vec("[a-c]{1,3}|T|t|M", 1..40),
             flushes in proptest::collection::vec(any::<bool>(), 40),
             crash in 0usize..40,
         ) {
-            let say = |scribe: &mut Scribe, live: &mut Live, line: &str, end: i64| match line {
-                "T" => scribe.hear(live, tool("x", true, true, Some("o")), end),
-                "t" => scribe.hear(live, Said::Thought("q".to_owned()), end),
+            let say = |scribe: &mut Scribe, live: &mut Live, line: &str, n: usize, end: i64| match line {
+                "T" => scribe.hear(live, tool(&n.to_string(), true, true, Some("o")), end),
+                "t" => scribe.hear(live, Said::Thought(chunk("q", None)), end),
+                "M" => scribe.hear(live, Said::Text(chunk("m", Some(&n.to_string()))), end),
                 other => scribe.hear(live, text(other), end),
             };
             let whole = |events: &[Event]| -> Vec<Event> {
                 events.iter().filter(|e| e.kind() != "delta").cloned().collect()
             };
             let (mut scribe, mut live) = (Scribe::default(), Live::default());
-            for line in &lines {
-                say(&mut scribe, &mut live, line, 0);
+            for (n, line) in lines.iter().enumerate() {
+                say(&mut scribe, &mut live, line, n, 0);
             }
             let undisturbed = scribe.end_turn(&mut live);
             let expected = whole(&scribe.events);
@@ -268,7 +413,7 @@ mod tests {
             let mut n = 0;
             let mut crashed = false;
             while n < lines.len() {
-                say(&mut scribe, &mut live, &lines[n], log.len() as i64);
+                say(&mut scribe, &mut live, &lines[n], n, log.len() as i64);
                 n += 1;
                 if flushes[n - 1] || !scribe.events.is_empty() {
                     scribe.flush(&live);
@@ -279,7 +424,7 @@ mod tests {
                 if n > crash && !crashed {
                     crashed = true;
                     live = saved.clone();
-                    let told = live.block.map_or(String::new(), |block| {
+                    let told = live.block.as_ref().map_or(String::new(), |block| {
                         let deltas = log.iter().skip(usize::try_from(block.start).unwrap());
                         deltas.filter_map(|event| match event {
                             Event::Delta { text, .. } => Some(text.as_str()),

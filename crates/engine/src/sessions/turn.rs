@@ -1,13 +1,14 @@
 //! One turn: a prompt, what comes of it, and the decisions on the way.
 
-use oubliette_agent::{Reported, RpcError, Said, UsageFile};
+use oubliette_agent::{OwnFile, Reported, RpcError, Said, output_line, output_mark};
 use oubliette_model::{Event, Happening, Status, StopReason};
 use oubliette_store::Message;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::live::{Cancelled, Turn};
-use super::owner::{Owner, Stop};
+use super::owner::{HOME, Owner, Stop, container_id};
+use crate::containers::exec::Inside;
 
 impl Owner<'_> {
     /// Gives the agent a prompt.
@@ -52,7 +53,13 @@ impl Owner<'_> {
 
     /// What the agent says while it works.
     pub(super) async fn hear_update(&mut self, params: &Value) -> Result<(), Stop> {
-        let said = Said::read(params);
+        let mut said = Said::read(params);
+        if let Said::Tool(tool) = &mut said
+            && let Some(end) = tool.end.as_mut().filter(|end| end.output.is_empty())
+            && let Some(file) = self.agent.output_file
+        {
+            end.output = self.read_output(file, &tool.id).await.unwrap_or_default();
+        }
         if let Said::Usage(reported) = said {
             if self.take_usage(reported) {
                 self.commit().await?;
@@ -67,15 +74,42 @@ impl Owner<'_> {
         Ok(())
     }
 
+    /// What a tool said, from the file that the agent keeps of its conversation.
+    async fn read_output(&self, file: OwnFile, call: &str) -> Option<String> {
+        let path = file.of(HOME, self.session.agent_session_id.as_deref()?)?;
+        let mark = output_mark(call)?;
+        // The agent may say that the tool has ended before it writes that down.
+        let script = format!(
+            "for n in 1 2 3 4 5 6 7 8 9 10; do grep -h -F '{mark}' {path} && exit; sleep 0.1; done"
+        );
+        let lines = self.shell(&script).await?;
+        let output = output_line(lines.lines().last()?, call)?;
+        Some(self.redact.text(output))
+    }
+
+    /// What a command says that looks at something in the container for us.
+    pub(super) async fn shell(&self, script: &str) -> Option<String> {
+        let live = self.live.as_ref()?;
+        let argv = ["/bin/sh", "-c", script].map(str::to_owned);
+        let container = container_id(&live.container, &self.project);
+        let link = self.link().await?;
+        let ran = self
+            .engine
+            .run_inside(&container, link, argv.into(), Vec::new());
+        match ran.await {
+            Ok(Inside::Done(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The agent has answered the prompt.
     pub(super) async fn end_turn(&mut self, outcome: Result<Value, RpcError>) -> Result<(), Stop> {
         let mut reported = outcome
             .as_ref()
             .map(Reported::from_reply)
             .unwrap_or_default();
-        if let Some(UsageFile(pattern)) = self.agent.usage_file.filter(|_| reported.turn.is_none())
-        {
-            reported.turn = self.read_usage(pattern).await;
+        if let Some(file) = self.agent.usage_file.filter(|_| reported.turn.is_none()) {
+            reported.turn = self.read_usage(file).await;
         }
         let Some(turn) = self.live.as_mut().and_then(|live| live.turn.take()) else {
             return Ok(());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
-use crate::{ContainerSpec, Network, Result, RuntimeError};
+use crate::{ContainerSpec, Network, Program, Result, RuntimeError};
 
 /// As in the docker driver: what PID 1 keeps.
 const CAPABILITIES: [&str; 11] = [
@@ -135,6 +135,18 @@ pub(super) fn logs(name: &str, lines: usize) -> Invocation {
     Invocation::new(["logs", "-n", &lines.to_string(), name])
 }
 
+pub(super) fn exec(name: &str, program: &Program) -> Invocation {
+    let mut invocation = Invocation::new(["exec", "--interactive", "--user", "0:0"]);
+    for variable in &program.without {
+        invocation.option("--env", format!("{variable}="));
+    }
+    invocation.arguments.push(name.into());
+    invocation
+        .arguments
+        .extend(program.argv.iter().map(OsString::from));
+    invocation
+}
+
 pub(super) fn inspect_image(image: &str) -> Invocation {
     Invocation::new(["image", "inspect", image])
 }
@@ -213,6 +225,7 @@ mod tests {
                 memory_bytes: Some((64 << 20) + 1),
                 cpus: Some(1.5),
                 processes: Some(100),
+                disk_bytes: None,
             },
             users_of: None,
             init: Init {

@@ -1,11 +1,14 @@
 //! Running the command line: within a time, with bounded output.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::Stdio;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::Command;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::arguments::Invocation;
 use crate::lines::Plain;
@@ -83,9 +86,71 @@ impl Cli {
         })?
     }
 
+    /// Starts a command and connects to its input and output; it ends when that is dropped.
+    pub(super) fn attach(&self, invocation: &Invocation) -> Result<Attached> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&invocation.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true);
+        let unavailable = |why: String| {
+            RuntimeError::Unavailable(format!(
+                "`{}` cannot be run: {why}.",
+                self.program.display()
+            ))
+        };
+        let mut child = command
+            .spawn()
+            .map_err(|error| unavailable(error.to_string()))?;
+        match (child.stdout.take(), child.stdin.take()) {
+            (Some(output), Some(input)) => Ok(Attached {
+                streams: tokio::io::join(output, input),
+                _child: child,
+            }),
+            _ => Err(unavailable("it has no input or output".to_owned())),
+        }
+    }
+
     /// Runs a command that must succeed; what it printed.
     pub(super) async fn must(&self, invocation: &Invocation, limit: Duration) -> Result<String> {
         self.run(invocation, limit, &|_| {}).await?.checked()
+    }
+}
+
+/// A command that runs, and its input and output.
+#[derive(Debug)]
+pub(super) struct Attached {
+    streams: Join<ChildStdout, ChildStdin>,
+    _child: Child,
+}
+
+impl AsyncRead for Attached {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.streams).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Attached {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.streams).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.streams).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.streams).poll_shutdown(context)
     }
 }
 
@@ -111,7 +176,7 @@ impl Printed {
 async fn collect(
     stream: Option<impl AsyncRead + Unpin>,
     progress: Progress<'_>,
-) -> std::io::Result<String> {
+) -> io::Result<String> {
     let Some(mut stream) = stream else {
         return Ok(String::new());
     };

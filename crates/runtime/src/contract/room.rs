@@ -58,6 +58,7 @@ impl<'a> Room<'a> {
                 memory_bytes: Some(512 << 20),
                 cpus: Some(1.0),
                 processes: Some(256),
+                disk_bytes: Some(1 << 30),
             },
             users_of: None,
             init: Init {

@@ -35,6 +35,8 @@ const LEAST_CPUS: f64 = 0.01;
 pub(super) struct Host {
     pub(super) cpus: f64,
     pub(super) selinux: bool,
+    /// Whether it can bound what a container takes on the disk.
+    pub(super) bounds_layers: bool,
 }
 
 impl From<&Engine> for Host {
@@ -42,6 +44,7 @@ impl From<&Engine> for Host {
         Self {
             cpus: engine.cpus,
             selinux: engine.selinux,
+            bounds_layers: engine.bounds_layers,
         }
     }
 }
@@ -104,6 +107,11 @@ fn host_config(spec: &ContainerSpec, host: Host) -> Result<HostConfig> {
         memory_swap: limits.memory,
         nano_cpus: limits.nano_cpus,
         pids_limit: limits.processes,
+        storage_opt: spec
+            .limits
+            .disk_bytes
+            .filter(|_| host.bounds_layers)
+            .map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
         network_mode: Some(network(spec.network)?.to_owned()),
         mounts: Some(mounts),
         cap_drop: Some(vec!["ALL".to_owned()]),
@@ -188,6 +196,7 @@ mod tests {
     const HOST: Host = Host {
         cpus: 2.0,
         selinux: false,
+        bounds_layers: false,
     };
 
     fn spec() -> ContainerSpec {
@@ -210,6 +219,7 @@ mod tests {
                 memory_bytes: Some(64 << 20),
                 cpus: Some(16.0),
                 processes: Some(100),
+                disk_bytes: Some(64 << 20),
             },
             users_of: None,
             init: Init {
@@ -290,6 +300,18 @@ mod tests {
             let numbers = Numbers::of(&limits, 2.0);
             assert_eq!((numbers.nano_cpus, numbers.memory), (expected, None));
         }
+    }
+
+    #[test]
+    fn a_layer_is_bounded_only_where_the_engine_can() {
+        assert_eq!(body(&spec()).host_config.unwrap().storage_opt, None);
+        let host = Host {
+            bounds_layers: true,
+            ..HOST
+        };
+        let body = of(&spec(), "x", &Home::new(Path::new("/h")), host).unwrap();
+        let options = body.host_config.unwrap().storage_opt.unwrap();
+        assert_eq!(options["size"], (64u64 << 20).to_string());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use bollard::errors::Error;
 use bollard::models::{SystemInfo, SystemVersion};
 use bollard::{API_DEFAULT_VERSION, Docker as Api};
 
+use super::layers;
 use crate::{Capabilities, Enforcement, Networks, Result, RuntimeError};
 
 /// Podman may be started only now, by this first question; a socket that nobody serves must not
@@ -72,6 +73,8 @@ pub(super) struct Engine {
     pub(super) cpus: f64,
     /// Whether the host labels files, so that mounts could not be read without a word about it.
     pub(super) selinux: bool,
+    /// Whether it can bound what a container takes on the disk.
+    pub(super) bounds_layers: bool,
 }
 
 impl Engine {
@@ -107,6 +110,7 @@ impl Engine {
                 .ncpu
                 .map_or(1.0, |count| f64::from(u32::try_from(count).unwrap_or(1))),
             selinux: has(&info, "selinux"),
+            bounds_layers: layers::are_bounded(&info),
         };
         let capabilities = engine.capabilities(&info);
         Ok((engine, capabilities))
@@ -172,6 +176,7 @@ impl Engine {
                     .to_owned(),
             );
         }
+        notes.push(layers::note(info));
         if !same_kernel {
             notes.push(
                 "The engine runs in a virtual machine: sockets of this machine cannot be mounted."
@@ -189,7 +194,10 @@ impl Engine {
             memory_limit: enforced(info.memory_limit),
             cpu_limit: enforced(info.cpu_cfs_quota),
             process_limit: enforced(info.pids_limit),
-            disk_limit: Enforcement::NotEnforced,
+            disk_limit: match self.bounds_layers {
+                true => Enforcement::Partly,
+                false => Enforcement::NotEnforced,
+            },
             host_sockets: same_kernel,
             notes,
         }

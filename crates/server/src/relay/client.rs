@@ -8,15 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, Speaker};
+use oubliette_engine::{Call, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
 };
 use serde_json::{Map, Value};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -69,7 +67,7 @@ pub(super) async fn serve(
     relay: &Arc<Relay>,
     container: &ContainerId,
     room: &Arc<Room>,
-    mut stream: UnixStream,
+    mut stream: Box<dyn Stream>,
     first: Vec<u8>,
 ) {
     let Ok(_place) = room.connections.try_acquire() else {
@@ -82,7 +80,7 @@ pub(super) async fn serve(
             .await;
         return;
     };
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tokio::io::split(stream);
     let (replies, waiting) = mpsc::channel(REPLIES);
     let client = Client {
         relay: relay.clone(),
@@ -102,7 +100,7 @@ pub(super) async fn serve(
     }
 }
 
-async fn write(mut writer: OwnedWriteHalf, mut waiting: mpsc::Receiver<Vec<u8>>) {
+async fn write(mut writer: WriteHalf<Box<dyn Stream>>, mut waiting: mpsc::Receiver<Vec<u8>>) {
     while let Some(line) = waiting.recv().await {
         let written = tokio::time::timeout(STALLED, writer.write_all(&line)).await;
         if !matches!(written, Ok(Ok(()))) {
@@ -133,7 +131,7 @@ struct Held {
 }
 
 impl Client {
-    async fn read(mut self, mut reader: OwnedReadHalf, first: Vec<u8>) {
+    async fn read(mut self, mut reader: ReadHalf<Box<dyn Stream>>, first: Vec<u8>) {
         let mut lines = Lines::default();
         lines.push(&first);
         drop(first);

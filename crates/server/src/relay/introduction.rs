@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
+use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
 
 use super::Relay;
 use super::hall::Hall;
@@ -31,7 +31,7 @@ pub(super) async fn hear(
     relay: &Relay,
     container: &ContainerId,
     hall: &Hall,
-    stream: &mut UnixStream,
+    stream: &mut dyn Stream,
 ) -> Option<(Introduced, Vec<u8>)> {
     let listening = listen(relay, container, hall, stream);
     tokio::time::timeout(PATIENCE, listening).await.ok()?
@@ -41,7 +41,7 @@ async fn listen(
     relay: &Relay,
     container: &ContainerId,
     hall: &Hall,
-    stream: &mut UnixStream,
+    stream: &mut dyn Stream,
 ) -> Option<(Introduced, Vec<u8>)> {
     let mut lines = Lines::default();
     let mut chunk = vec![0; 8 << 10];

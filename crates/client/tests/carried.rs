@@ -1,0 +1,201 @@
+//! The real supervisor where no socket of the host is mounted, with the test in the place of the
+//! server at the other end of the runtime's channel.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use oubliette_wire::carry::{Carried, carry, hash_of_key, introduce};
+use oubliette_wire::{Message, OpenStream, Opened, Start, StreamKind, Supervise, methods};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+
+const KEY: &str = "the container's key";
+
+/// A supervisor and the place it was told about.
+struct Container {
+    directory: TempDir,
+    name: String,
+    _child: Child,
+}
+
+/// A server at the other end.
+struct Server {
+    arrivals: mpsc::Receiver<Carried>,
+    carrying: tokio::task::JoinHandle<std::io::Result<()>>,
+    _channel: Child,
+}
+
+impl Container {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let name = directory.path().to_string_lossy().into_owned();
+        let child = Command::new(env!("CARGO_BIN_EXE_oubliette-client"))
+            .arg("init")
+            .env_clear()
+            .env("OUBLIETTE_CARRIED", "1")
+            .env("OUBLIETTE_CARRY", &name)
+            .env("OUBLIETTE_SOCKET", directory.path().join("mcp/relay.sock"))
+            .env("OUBLIETTE_SPOOLS", directory.path())
+            .env("OUBLIETTE_CONTAINER_ID", "c1")
+            .env("OUBLIETTE_CONTAINER_KEY", KEY)
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self {
+            directory,
+            name,
+            _child: child,
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("mcp/relay.sock")
+    }
+
+    fn channel(&self) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_oubliette-client"))
+            .arg("carry")
+            .env_clear()
+            .env("OUBLIETTE_CARRY", &self.name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap()
+    }
+
+    async fn serve(&self) -> Server {
+        let mut channel = self.channel();
+        let (stdin, stdout) = (
+            channel.stdin.take().unwrap(),
+            channel.stdout.take().unwrap(),
+        );
+        let mut stream = tokio::io::join(stdout, stdin);
+        introduce(&mut stream, &hash_of_key(KEY)).await.unwrap();
+        let (sender, arrivals) = mpsc::channel(64);
+        let (_, carrying) = carry(stream, Some(sender));
+        Server {
+            arrivals,
+            carrying: tokio::spawn(carrying),
+            _channel: channel,
+        }
+    }
+}
+
+impl Server {
+    /// The next connection, and the line it begins with.
+    async fn next(&mut self) -> (Message, BufReader<Carried>) {
+        let coming = tokio::time::timeout(Duration::from_secs(20), self.arrivals.recv());
+        let mut connection = BufReader::new(coming.await.expect("nobody calls").unwrap());
+        let mut line = String::new();
+        connection.read_line(&mut line).await.unwrap();
+        (serde_json::from_str(&line).unwrap(), connection)
+    }
+}
+
+#[tokio::test]
+async fn commands_and_clients_go_by_the_runtimes_channel() {
+    let container = Container::start();
+    let mut server = container.serve().await;
+    let (hello, mut control) = server.next().await;
+    let hello: Supervise = hello.params().unwrap();
+    assert_eq!(
+        (hello.container_id.as_str(), hello.container_key.as_str()),
+        ("c1", KEY)
+    );
+    let start = Start {
+        process_id: "a".to_owned(),
+        argv: ["/bin/sh", "-c", "head -c 3000000 /dev/zero"]
+            .map(str::to_owned)
+            .to_vec(),
+        env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        cwd: "/".to_owned(),
+        user: None,
+        pty: None,
+        spool_limit: 8 << 20,
+        streams: vec![OpenStream {
+            stream_id: "s".to_owned(),
+            process_id: "a".to_owned(),
+            kind: StreamKind::Stdout,
+            from: 0,
+        }],
+    };
+    let line = Message::request(1, methods::START, &start).line();
+    control.get_mut().write_all(&line).await.unwrap();
+    let (opened, mut stream) = server.next().await;
+    assert_eq!(opened.params::<Opened>().unwrap().stream_id, "s");
+    let mut output = Vec::new();
+    stream.read_to_end(&mut output).await.unwrap();
+    assert_eq!(output.len(), 3_000_000);
+
+    let mut client = UnixStream::connect(container.socket()).await.unwrap();
+    client
+        .write_all(b"{\"method\":\"attach\"}\n")
+        .await
+        .unwrap();
+    let (asked, mut connection) = server.next().await;
+    assert_eq!(asked.method.as_deref(), Some("attach"));
+    connection
+        .get_mut()
+        .write_all(b"{\"result\":1}\n")
+        .await
+        .unwrap();
+    drop(connection);
+    let mut heard = String::new();
+    client.read_to_string(&mut heard).await.unwrap();
+    assert_eq!(heard, "{\"result\":1}\n");
+}
+
+#[tokio::test]
+async fn the_next_server_takes_over_and_finds_the_same_processes() {
+    let container = Container::start();
+    let mut first = container.serve().await;
+    let (hello, mut control) = first.next().await;
+    let boot = hello.params::<Supervise>().unwrap().boot_id;
+    let start = json!({
+        "process_id": "a", "argv": ["/bin/sleep", "1000"], "cwd": "/", "spool_limit": 1000,
+    });
+    let line = Message::request(1, methods::START, &start).line();
+    control.get_mut().write_all(&line).await.unwrap();
+    let mut reply = String::new();
+    control.read_line(&mut reply).await.unwrap();
+    assert!(reply.contains("pid"), "{reply}");
+    // The first is still there, as one whose machine hangs would be.
+    let mut second = container.serve().await;
+    let (hello, _control) = second.next().await;
+    let hello: Supervise = hello.params().unwrap();
+    assert_eq!(hello.boot_id, boot);
+    assert_eq!(hello.processes.len(), 1);
+    let ended = tokio::time::timeout(Duration::from_secs(20), first.carrying);
+    assert!(ended.await.is_ok(), "the first server was kept");
+}
+
+#[tokio::test]
+async fn a_stranger_at_the_channel_gets_nothing() {
+    let container = Container::start();
+    let mut channel = container.channel();
+    let (stdin, stdout) = (
+        channel.stdin.take().unwrap(),
+        channel.stdout.take().unwrap(),
+    );
+    let mut stream = tokio::io::join(stdout, stdin);
+    introduce(&mut stream, &hash_of_key("a guess"))
+        .await
+        .unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).await.unwrap();
+    assert_eq!(said, b"", "a stranger was told something");
+    // And keeps nobody from it.
+    let mut server = container.serve().await;
+    assert_eq!(
+        server.next().await.0.method.as_deref(),
+        Some(methods::SUPERVISE)
+    );
+}

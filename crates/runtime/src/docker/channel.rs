@@ -1,0 +1,120 @@
+//! The input and output of a program that the engine runs in a container, as one stream.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bollard::container::LogOutput;
+use bollard::errors::Error;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use futures_util::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::engine::{Engine, LOOK, status};
+use crate::{Channel, Program, Result, RuntimeError};
+
+type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
+
+/// What is attached to the program.
+struct Attached {
+    output: Output,
+    input: Pin<Box<dyn AsyncWrite + Send>>,
+    /// What was received and not read yet, and how far it was read.
+    rest: (Vec<u8>, usize),
+}
+
+/// Runs a program in a container.
+pub(super) async fn open(
+    engine: &Engine,
+    container: &str,
+    program: &Program,
+) -> Result<Box<dyn Channel>> {
+    let options = CreateExecOptions {
+        attach_stdin: Some(true),
+        attach_stdout: Some(true),
+        cmd: Some(program.argv.clone()),
+        env: Some(
+            program
+                .without
+                .iter()
+                .map(|name| format!("{name}="))
+                .collect(),
+        ),
+        user: Some("0:0".to_owned()),
+        working_dir: Some("/".to_owned()),
+        ..CreateExecOptions::default()
+    };
+    let running = async {
+        let made = engine.api.create_exec(container, options).await?;
+        let start = StartExecOptions {
+            // As much as the engine sends at once.
+            output_capacity: Some(64 << 10),
+            ..StartExecOptions::default()
+        };
+        engine.api.start_exec(&made.id, Some(start)).await
+    };
+    let started = engine
+        .ask(LOOK, running)
+        .await
+        .map_err(|error| match status(&error) {
+            Some(404) => RuntimeError::NoContainer(container.to_owned()),
+            _ => engine.explain(error),
+        })?;
+    match started {
+        StartExecResults::Attached { output, input } => Ok(Box::new(Attached {
+            output,
+            input,
+            rest: (Vec::new(), 0),
+        })),
+        StartExecResults::Detached => Err(RuntimeError::Failed(
+            "The engine started a program and did not attach to it.".to_owned(),
+        )),
+    }
+}
+
+impl AsyncRead for Attached {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            let (bytes, at) = &mut this.rest;
+            if *at < bytes.len() {
+                let most = buffer.remaining().min(bytes.len() - *at);
+                buffer.put_slice(&bytes[*at..*at + most]);
+                *at += most;
+                return Poll::Ready(Ok(()));
+            }
+            match this.output.as_mut().poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
+                Poll::Ready(Some(Ok(
+                    LogOutput::StdOut { message } | LogOutput::Console { message },
+                ))) => this.rest = (message.to_vec(), 0),
+                // Complaints are not part of the stream.
+                Poll::Ready(Some(Ok(_))) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Attached {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.input.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.input.as_mut().poll_shutdown(context)
+    }
+}

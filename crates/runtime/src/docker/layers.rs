@@ -1,0 +1,88 @@
+//! Whether the engine can bound what a container takes on the disk in a layer of its own. What is
+//! mounted from the host is never bounded by that.
+
+use std::path::Path;
+
+use bollard::models::SystemInfo;
+
+/// Drivers that can on every filesystem they work on.
+const ALWAYS: [&str; 3] = ["btrfs", "zfs", "devicemapper"];
+
+pub(super) fn are_bounded(info: &SystemInfo) -> bool {
+    let driver = info.driver.as_deref().unwrap_or_default();
+    if ALWAYS.contains(&driver) {
+        return true;
+    }
+    let root = info.docker_root_dir.as_deref().unwrap_or_default();
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    driver.starts_with("overlay") && has_project_quotas(&mounts, Path::new(root))
+}
+
+/// The sentence about it.
+pub(super) fn note(info: &SystemInfo) -> String {
+    let driver = info.driver.as_deref().unwrap_or("unknown");
+    let rest = "The project's own files are measured and reported.";
+    if are_bounded(info) {
+        return format!("`disk_mb` bounds what is installed in a container. {rest}");
+    }
+    format!(
+        "`disk_mb` does not bound what is installed in a container: the engine's storage driver \
+         `{driver}` can only do that on btrfs, zfs, or XFS that is mounted with `pquota`. {rest}"
+    )
+}
+
+/// Whether a directory is on XFS with project quotas.
+fn has_project_quotas(mountinfo: &str, directory: &Path) -> bool {
+    let mounts = mountinfo.lines().filter_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let place = Path::new(before.split(' ').nth(4)?);
+        let mut after = after.split(' ');
+        let kind = after.next()?;
+        let options = after.nth(1)?;
+        directory
+            .starts_with(place)
+            .then(|| (place.components().count(), kind, options))
+    });
+    // The last of the deepest is what is seen.
+    let Some((_, kind, options)) = mounts.max_by_key(|(depth, ..)| *depth) else {
+        return false;
+    };
+    let on = |option: &str| matches!(option, "prjquota" | "pquota");
+    kind == "xfs" && options.split(',').any(on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
+30 22 8:1 / /var/lib rw,relatime shared:2 - xfs /dev/sda1 rw,attr2,inode64,prjquota
+31 30 8:2 / /var/lib/other rw - xfs /dev/sda2 rw,noquota
+";
+
+    #[test]
+    fn only_xfs_with_project_quotas_bounds_an_overlay() {
+        for (directory, expected) in [
+            ("/var/lib/docker", true),
+            ("/var/lib/other/docker", false),
+            ("/srv/docker", false),
+            ("/var/library", false),
+        ] {
+            let found = has_project_quotas(MOUNTS, Path::new(directory));
+            assert_eq!(found, expected, "{directory}");
+        }
+    }
+
+    #[test]
+    fn the_driver_decides_where_the_filesystem_does_not() {
+        let engine = |driver: &str| SystemInfo {
+            driver: Some(driver.to_owned()),
+            docker_root_dir: Some("/no/such/place".to_owned()),
+            ..SystemInfo::default()
+        };
+        assert!(are_bounded(&engine("btrfs")));
+        assert!(!are_bounded(&engine("overlay2")));
+        assert!(note(&engine("overlay2")).contains("does not bound"));
+    }
+}

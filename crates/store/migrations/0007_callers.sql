@@ -15,6 +15,7 @@ create table caller_requests (
     arguments   text not null,
     asked_at    integer not null,
     deadline    integer not null,
+    event_index integer not null,
     handed      integer not null default 0,
     outcome     text,
     answer      text,
@@ -23,3 +24,11 @@ create table caller_requests (
 ) without rowid;
 
 create index caller_requests_pending on caller_requests (session, asked_at) where outcome is null;
+
+-- Where the caller of a session hears of it: the MCP session of its owner that named it last.
+create table bound_sessions (
+    session      integer primary key references sessions (seq) on delete cascade,
+    mcp_session  text not null references mcp_sessions (id) on delete cascade
+);
+
+create index bound_sessions_by_mcp_session on bound_sessions (mcp_session);

@@ -11,6 +11,9 @@ use uuid::Uuid;
 
 use crate::{AuditEntry, Result};
 
+/// Calls of one session that can be pending at once.
+pub const MOST_PENDING: u32 = 1000;
+
 /// The tools that a caller declares with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Declaration {
@@ -39,6 +42,8 @@ pub struct CallerRequest {
     pub arguments: Value,
     pub asked_at: Timestamp,
     pub deadline: Timestamp,
+    /// Where the event that tells of it is in the log; the store says so.
+    pub event_index: i64,
     /// Whether the caller got it as an answer to a question of its own.
     pub handed: bool,
     /// Absent while it is pending.
@@ -59,6 +64,8 @@ pub enum Asked {
     New,
     /// It was made before, and this is what it is now.
     Before(Box<CallerRequest>),
+    /// So many wait already that it was not.
+    TooMany,
     /// The session is gone or has ended.
     Gone,
 }

@@ -20,7 +20,9 @@ mod tokens;
 mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
-pub use callers::{Asked, CallerRequest, Callers, Declaration, Declared, Ended, Settled};
+pub use callers::{
+    Asked, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, Settled,
+};
 pub use calls::{Begun, CallTurn, Calls, ChildCall};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};

@@ -130,7 +130,7 @@ fn mcp_result(result: Value) -> CallToolResult {
     rendered
 }
 
-/// What a caller's tool returned: MCP's own content as it is, anything else as JSON.
+/// What a caller's tool returned: MCP's own content and text as they are, anything else as JSON.
 fn caller_result(result: Value) -> CallToolResult {
     let blocks = result["content"].as_array();
     let is_mcp = blocks.is_some_and(|blocks| {
@@ -141,7 +141,11 @@ fn caller_result(result: Value) -> CallToolResult {
         result @ Value::Object(_) => CallToolResult::structured(result),
         // Structured content is an object for most agents.
         other => {
-            let text = ContentBlock::text(other.to_string());
+            let text = match &other {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let text = ContentBlock::text(text);
             let mut rendered = CallToolResult::success(vec![text]);
             rendered.structured_content = Some(json!({ "result": other }));
             rendered

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::schema;
 use crate::{Engine, EngineError, Result, Verb};
 
-const LONGEST_NAME: usize = 128;
+const LONGEST_NAME: usize = 256;
 const LONGEST_ABOUT: usize = 16 << 10;
 /// Of all tools together.
 const LONGEST: usize = 4 << 20;

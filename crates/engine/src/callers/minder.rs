@@ -1,6 +1,8 @@
 //! Sees that every call of a caller's tool ends: by its deadline, with its caller, or with its agent.
 
-use oubliette_model::CallerOutcome;
+use std::time::Duration;
+
+use oubliette_model::{CallerOutcome, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -8,6 +10,9 @@ use tokio::time::Instant;
 use super::presence::There;
 use super::request::disconnected;
 use crate::{Engine, OnDisconnect, Result};
+
+/// A store that failed is asked again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
 
 impl Engine {
     /// Takes up the calls that a server before this one left pending. Their deadlines hold.
@@ -18,7 +23,9 @@ impl Engine {
             };
             if asked.handed {
                 let left = self.left(asked.deadline);
-                self.callers().presence.handed(session.id, left);
+                self.callers()
+                    .presence
+                    .handed(session.id, asked.request_id, left);
             }
             let declared = self.store().caller_tools(session.id).await?;
             let caller_id = declared.map(|declared| declared.caller_id);
@@ -32,19 +39,23 @@ impl Engine {
         let engine = self.clone();
         self.spawn(async move {
             tokio::select! {
-                minded = engine.see_it_end(&asked, &session, &caller_id) => {
-                    if let Err(error) = minded {
-                        let request = asked.request_id;
-                        tracing::error!(%request, %error, "a call of a caller's tool is not minded");
-                    }
-                }
+                () = engine.see_it_end(&asked, &session, &caller_id) => {}
                 // The next server does.
                 () = engine.stopping() => {}
             }
         });
     }
 
-    async fn see_it_end(
+    /// A store that fails now may work later, and somebody waits.
+    async fn see_it_end(&self, asked: &CallerRequest, session: &Session, caller_id: &str) {
+        while let Err(error) = self.watch_over(asked, session, caller_id).await {
+            let request = asked.request_id;
+            tracing::error!(%request, %error, "a call of a caller's tool could not be looked after");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn watch_over(
         &self,
         asked: &CallerRequest,
         session: &Session,
@@ -55,42 +66,54 @@ impl Engine {
         loop {
             // Before the look: what changes after it is heard.
             let mut news = self.sessions().watch.session(session.id);
-            presence.mark_unchanged();
             let now = self.store().caller_call(session.id, asked.call_id).await?;
             if now.is_none_or(|now| now.ended.is_some()) {
                 return Ok(());
             }
-            let agent = self.store().session(session.id).await?;
-            let gone = agent.is_none_or(|now| now.live.is_none() || now.key != session.key);
-            if gone {
+            let now = self.store().session(session.id).await?;
+            if now.is_none_or(|now| is_over(session, &now)) {
                 return self.cancel_request(asked, session).await;
             }
-            let left = self.left(asked.deadline);
-            let there = self.callers().presence.of(session.id, settings);
-            let fails = settings.on_disconnect == OnDisconnect::Fail;
-            let ended = match there {
-                _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(asked))),
-                There::No if fails => Some((CallerOutcome::Disconnected, disconnected(caller_id))),
-                _ => None,
-            };
-            if let Some((outcome, why)) = ended {
-                let answer = Value::from(why);
-                let ended = Ended { outcome, answer };
-                self.settle_request(asked, session, ended, None).await?;
-                return Ok(());
-            }
-            let deadline = Instant::now() + left;
-            let look_again = match there {
-                There::Until(end) if fails => end.min(deadline),
-                _ => deadline,
-            };
-            tokio::select! {
-                _ = news.changed() => {}
-                _ = presence.changed() => {}
-                () = tokio::time::sleep_until(look_again) => {}
+            // Callers come and go more often than sessions change: no look at the store for that.
+            loop {
+                presence.mark_unchanged();
+                let left = self.left(asked.deadline);
+                let there = self.callers().presence.of(session.id, settings);
+                let fails = settings.on_disconnect == OnDisconnect::Fail;
+                let ended = match there {
+                    _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(asked))),
+                    There::No if fails => {
+                        Some((CallerOutcome::Disconnected, disconnected(caller_id)))
+                    }
+                    _ => None,
+                };
+                if let Some((outcome, why)) = ended {
+                    let answer = Value::from(why);
+                    let ended = Ended { outcome, answer };
+                    self.settle_request(asked, session, ended, None).await?;
+                    return Ok(());
+                }
+                let deadline = Instant::now() + left;
+                let look_again = match there {
+                    There::Until(end) if fails => end.min(deadline),
+                    _ => deadline,
+                };
+                tokio::select! {
+                    _ = news.changed() => break,
+                    _ = presence.changed() => {}
+                    () = tokio::time::sleep_until(look_again) => {}
+                }
             }
         }
     }
+}
+
+/// Whether nobody waits any more for a call that was made when the session was as it was then: its agent
+/// is gone, or the turn in which it asked is over.
+fn is_over(then: &Session, now: &Session) -> bool {
+    let in_turn = |session: &Session| matches!(session.status, Status::Running | Status::Waiting);
+    let other_turn = now.turns != then.turns || !in_turn(now);
+    now.live.is_none() || now.key != then.key || (in_turn(then) && other_turn)
 }
 
 fn timed_out(asked: &CallerRequest) -> String {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use oubliette_model::SessionId;
 use tokio::sync::watch;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::containers::lock;
 use crate::{Actor, CallerSettings, Engine, Result};
@@ -45,8 +46,8 @@ struct Seen {
     listening: usize,
     listened: Option<Instant>,
     called: Option<Instant>,
-    /// It has something to answer until then.
-    handed: Option<Instant>,
+    /// What it has to answer, and until when.
+    handed: HashMap<Uuid, Instant>,
     /// Where it is told of events.
     line: Option<String>,
 }
@@ -93,10 +94,17 @@ impl Presence {
     }
 
     /// The caller was given something to answer until then.
-    pub(super) fn handed(&self, id: SessionId, left: Duration) {
+    pub(super) fn handed(&self, id: SessionId, request: Uuid, left: Duration) {
         let until = Instant::now() + left;
         self.change(id, |seen| {
-            seen.handed = Some(seen.handed.map_or(until, |before| before.max(until)));
+            seen.handed.insert(request, until);
+        });
+    }
+
+    /// There is nothing more to answer about it.
+    pub(super) fn settled(&self, id: SessionId, request: Uuid) {
+        self.change(id, |seen| {
+            seen.handed.remove(&request);
         });
     }
 
@@ -145,7 +153,7 @@ impl Presence {
             Some(seen.called.unwrap_or(known.started) + presence),
             seen.listened.map(|at| at + grace),
             line.map(|line| line.closed + grace),
-            seen.handed,
+            seen.handed.values().max().copied(),
         ];
         match ends.into_iter().flatten().max() {
             Some(end) if end > now => There::Until(end),
@@ -237,8 +245,6 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use uuid::Uuid;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -280,10 +286,15 @@ mod tests {
         presence.called(id);
         after(29).await;
         assert!(matches!(there(), There::Until(_)));
-        presence.handed(id, Duration::from_secs(50));
+        let request = Uuid::from_u128(2);
+        presence.handed(id, request, Duration::from_secs(50));
         after(40).await;
         assert!(matches!(there(), There::Until(_)));
         after(11).await;
+        assert_eq!(there(), There::No);
+        presence.handed(id, request, Duration::from_secs(50));
+        assert!(matches!(there(), There::Until(_)));
+        presence.settled(id, request);
         assert_eq!(there(), There::No);
     }
 }

@@ -14,6 +14,9 @@ use crate::operations::{Called, unpanicked};
 use crate::sessions::view::PendingRequest;
 use crate::{Actor, Call, Engine, EngineError, OnDisconnect, Result};
 
+/// Bytes of the arguments of one call, as JSON.
+const LONGEST: usize = 4 << 20;
+
 /// Why a call of a caller's tool came to nothing.
 #[derive(Debug, Clone)]
 pub enum CallerError {
@@ -120,6 +123,14 @@ impl Engine {
         };
         let hidden = self.redaction(session).await?;
         let arguments = hidden.value(Value::Object(arguments));
+        let bytes = arguments.to_string().len();
+        if bytes > LONGEST {
+            return Err(EngineError::invalid(format!(
+                "the arguments have {bytes} bytes; at most {LONGEST} are taken. Write what is longer \
+                 into the workspace, and say where"
+            ))
+            .into());
+        }
         if let Some(schema) = &declared.schema {
             schema::validate(schema, &arguments).map_err(EngineError::invalid)?;
         }
@@ -140,6 +151,7 @@ impl Engine {
             arguments,
             asked_at: now,
             deadline: now + SignedDuration::from_millis((seconds * 1000.0) as i64),
+            event_index: 0,
             handed: false,
             ended: None,
         };
@@ -150,6 +162,11 @@ impl Engine {
                 Ok(())
             }
             Asked::Before(_) => Ok(()),
+            Asked::TooMany => Err(EngineError::Failed(
+                "too many calls of this session wait for its caller; wait for some of them"
+                    .to_owned(),
+            )
+            .into()),
             Asked::Gone => Err(EngineError::Failed("the session has ended".to_owned()).into()),
         }
     }
@@ -188,6 +205,7 @@ impl Engine {
             .store()
             .settle_request(id, request, &ended, event, now, audit)
             .await?;
+        self.callers().presence.settled(id, request);
         if settled == Settled::Done {
             self.sessions().watch.tell(id, session.root_id);
         }
@@ -219,14 +237,12 @@ impl Engine {
             return Ok(());
         }
         let pending = self.store().pending_requests(session.id).await?;
-        let fresh: Vec<Uuid> = pending
-            .iter()
-            .filter(|asked| !asked.handed)
-            .map(|asked| asked.request_id)
-            .collect();
-        if let Some(last) = pending.iter().map(|asked| asked.deadline).max() {
-            let left = self.left(last);
-            self.callers().presence.handed(session.id, left);
+        let mut fresh = Vec::new();
+        for asked in pending.iter().filter(|asked| !asked.handed) {
+            let left = self.left(asked.deadline);
+            let presence = &self.callers().presence;
+            presence.handed(session.id, asked.request_id, left);
+            fresh.push(asked.request_id);
         }
         if !fresh.is_empty() {
             self.store().hand_out(session.id, &fresh).await?;

@@ -19,6 +19,7 @@ pub(crate) struct Params {
     /// The request, from its `caller_tool_request` event or from `pending_caller_requests`.
     request_id: String,
     /// What your tool returned: any JSON, or MCP content as `{"content": [...]}`.
+    #[serde(default)]
     #[schemars(schema_with = "anything")]
     result: Option<Value>,
     /// Instead, what went wrong, in words for the agent.
@@ -58,7 +59,8 @@ impl Operation for Response {
         let id = params.session_id;
         let session = engine.store().session(id).await?;
         let session = session.ok_or_else(|| Engine::session_not_found(id))?;
-        if session.owner_id != Some(actor.token_id) {
+        // An agent does not answer itself, whichever key it has come by.
+        if session.owner_id != Some(actor.token_id) || actor.session == Some(id) {
             return Err(EngineError::Refused { parameter: None });
         }
         let ended = match (params.result, params.error) {

@@ -451,7 +451,16 @@ impl Engine {
         ask: &Ask,
         audit: Option<AuditEntry>,
     ) -> Result<Delivered> {
-        let (message, warnings) = ask.to_declaring(self, Some(actor.token_id))?;
+        // An agent is the caller of what it has begun, and of nothing else.
+        let by = match actor.session {
+            Some(_) => {
+                let session = self.store().session(id).await?;
+                let owner = session.and_then(|session| session.owner_id);
+                owner.filter(|owner| *owner == actor.token_id && actor.session != Some(id))
+            }
+            None => Some(actor.token_id),
+        };
+        let (message, warnings) = ask.to_declaring(self, by)?;
         let queued = self.store().queue_message(id, &message, audit).await?;
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
         self.sessions().watch.tell(session.id, session.root_id);

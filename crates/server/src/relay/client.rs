@@ -94,9 +94,13 @@ pub(super) async fn serve(
         asked: HashMap::new(),
         next: 0,
     };
+    let mut writing = std::pin::pin!(write(writer, waiting));
     tokio::select! {
-        () = client.read(reader, first) => {}
-        () = write(writer, waiting) => {}
+        () = client.read(reader, first) => {
+            // What was answered last is still on its way.
+            let _ = tokio::time::timeout(LAST_REPLIES, writing).await;
+        }
+        () = &mut writing => {}
     }
 }
 

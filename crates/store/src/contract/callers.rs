@@ -8,8 +8,8 @@ use uuid::Uuid;
 use super::sessions::{ending, message, new, session, spawned};
 use super::{Must, at, ready, token_id};
 use crate::{
-    Asked, CallerRequest, Declaration, Declared, Ended, Message, NewSession, Session, Settled,
-    Spawned, Step, Store, StoreError, Token,
+    Asked, CallerRequest, Declaration, Declared, Ended, MOST_PENDING, Message, NewSession, Session,
+    Settled, Spawned, Step, Store, StoreError, Token,
 };
 
 fn declaration(by: u128, tools: &str) -> Option<Declaration> {
@@ -62,6 +62,7 @@ fn request(session: &Session, n: u128, deadline: i64) -> CallerRequest {
         arguments: json!({ "n": n as u64 }),
         asked_at: at(10 + n as i64),
         deadline: at(deadline),
+        event_index: 0,
         handed: false,
         ended: None,
     }
@@ -166,7 +167,7 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
         match outcome.must() {
             Asked::New => new += 1,
             Asked::Before(before) => assert_eq!(before.call_id, first.call_id),
-            Asked::Gone => panic!("gone"),
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(new, 1);
@@ -178,7 +179,8 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
     let told = events
         .iter()
         .filter(|e| e.body.contains("caller_tool_request"));
-    assert_eq!(told.count(), 1);
+    let told: Vec<i64> = told.map(|event| event.index).collect();
+    assert_eq!(told, [asked.event_index]);
     store.hand_out(made.id, &[asked.request_id]).await.must();
     let handed = store.caller_call(made.id, asked.call_id).await.must();
     assert!(handed.is_some_and(|asked| asked.handed));
@@ -216,6 +218,23 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
         .must();
     let gone = store.ask_caller(&request(&made, 3, 100)).await.must();
     assert_eq!(gone, Asked::Gone);
+}
+
+pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
+    let made = running(store, 1).await;
+    for n in 1..=MOST_PENDING {
+        let asked = store.ask_caller(&request(&made, n.into(), 5000)).await;
+        assert_eq!(asked.must(), Asked::New);
+    }
+    let surplus = request(&made, 100_000, 5000);
+    assert_eq!(store.ask_caller(&surplus).await.must(), Asked::TooMany);
+    let first = request(&made, 1, 5000);
+    assert!(matches!(
+        store.ask_caller(&first).await.must(),
+        Asked::Before(_)
+    ));
+    settle(store, &first, CallerOutcome::Answered, json!(1), 20).await;
+    assert_eq!(store.ask_caller(&surplus).await.must(), Asked::New);
 }
 
 pub(super) async fn a_session_waits_for_its_caller_and_for_nobody_longer_than_it_must(

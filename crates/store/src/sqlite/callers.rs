@@ -12,12 +12,12 @@ use super::calls::is_alive;
 use super::convert::{Columns, misread, time};
 use super::sessions::{append_events, find, from_word, json, number, text, word};
 use crate::{
-    Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, Result, Session,
-    Settled, StoreError,
+    Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, Result,
+    Session, Settled, StoreError,
 };
 
 const COLUMNS: &str = "sessions.id, request_id, call_id, tool, arguments, asked_at, deadline, \
-     handed, outcome, answer";
+     handed, outcome, answer, event_index";
 const FROM: &str = "from caller_requests join sessions on seq = session";
 
 fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
@@ -42,6 +42,7 @@ fn request(row: &Row<'_>) -> rusqlite::Result<CallerRequest> {
         arguments: json(row, 4)?,
         asked_at: row.time(5)?,
         deadline: row.time(6)?,
+        event_index: row.get(10)?,
         handed: row.get(7)?,
         ended,
     })
@@ -110,11 +111,19 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
     let (Some(session), Some(seq)) = (session, number(connection, asked.session_id)?) else {
         return Ok(Asked::Gone);
     };
+    let waiting: u32 = connection
+        .prepare_cached(
+            "select count(*) from caller_requests where session = ?1 and outcome is null",
+        )?
+        .query_row([seq], |row| row.get(0))?;
+    if waiting >= MOST_PENDING {
+        return Ok(Asked::TooMany);
+    }
     connection
         .prepare_cached(
             "insert into caller_requests
-                (session, request_id, call_id, tool, arguments, asked_at, deadline)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                (session, request_id, call_id, tool, arguments, asked_at, deadline, event_index)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![
             seq,
@@ -124,6 +133,7 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
             text(&asked.arguments)?,
             time(asked.asked_at),
             time(asked.deadline),
+            session.log_end,
         ])?;
     let event = Event::CallerToolRequest {
         request_id: asked.request_id.to_string(),

@@ -28,7 +28,7 @@ mod sessions;
 mod traces;
 mod wanted;
 
-pub use binary::{binary, cli};
+pub use binary::{binary, built, cli};
 pub use chance::Chance;
 pub use engine::{Engine, Mood};
 pub use legacy::Legacy;

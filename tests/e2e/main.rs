@@ -22,6 +22,7 @@ mod leftovers;
 mod machines;
 mod mcp_sessions;
 mod oubliette_tools;
+mod pages;
 mod permission;
 mod projects;
 mod push;

@@ -9,6 +9,7 @@
     reason = "a failure here is a failed test"
 )]
 
+mod agent_client;
 pub mod agents;
 mod binary;
 mod chance;
@@ -28,6 +29,7 @@ mod sessions;
 mod traces;
 mod wanted;
 
+pub use agent_client::AgentClient;
 pub use binary::{binary, built, cli};
 pub use chance::Chance;
 pub use engine::{Engine, Mood};

@@ -28,6 +28,7 @@ mod projects;
 mod push;
 mod races;
 mod real_agents;
+mod real_relay;
 mod relay;
 mod session_commands;
 mod session_crashes;

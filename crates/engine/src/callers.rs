@@ -13,6 +13,7 @@ mod schema;
 
 use tokio::sync::watch;
 
+pub use declare::dry_declaration;
 pub use presence::{Listening, OpenLine};
 pub use request::CallerError;
 

@@ -22,7 +22,7 @@ const LAYERS: &[&str] = &[
 ];
 
 /// Packages beside `crates/` that may use every crate and that no crate may use.
-const OUTSIDE: &[&str] = &["xtask", "tests", "benches", "examples/rust"];
+const OUTSIDE: &[&str] = &["xtask", "tests", "benches", "fuzz", "examples/rust"];
 
 /// A crate from outside that only some of our crates may name.
 struct Door {

@@ -20,6 +20,8 @@ const LONGEST: usize = 4 << 20;
 /// Longer names are shortened by some agents.
 const COMFORTABLE: usize = 40;
 const LONGEST_TIMEOUT: f64 = 3600.0;
+/// As many as the configuration allows by itself.
+const MOST_TOOLS: usize = 500;
 /// How the names of Oubliette's own tools begin inside a container.
 const RESERVED: &str = "oubliette_";
 
@@ -65,7 +67,7 @@ impl Context {
     /// What it declares, if anything, and what its caller should know about that.
     pub(crate) fn declaration(
         &self,
-        engine: &Engine,
+        most: usize,
         by: TokenId,
     ) -> Result<Option<(Declaration, Vec<String>)>> {
         let Some(tools) = &self.caller_tools else {
@@ -84,7 +86,6 @@ impl Context {
         if !tools.is_empty() {
             check_name("caller_id", caller_id)?;
         }
-        let most = engine.settings().caller_tools.max_tools as usize;
         if tools.len() > most {
             return Err(EngineError::invalid(format!(
                 "`context`: {} tools are declared; at most {most} are taken",
@@ -123,6 +124,34 @@ impl Context {
         };
         Ok(Some((declaration, warnings)))
     }
+}
+
+/// Goes through a declaration without declaring anything: the tools as the agent would see them, and
+/// what would be wrong with these arguments for each. For `fuzz/`.
+///
+/// # Errors
+/// What the caller would be told.
+#[doc(hidden)]
+pub fn dry_declaration(
+    context: Value,
+    arguments: &Value,
+) -> std::result::Result<Vec<(String, Option<String>)>, String> {
+    let context: Context = serde_json::from_value(context).map_err(|error| error.to_string())?;
+    let by = TokenId::new(uuid::Uuid::nil());
+    let declaration = context.declaration(MOST_TOOLS, by);
+    let Some((declaration, _)) = declaration.map_err(|error| error.to_string())? else {
+        return Ok(Vec::new());
+    };
+    let tools: Vec<Declared> =
+        serde_json::from_str(&declaration.tools).map_err(|error| error.to_string())?;
+    let seen = |tool: Declared| {
+        let name = caller_tool_name(&declaration.caller_id, &tool.name);
+        let wrong = tool
+            .schema
+            .and_then(|schema| schema::validate(&schema, arguments).err());
+        (name, wrong)
+    };
+    Ok(tools.into_iter().map(seen).collect())
 }
 
 fn check_name(what: &str, name: &str) -> Result<()> {

@@ -157,17 +157,19 @@ impl Ask {
         let Some(by) = by else {
             return Err(no_context());
         };
-        Ok(match context.declaration(engine, by)? {
-            Some((declaration, warnings)) => {
-                let declaration = Some(declaration);
-                let message = Message {
-                    declaration,
-                    ..message
-                };
-                (message, warnings)
-            }
-            None => (message, Vec::new()),
-        })
+        Ok(
+            match context.declaration(engine.settings().caller_tools.max_tools as usize, by)? {
+                Some((declaration, warnings)) => {
+                    let declaration = Some(declaration);
+                    let message = Message {
+                        declaration,
+                        ..message
+                    };
+                    (message, warnings)
+                }
+                None => (message, Vec::new()),
+            },
+        )
     }
 
     /// The message, checked.

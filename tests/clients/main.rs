@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Server, clients, process};
+use support::{Server, ServerOptions, built, clients, process};
 use tokio::process::Command;
 
 /// Far longer than any of them takes.
@@ -38,6 +38,63 @@ async fn typescript_client_negotiates_the_newest_protocol() {
 #[tokio::test]
 async fn inspector_speaks_the_older_protocol() {
     node("inspector", "inspector.mjs", "2025-11-25").await;
+}
+
+#[tokio::test]
+async fn the_example_in_rust_gives_an_agent_a_tool() {
+    let mut command = Command::new(built("oubliette-example"));
+    command.env_clear();
+    converses(command).await;
+}
+
+#[tokio::test]
+async fn the_example_in_python_gives_an_agent_a_tool() {
+    let Some(place) = clients::client("python") else {
+        return;
+    };
+    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    command.arg(clients::example("python/caller.py"));
+    converses(command).await;
+}
+
+#[tokio::test]
+async fn the_example_in_typescript_gives_an_agent_a_tool() {
+    let Some(place) = clients::client("typescript") else {
+        return;
+    };
+    // Packages are found from where the code is.
+    let code = place.join("caller.mts");
+    std::fs::copy(clients::example("typescript/caller.mts"), &code).unwrap();
+    let binaries = place.join("node_modules/.bin");
+    let mut command = clean(&binaries.join("node"), &binaries);
+    command.arg(code);
+    converses(command).await;
+}
+
+/// Runs an example, twice: what is there already is used again.
+async fn converses(mut command: Command) {
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    command
+        .env("HOME", server.home())
+        .env("OUBLIETTE_URL", server.url())
+        .env("OUBLIETTE_TOKEN", server.admin_key());
+    for _ in 0..2 {
+        let ended = process::run(&mut command, LIMIT).await;
+        assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
+        assert_eq!(ended.stderr, "");
+        assert_eq!(ended.stdout, "notification: hello\n{\"status\":\"sent\"}\n");
+    }
+    command.arg("/tool myapp_send_notification {}");
+    let ended = process::run(&mut command, LIMIT).await;
+    assert_eq!(ended.stdout, "there is no message\n", "{}", ended.stderr);
+    let projects = server
+        .admin()
+        .call("project_list", serde_json::json!({}))
+        .await;
+    assert_eq!(projects.ok()["projects"].as_array().unwrap().len(), 1);
 }
 
 async fn python(mode: &str, protocol: &str) {

@@ -41,6 +41,7 @@ const CONTRACT: &[(&str, Class)] = &[
     ("token_list", Admin),
     ("token_revoke", Admin),
     ("config_limits", ProjectRead),
+    ("caller_tool_response", ProjectWrite),
     ("image_rebuild", GlobalWrite),
     ("audit_list", Admin),
 ];
@@ -80,12 +81,13 @@ fn expected(scope: &str, class: Class, which: Which) -> Decision {
 }
 
 /// The operations that name a session and nothing else.
-const ABOUT_A_SESSION: [&str; 5] = [
+const ABOUT_A_SESSION: [&str; 6] = [
     "session_get",
     "session_events",
     "session_interrupt",
     "session_permit",
     "session_end",
+    "caller_tool_response",
 ];
 
 fn arguments(operation: &str, project: &str, session: &str) -> Value {
@@ -93,6 +95,7 @@ fn arguments(operation: &str, project: &str, session: &str) -> Value {
         "session_permit" => {
             json!({ "session_id": session, "request_id": "x", "decision": "deny" })
         }
+        "caller_tool_response" => json!({ "session_id": session, "request_id": "x" }),
         about if ABOUT_A_SESSION.contains(&about) => json!({ "session_id": session }),
         "session_spawn" | "session_message" => json!({ "project_id": project, "prompt": "hi" }),
         "project_create" => json!({ "name": format!("made {}", unique()) }),
@@ -171,7 +174,17 @@ async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
                     Which::Missing => uuid(404),
                 };
                 let caller = server.with_key(&admin.token(&scope).await);
+                let normal = if scope == "admin:ro" { "read" } else { &scope };
+                let expected = expected(normal, *class, which);
                 let session = match which {
+                    // Only who made a session answers for it.
+                    Which::Own | Which::Foreign
+                        if *operation == "caller_tool_response"
+                            && expected == Decision::Allowed =>
+                    {
+                        let new = json!({ "new_session": true });
+                        caller.spawn_with(&target, "hi", new).await
+                    }
                     Which::Own | Which::Foreign if ABOUT_A_SESSION.contains(operation) => {
                         admin.spawn(&target, "hi").await
                     }
@@ -179,10 +192,9 @@ async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
                 };
                 let parameters = arguments(operation, &target, &session);
                 let reply = caller.call(operation, parameters).await;
-                let normal = if scope == "admin:ro" { "read" } else { &scope };
                 assert_eq!(
                     decision(&reply, &target, &session),
-                    expected(normal, *class, which),
+                    expected,
                     "{scope} {operation} {which:?}: {}",
                     reply.text
                 );

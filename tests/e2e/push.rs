@@ -14,7 +14,10 @@ fn server() -> Server {
 }
 
 /// The messages of an event stream until one is as wanted.
-async fn until(stream: &mut reqwest::Response, wanted: impl Fn(&Value) -> bool) -> Vec<Value> {
+pub(crate) async fn until(
+    stream: &mut reqwest::Response,
+    wanted: impl Fn(&Value) -> bool,
+) -> Vec<Value> {
     let mut messages = Vec::new();
     let mut text = String::new();
     let reading = async {

@@ -134,3 +134,33 @@ async fn a_session_can_be_attached_to_and_talked_to() {
         "Typed at a terminal."
     );
 }
+
+#[tokio::test]
+async fn a_command_of_this_machine_is_a_tool_of_the_agent() {
+    let home = tempfile::tempdir().unwrap();
+    let home = home.path();
+    let script = home.join("notify.sh");
+    let kept = home.join("kept");
+    let text = format!("#!/bin/sh\ntee -a {}\n", kept.display());
+    std::fs::write(&script, text).unwrap();
+    let tool = format!("notify=sh {}", script.display());
+    let call = "/tool local_notify {\"message\": \"hello\"}";
+    let ran = run(home, &["run", "--tool", &tool, call]).await;
+    assert_eq!(ran.status.code(), Some(0), "{}", err(&ran));
+    assert_eq!(out(&ran).trim(), "{\"message\":\"hello\"}");
+    let kept = std::fs::read_to_string(kept).unwrap();
+    assert_eq!(kept.trim(), "{\"message\":\"hello\"}");
+
+    let failing = "fail=echo no luck >&2; exit 3";
+    let ran = run(home, &["run", "--tool", failing, "/tool local_fail {}"]).await;
+    assert!(out(&ran).contains("no luck"), "{}{}", out(&ran), err(&ran));
+    let wrong = run(home, &["run", "--tool", "notify", "hi"]).await;
+    assert_eq!(wrong.status.code(), Some(1));
+    assert!(
+        err(&wrong).contains("--tool 'notify=./notify.sh'"),
+        "{}",
+        err(&wrong)
+    );
+    let down = run(home, &["down", "--remove"]).await;
+    assert_eq!(down.status.code(), Some(0), "{}", err(&down));
+}

@@ -6,9 +6,12 @@ use std::process::{Command, Output};
 use std::sync::LazyLock;
 
 static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    if let Some(path) = std::env::var_os("OUBLIETTE_TEST_BINARY") {
-        return path.into();
-    }
+    let named = std::env::var_os("OUBLIETTE_TEST_BINARY");
+    named.map_or_else(|| built("oubliette"), PathBuf::from)
+});
+
+/// Builds a package's binary of the same name.
+pub fn built(package: &str) -> PathBuf {
     // Cargo builds no binaries of other packages for a test, so this does.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
@@ -16,9 +19,9 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
         "build",
         "--quiet",
         "--package",
-        "oubliette",
+        package,
         "--bin",
-        "oubliette",
+        package,
     ]);
     // What cargo says about this package must not reach the build of another: some build scripts
     // look at it and would run again each time.
@@ -39,8 +42,8 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let profile = this
         .ancestors()
         .find(|path| path.ends_with("debug") || path.ends_with("release"));
-    profile.unwrap().join("oubliette")
-});
+    profile.unwrap().join(package)
+}
 
 /// The path of the `oubliette` binary of this build.
 pub fn binary() -> &'static Path {

@@ -38,6 +38,11 @@ pub fn source(file: &str) -> PathBuf {
     tests().join("clients").join(file)
 }
 
+/// A file of the examples.
+pub fn example(file: &str) -> PathBuf {
+    tests().join("../examples").join(file)
+}
+
 fn tests() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }

@@ -9,6 +9,7 @@
     reason = "a failure here is a failed test"
 )]
 
+mod agent_client;
 pub mod agents;
 mod binary;
 mod chance;
@@ -28,7 +29,8 @@ mod sessions;
 mod traces;
 mod wanted;
 
-pub use binary::{binary, cli};
+pub use agent_client::AgentClient;
+pub use binary::{binary, built, cli};
 pub use chance::Chance;
 pub use engine::{Engine, Mood};
 pub use legacy::Legacy;

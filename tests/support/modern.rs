@@ -22,6 +22,10 @@ impl Modern {
         }
     }
 
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The same client with connections that are kept, for what is measured.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {

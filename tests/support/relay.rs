@@ -100,6 +100,11 @@ impl Relay {
         self.request("attach", params).await
     }
 
+    /// Closes the half that is written to.
+    pub async fn say_no_more(&mut self) {
+        self.writer.shutdown().await.unwrap();
+    }
+
     /// Sends bytes as they are.
     pub async fn raw(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).await.unwrap();

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
+use crate::callers::Callers;
 use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
@@ -37,6 +38,7 @@ struct Parts {
     containers: Arc<Containers>,
     sessions: Sessions,
     running: Running,
+    callers: Callers,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
@@ -71,12 +73,14 @@ impl Engine {
                 containers,
                 sessions: Sessions::default(),
                 running: Running::default(),
+                callers: Callers::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
             }),
         };
         engine.settle().await?;
+        engine.adopt_requests().await?;
         engine.parts.tasks.spawn(engine.clone().keep_house());
         Ok(engine)
     }
@@ -221,6 +225,10 @@ impl Engine {
 
     pub(crate) fn sessions(&self) -> &Sessions {
         &self.parts.sessions
+    }
+
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.parts.callers
     }
 
     pub(crate) fn running(&self) -> &Running {

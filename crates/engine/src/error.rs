@@ -63,6 +63,11 @@ impl From<StoreError> for EngineError {
         match error {
             // Nothing is wrong with the server, and whoever called can do something about it.
             StoreError::Full => Self::Failed(error.to_string()),
+            StoreError::NotOwner => Self::Failed(
+                "only the token that made the session declares `caller_tools` for it; leave them out, \
+                 or begin a session of your own with `new_session`"
+                    .to_owned(),
+            ),
             other => Self::fault(other),
         }
     }

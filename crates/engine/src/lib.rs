@@ -7,6 +7,7 @@ mod actor;
 mod agents;
 mod audit;
 mod call;
+mod callers;
 mod containers;
 mod credentials;
 mod engine;
@@ -26,6 +27,7 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
+pub use callers::{CallerError, Listening, OpenLine, dry_declaration};
 pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
@@ -34,7 +36,7 @@ pub use metrics::{Counted, Metrics};
 pub use sessions::events::Followed;
 pub use sessions::{Speaker, Verb};
 pub use settings::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, Price, ProjectRules,
-    SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
+    OnDisconnect, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, Minted};

@@ -130,6 +130,7 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::tokens::list::List>(),
         Entry::of::<crate::tokens::revoke::Revoke>(),
         Entry::of::<crate::limits::Limits>(),
+        Entry::of::<crate::callers::response::Response>(),
         Entry::of::<crate::containers::rebuild::Rebuild>(),
         Entry::of::<crate::audit::list::List>(),
     ]

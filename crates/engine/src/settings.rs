@@ -23,6 +23,7 @@ pub struct Settings {
     pub agents: BTreeMap<String, AgentCommand>,
     pub containers: ContainerSettings,
     pub sessions: SessionSettings,
+    pub caller_tools: CallerSettings,
     /// What models cost, for agents that report tokens only.
     pub models: BTreeMap<String, Price>,
     /// The static binary that containers get as `oubliette-client`.
@@ -44,6 +45,7 @@ impl Settings {
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
             sessions: SessionSettings::default(),
+            caller_tools: CallerSettings::default(),
             models: BTreeMap::new(),
             client: PathBuf::from("oubliette-client"),
         }
@@ -112,6 +114,42 @@ impl Default for SessionSettings {
             spawns_per_minute: 10,
             keep_days: 90,
             keep_events: 100_000,
+        }
+    }
+}
+
+/// `[caller_tools]`: how long agents wait for their callers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CallerSettings {
+    /// How long a caller may take to answer, unless the tool says otherwise.
+    pub timeout_seconds: u64,
+    /// What becomes of calls when the caller is gone: they fail, or wait for their time to be over.
+    pub on_disconnect: OnDisconnect,
+    /// A caller is still there for so long after it stopped listening.
+    pub grace_seconds: u64,
+    /// And for so long after it named the session in a call.
+    pub presence_seconds: u64,
+    /// How many tools one session may have.
+    pub max_tools: u32,
+}
+
+/// What becomes of calls when the caller is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDisconnect {
+    Fail,
+    Wait,
+}
+
+impl Default for CallerSettings {
+    fn default() -> Self {
+        Self {
+            timeout_seconds: 60,
+            on_disconnect: OnDisconnect::Fail,
+            grace_seconds: 3,
+            presence_seconds: 30,
+            max_tools: 500,
         }
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{SessionId, Status, StopReason, Usage, Verdict, Waiting, WaitingKind};
+use crate::{CallerOutcome, SessionId, Status, StopReason, Usage, Verdict, Waiting, WaitingKind};
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -70,6 +70,29 @@ pub enum Event {
         decision: Verdict,
         /// `caller`, `deadline`, or `interrupt`.
         by: String,
+    },
+    /// The agent calls a tool of the caller's, and waits.
+    CallerToolRequest {
+        request_id: String,
+        tool: String,
+        arguments: Value,
+        expires_at: Timestamp,
+    },
+    /// What came of it.
+    CallerToolResponse {
+        request_id: String,
+        tool: String,
+        outcome: CallerOutcome,
+        #[serde(default, skip_serializing_if = "Value::is_null")]
+        result: Value,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+        duration_ms: u64,
+    },
+    /// Nobody waits for it any more.
+    CallerToolCancelled {
+        request_id: String,
+        tool: String,
     },
     ChildSpawned {
         child_id: SessionId,
@@ -137,6 +160,9 @@ impl Event {
             Self::ToolResult { .. } => "tool_result",
             Self::PermissionRequest { .. } => "permission_request",
             Self::PermissionAnswer { .. } => "permission_answer",
+            Self::CallerToolRequest { .. } => "caller_tool_request",
+            Self::CallerToolResponse { .. } => "caller_tool_response",
+            Self::CallerToolCancelled { .. } => "caller_tool_cancelled",
             Self::ChildSpawned { .. } => "child_spawned",
             Self::ChildEnded { .. } => "child_ended",
             Self::Usage { .. } => "usage",

@@ -24,7 +24,9 @@ pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, Too
 pub use remote::{RemoteUrl, Transport};
 pub use scope::Scope;
 pub use secret::Secret;
-pub use session::{Happening, Status, StopReason, Usage, Verdict, Waiting, WaitingKind};
+pub use session::{
+    CallerOutcome, Happening, Status, StopReason, Usage, Verdict, Waiting, WaitingKind,
+};
 
 /// Why a value from outside was refused: a full sentence that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

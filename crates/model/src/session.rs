@@ -141,6 +141,21 @@ pub struct Waiting {
     pub until: Timestamp,
 }
 
+/// What came of a call of a caller's tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CallerOutcome {
+    /// The caller answered with a result.
+    Answered,
+    /// The caller answered with an error.
+    Failed,
+    Timeout,
+    /// The caller went away.
+    Disconnected,
+    /// The agent gave it up, or ended.
+    Cancelled,
+}
+
 /// How somebody decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -9,6 +9,7 @@ mod names;
 mod operation;
 mod run;
 mod show;
+mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits, Price,
-    ProjectRules, SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Credential,
+    Limits, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) containers: ContainerSettings,
     pub(crate) docker: DockerSettings,
     pub(crate) sessions: SessionSettings,
+    pub(crate) caller_tools: CallerSettings,
     pub(crate) models: BTreeMap<String, Price>,
 }
 
@@ -58,6 +59,7 @@ impl Default for Config {
             containers: ContainerSettings::default(),
             docker: DockerSettings::default(),
             sessions: SessionSettings::default(),
+            caller_tools: CallerSettings::default(),
             models: BTreeMap::new(),
         }
     }
@@ -110,6 +112,7 @@ impl Config {
             agents: self.agents.clone(),
             containers: self.containers.clone(),
             sessions: self.sessions.clone(),
+            caller_tools: self.caller_tools.clone(),
             models: self.models.clone(),
             // Without one no runtime is chosen, which says why.
             client: inside::find().unwrap_or_default(),

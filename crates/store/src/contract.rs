@@ -3,6 +3,7 @@
 //! [`CASES`] is the list; a store's tests run each case on a store of its own.
 
 mod audit;
+mod callers;
 mod calls;
 mod containers;
 mod mcp_sessions;
@@ -76,10 +77,15 @@ cases![
     calls::an_operation_begins_once_under_a_name_and_its_outcome_is_kept,
     calls::tokens_of_a_session_end_with_its_agent_or_with_itself,
     calls::what_a_tree_has_used_stays_used_when_its_sessions_are_removed,
+    callers::a_sessions_own_token_declares_its_tools_and_no_other,
+    callers::a_call_of_a_tool_is_made_once_and_ends_once,
+    callers::the_calls_that_wait_are_bounded,
+    callers::a_session_waits_for_its_caller_and_for_nobody_longer_than_it_must,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,
     mcp_sessions::sessions_are_replaced_bounded_and_trimmed,
+    mcp_sessions::a_session_is_bound_to_the_mcp_session_that_named_it_last,
 ];
 
 fn project(n: u128, name: &str) -> Project {

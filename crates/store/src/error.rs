@@ -12,6 +12,8 @@ pub enum StoreError {
     Duplicate,
     #[error("it is in use")]
     InUse,
+    #[error("it belongs to another token")]
+    NotOwner,
     #[error("the database is locked by another program; try again when that program is done")]
     Busy,
     #[error("the disk is full; nothing was changed; free some space and try again")]

@@ -4,6 +4,7 @@
 //! and commit it with their effect. Nothing here decides about permission.
 
 mod audit;
+mod callers;
 mod calls;
 mod containers;
 #[cfg(any(test, feature = "contract"))]
@@ -19,6 +20,9 @@ mod tokens;
 mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
+pub use callers::{
+    Asked, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, Settled,
+};
 pub use calls::{Begun, CallTurn, Calls, ChildCall};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
@@ -42,6 +46,7 @@ pub trait Store:
     + Containers
     + Sessions
     + Calls
+    + Callers
     + Events
     + McpSessions
     + std::fmt::Debug
@@ -58,6 +63,7 @@ impl<T> Store for T where
         + Containers
         + Sessions
         + Calls
+        + Callers
         + Events
         + McpSessions
         + std::fmt::Debug

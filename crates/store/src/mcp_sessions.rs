@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::TokenId;
+use oubliette_model::{SessionId, TokenId};
 
 use crate::Result;
 
@@ -21,6 +21,12 @@ pub trait McpSessions {
     async fn put_mcp_session(&self, session: &McpSession, keep: u32) -> Result<()>;
 
     async fn mcp_session(&self, id: &str) -> Result<Option<McpSession>>;
+
+    /// Notes in which MCP session a session was named last. One that is gone is not noted.
+    async fn bind_session(&self, session: SessionId, mcp_session: &str) -> Result<()>;
+
+    /// The sessions that were named last in an MCP session.
+    async fn bound_sessions(&self, mcp_session: &str) -> Result<Vec<SessionId>>;
 
     async fn touch_mcp_sessions(&self, ids: Vec<String>, now: Timestamp) -> Result<()>;
 

@@ -9,7 +9,7 @@ use oubliette_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Page, Result, Token, Visible};
+use crate::{AuditEntry, Declaration, Page, Result, Token, Visible};
 
 /// What was chosen when a session was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -77,6 +77,8 @@ pub struct Message {
     pub id: i64,
     pub text: String,
     pub attachments: Vec<Attachment>,
+    /// The tools that its sender declares with it; stored apart.
+    pub declaration: Option<Declaration>,
     pub created_at: Timestamp,
 }
 

@@ -5,6 +5,7 @@
 
 mod audit;
 mod backup;
+mod callers;
 mod calls;
 mod containers;
 mod convert;

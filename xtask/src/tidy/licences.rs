@@ -16,6 +16,7 @@ const ALLOWED: &[&str] = &[
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
+    "MIT-0",
     "MPL-2.0",
     "Unicode-3.0",
     "Unlicense",
@@ -146,6 +147,7 @@ mod tests {
     fn one_permissive_choice_is_enough() {
         for expression in [
             "MIT",
+            "MIT-0",
             "MIT/Apache-2.0",
             "GPL-3.0-only OR MIT",
             "MIT OR Apache-2.0 OR LGPL-2.1-or-later",

@@ -16,7 +16,7 @@ use rmcp::model::{
 use rmcp::service::{NotificationContext, Peer, RequestContext};
 use rmcp::{RoleServer, ServerHandler};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::base;
@@ -69,7 +69,7 @@ impl Handler {
                     call_id: Some(call_id),
                 };
                 match self.link.call(calls::CALLER_TOOL, params(&call)).await {
-                    Ok(result) => mcp_result(result),
+                    Ok(result) => caller_result(result),
                     Err(error) => failed(&error),
                 }
             }
@@ -128,6 +128,29 @@ fn mcp_result(result: Value) -> CallToolResult {
     };
     rendered.structured_content = result.structured_content;
     rendered
+}
+
+/// What a caller's tool returned: MCP's own content and text as they are, anything else as JSON.
+fn caller_result(result: Value) -> CallToolResult {
+    let blocks = result["content"].as_array();
+    let is_mcp = blocks.is_some_and(|blocks| {
+        !blocks.is_empty() && blocks.iter().all(|block| block["type"].is_string())
+    });
+    match result {
+        result if is_mcp => mcp_result(result),
+        result @ Value::Object(_) => CallToolResult::structured(result),
+        // Structured content is an object for most agents.
+        other => {
+            let text = match &other {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let text = ContentBlock::text(text);
+            let mut rendered = CallToolResult::success(vec![text]);
+            rendered.structured_content = Some(json!({ "result": other }));
+            rendered
+        }
+    }
 }
 
 /// Tells the agent that a call is still being worked on, for as long as it is polled.

@@ -129,6 +129,12 @@ impl Engine {
         if let Err(error) = self.restrain(actor, reach).await {
             return (reach, Err(error));
         }
+        // Whoever names its session is there to answer for it.
+        if let Some(session) = reach.session
+            && let Err(error) = self.note_call(actor, session).await
+        {
+            return (reach, Err(error));
+        }
         call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
         let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
         (reach, result)

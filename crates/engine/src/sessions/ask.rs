@@ -15,6 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::view::PendingRequest;
+use crate::callers::declare::Context;
 use crate::workspaces::Choice;
 use crate::{Actor, Call, Engine, EngineError, Result, agents};
 
@@ -61,6 +63,8 @@ pub(crate) struct Ask {
     change_id: Option<String>,
     /// Files that are written into the workspace first.
     attachments: Option<Vec<File>>,
+    /// What you say about yourself: tools of yours that the agent may call, for one.
+    context: Option<Context>,
 }
 
 /// A file that comes with a message.
@@ -88,6 +92,11 @@ pub(crate) struct Delivered {
     workspace_id: WorkspaceId,
     workspace_created: bool,
     status: Status,
+    /// Calls of your tools that wait for your answer.
+    pending_caller_requests: Vec<PendingRequest>,
+    /// What you should know about the tools that you declared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     /// The last event before it: `session_events` with this as `since_index` shows what comes of it.
     pub(crate) last_event_index: i64,
 }
@@ -139,6 +148,30 @@ impl Engine {
 }
 
 impl Ask {
+    /// The message, checked, with the tools that it declares and what there is to say about those.
+    fn to_declaring(&self, engine: &Engine, by: Option<TokenId>) -> Result<(Message, Vec<String>)> {
+        let message = self.to_message(engine)?;
+        let Some(context) = &self.context else {
+            return Ok((message, Vec::new()));
+        };
+        let Some(by) = by else {
+            return Err(no_context());
+        };
+        Ok(
+            match context.declaration(engine.settings().caller_tools.max_tools as usize, by)? {
+                Some((declaration, warnings)) => {
+                    let declaration = Some(declaration);
+                    let message = Message {
+                        declaration,
+                        ..message
+                    };
+                    (message, warnings)
+                }
+                None => (message, Vec::new()),
+            },
+        )
+    }
+
     /// The message, checked.
     pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
         let text = match (&self.prompt, &self.message) {
@@ -177,8 +210,17 @@ impl Ask {
             id: 0,
             text: text.clone(),
             attachments: files.iter().map(File::check).collect::<Result<_>>()?,
+            declaration: None,
             created_at: engine.now(),
         })
+    }
+
+    /// What agents ask of sessions below their own has none.
+    pub(super) fn no_context(&self) -> Result<()> {
+        match self.context {
+            Some(_) => Err(no_context()),
+            None => Ok(()),
+        }
     }
 
     /// Gives a workspace that is to be made a name, if it has none.
@@ -302,7 +344,10 @@ impl Engine {
         origin: Origin,
         call: &Call,
     ) -> Result<Delivered> {
-        let message = ask.to_message(self)?;
+        // What an agent asks for through its own session, it does not ask for as a caller.
+        let by = origin.owner.filter(|_| origin.call.is_none());
+        let (message, warnings) = ask.to_declaring(self, by)?;
+        let declares = message.declaration.is_some();
         let parent = origin.parent.as_ref();
         let beside = parent.filter(|parent| parent.project_id == project.id);
         let agent = match (&ask.agent, beside) {
@@ -379,8 +424,16 @@ impl Engine {
         if let Some(parent) = session.parent_id {
             self.sessions().watch.tell(parent, session.root_id);
         }
+        if by.is_some() && session.owner_id == by {
+            self.callers().presence.called(session.id);
+        }
+        if declares {
+            self.tell_declared();
+        }
         self.wake_session(session.id, session.project_id);
         Ok(Delivered {
+            pending_caller_requests: self.pending_requests(&session).await?,
+            warnings,
             session_id: session.id,
             project_id: session.project_id,
             spawned,
@@ -395,16 +448,31 @@ impl Engine {
     /// Gives a message to a session by its id.
     pub(crate) async fn deliver_to(
         &self,
+        actor: &Actor,
         id: SessionId,
         ask: &Ask,
         audit: Option<AuditEntry>,
     ) -> Result<Delivered> {
-        let message = ask.to_message(self)?;
+        // An agent is the caller of what it has begun, and of nothing else.
+        let by = match actor.session {
+            Some(_) => {
+                let session = self.store().session(id).await?;
+                let owner = session.and_then(|session| session.owner_id);
+                owner.filter(|owner| *owner == actor.token_id && actor.session != Some(id))
+            }
+            None => Some(actor.token_id),
+        };
+        let (message, warnings) = ask.to_declaring(self, by)?;
         let queued = self.store().queue_message(id, &message, audit).await?;
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
         self.sessions().watch.tell(session.id, session.root_id);
+        if message.declaration.is_some() {
+            self.tell_declared();
+        }
         self.wake_session(session.id, session.project_id);
         Ok(Delivered {
+            pending_caller_requests: self.pending_requests(&session).await?,
+            warnings,
             session_id: session.id,
             project_id: session.project_id,
             spawned: false,
@@ -444,6 +512,10 @@ impl Engine {
             spawns_per_minute: self.settings().sessions.spawns_per_minute,
         }
     }
+}
+
+fn no_context() -> EngineError {
+    EngineError::invalid("`context` is for callers from outside; leave it out")
 }
 
 fn over_limit(limit: Limit, limits: &TreeLimits) -> EngineError {

@@ -84,13 +84,21 @@ impl Operation for Events {
                 () = engine.token_ended(actor.token_id) => Stopped::Refused,
             }
         };
-        tokio::select! {
-            page = engine.events_asked_for(&params) => page,
-            why = stop => Err(match why {
-                Stopped::Cancelled => EngineError::Cancelled,
-                Stopped::Refused => EngineError::Refused { parameter: None },
-            }),
+        let _there = engine.listen_to(actor, params.session_id).await;
+        let page = tokio::select! {
+            page = engine.events_asked_for(&params) => page?,
+            why = stop => {
+                return Err(match why {
+                    Stopped::Cancelled => EngineError::Cancelled,
+                    Stopped::Refused => EngineError::Refused { parameter: None },
+                });
+            }
+        };
+        if !page.pending_caller_requests.is_empty() {
+            let session = engine.session_or_not(params.session_id).await?;
+            engine.hand_out(actor, &session).await?;
         }
+        Ok(page)
     }
 }
 
@@ -241,6 +249,7 @@ impl Engine {
     }
 
     async fn page(&self, session: Session, place: Place, found: Vec<Logged>) -> Result<Output> {
+        let pending_caller_requests = self.pending_requests(&session).await?;
         let queued = self.store().queued_messages(session.id).await?;
         let resting = session.status == Status::Idle || session.status.is_ended();
         let completed = resting && (queued == 0 || session.status.is_ended());
@@ -265,7 +274,7 @@ impl Engine {
             completed,
             failed: session.status == Status::Failed,
             error: session.error,
-            pending_caller_requests: Vec::new(),
+            pending_caller_requests,
             trimmed_before: session.trimmed_before,
             cursor,
         })

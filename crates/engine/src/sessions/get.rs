@@ -53,10 +53,12 @@ impl Operation for Get {
         Reach::session(params.session_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.store().session(id).await?;
         let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let pending = engine.pending_requests(&session).await?;
+        engine.hand_out(actor, &session).await?;
         let below = engine.store().tree(id).await?;
         let tree_cost_usd = below.iter().map(|session| session.cost_usd).sum();
         let children = below
@@ -73,7 +75,7 @@ impl Operation for Get {
             queued_messages: engine.store().queued_messages(id).await?,
             children: children.map(child).collect(),
             tree_cost_usd,
-            pending_caller_requests: Vec::new(),
+            pending_caller_requests: pending,
         })
     }
 }

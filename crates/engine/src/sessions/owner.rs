@@ -318,7 +318,16 @@ impl<'a> Owner<'a> {
         match &self.live {
             Some(live) if live.turn.is_some() => {
                 let patience = Duration::from_secs(settings.silence_seconds);
-                if quiet >= patience && !waiting {
+                let waiting = waiting
+                    || !self
+                        .engine
+                        .store()
+                        .pending_requests(self.session.id)
+                        .await?
+                        .is_empty();
+                if waiting {
+                    self.last_sign = now;
+                } else if quiet >= patience {
                     let seconds = patience.as_secs();
                     return self
                         .died(format!("the agent said nothing for {seconds} seconds"))

@@ -1,6 +1,10 @@
 //! Keeps secrets out of the log: what an agent was given must not come back in what it says.
 
 use oubliette_model::Secret;
+use oubliette_store::Session;
+use serde_json::Value;
+
+use crate::{Engine, Result, agents};
 
 /// A secret that is shorter could be any word.
 const SHORTEST: usize = 8;
@@ -10,7 +14,7 @@ const MASK: &[u8] = b"[redacted]";
 
 /// Replaces known secrets, and everything that looks like a key of ours.
 #[derive(Debug, Default)]
-pub(super) struct Redact {
+pub(crate) struct Redact {
     secrets: Vec<Secret>,
 }
 
@@ -38,11 +42,38 @@ impl Redact {
         }
     }
 
+    /// The same for every text in a value.
+    pub(crate) fn value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(text)),
+            Value::Array(items) => items.into_iter().map(|item| self.value(item)).collect(),
+            Value::Object(fields) => fields
+                .into_iter()
+                .map(|(name, value)| (name, self.value(value)))
+                .collect(),
+            other => other,
+        }
+    }
+
     pub(super) fn text(&self, text: String) -> String {
         match self.line(text.as_bytes()) {
             Some(hidden) => String::from_utf8_lossy(&hidden).into_owned(),
             None => text,
         }
+    }
+}
+
+impl Engine {
+    /// What must not be seen of what the agent of a session says.
+    pub(crate) async fn redaction(&self, session: &Session) -> Result<Redact> {
+        let Some(project) = self.store().get(session.project_id).await? else {
+            return Ok(Redact::default());
+        };
+        let secrets = agents::find(self.settings(), &session.agent)
+            .and_then(|agent| agents::secrets(self.settings(), &project, &agent));
+        let secrets = secrets.unwrap_or_default().into_iter();
+        let own = project.settings.env.values().cloned();
+        Ok(Redact::new(secrets.map(|(_, secret)| secret).chain(own)))
     }
 }
 

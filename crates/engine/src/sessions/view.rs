@@ -1,7 +1,7 @@
 //! A session as results show it.
 
 use oubliette_model::{ProjectId, SessionId, Status, Usage, Waiting, WorkspaceId};
-use oubliette_store::Session;
+use oubliette_store::{CallerRequest, Session};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -77,4 +77,16 @@ pub(crate) struct PendingRequest {
     tool: String,
     arguments: serde_json::Value,
     expires_at: String,
+}
+
+impl From<CallerRequest> for PendingRequest {
+    fn from(asked: CallerRequest) -> Self {
+        Self {
+            session_id: asked.session_id,
+            request_id: asked.request_id.to_string(),
+            tool: asked.tool,
+            arguments: asked.arguments,
+            expires_at: asked.deadline.to_string(),
+        }
+    }
 }

@@ -9,11 +9,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::client::{Client, NoResult};
 use super::show::{Completion, Show};
+use super::tools::{Answer, Tools};
 use crate::failure::Failure;
 
 /// One long poll. The server's own bound is longer; a shorter one notices a dead server sooner.
 const WAIT: f64 = 20.0;
 const SPIN: Duration = Duration::from_millis(100);
+/// How often an answer is brought to a server that is not there.
+const PATIENCE: usize = 600;
 /// As a shell says it of a program that ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
@@ -29,6 +32,8 @@ pub(super) struct Follower<'a> {
     input: Option<Lines<BufReader<Stdin>>>,
     /// A question that waits for a yes or no from the terminal.
     question: Option<String>,
+    /// What the agent may call here.
+    tools: Tools,
 }
 
 /// Why following stopped.
@@ -58,7 +63,13 @@ impl<'a> Follower<'a> {
             interrupted: false,
             input: None,
             question: None,
+            tools: Tools::default(),
         })
+    }
+
+    /// Also runs these when the agent calls them.
+    pub(super) fn with_tools(self, tools: Tools) -> Self {
+        Self { tools, ..self }
     }
 
     /// Also takes lines from the terminal: messages, and answers to questions.
@@ -93,6 +104,7 @@ impl<'a> Follower<'a> {
                         let stop = arguments(json!({ "session_id": self.session }));
                         client.call("session_interrupt", stop).await?;
                     }
+                    answer = self.tools.next() => respond(client, answer).await?,
                     line = next_line(&mut self.input) => match line {
                         Some(line) => {
                             let session = self.session.clone();
@@ -122,6 +134,7 @@ impl<'a> Follower<'a> {
         let events = page.get("events").and_then(Value::as_array);
         for event in events.into_iter().flatten() {
             self.since = event["index"].as_i64().unwrap_or(self.since);
+            self.tools.event(event);
             let completion = self.show.event(event);
             if event["type"] == "permission_request" {
                 self.ask(event).await?;
@@ -161,6 +174,22 @@ impl<'a> Follower<'a> {
         };
         say(self.client, &self.session.clone(), Some(request), &answer).await
     }
+}
+
+/// Answers a call of a tool of ours, also to a server that is started again meanwhile.
+async fn respond(client: &Client, answer: Answer) -> Result<(), Failure> {
+    for _ in 0..PATIENCE {
+        match client.call("caller_tool_response", answer.clone()).await {
+            Ok(_) => return Ok(()),
+            // It was given up; the log shows it.
+            Err(NoResult::Told(failure)) => {
+                failure.print();
+                return Ok(());
+            }
+            Err(NoResult::Lost(_)) => tokio::time::sleep(SPIN).await,
+        }
+    }
+    Ok(())
 }
 
 async fn next_line(input: &mut Option<Lines<BufReader<Stdin>>>) -> Option<String> {

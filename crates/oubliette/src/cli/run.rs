@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::client::{Access, Client, NoResult};
 use super::follow::{Follower, outcome};
+use super::tools::Tools;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::serve::Server;
@@ -25,7 +26,8 @@ pub(super) fn command() -> Command {
         .after_help(
             "Examples:\n  oubliette run \"what is in this workspace?\"\n  oubliette run \"/sh uname \
              -a\"                      the demo agent runs what follows /sh\n  oubliette run --agent \
-             opencode --project app \"fix the failing test\"",
+             opencode --project app \"fix the failing test\"\n  oubliette run --tool \
+             'notify=./notify.sh' \"tell me when it is done\"",
         )
         .arg(Arg::new("PROMPT").required(true).num_args(1..).help("What the agent is to do"))
         .arg(flag("agent", "NAME", "The agent; the project's, or demo, if absent"))
@@ -33,6 +35,13 @@ pub(super) fn command() -> Command {
         .arg(flag("workspace", "ID", "The workspace; the default one if absent"))
         .arg(flag("model", "NAME", "The model the agent uses"))
         .arg(flag("autonomy", "LEVEL", "What the agent may do without asking: off, low, medium or high"))
+        .arg(
+            Arg::new("tool")
+                .long("tool")
+                .value_name("NAME=CMD")
+                .action(ArgAction::Append)
+                .help("Let the agent run a command of this machine as the tool `local_NAME`"),
+        )
         .arg(
             Arg::new("continue")
                 .long("continue")
@@ -102,11 +111,19 @@ async fn converse(client: &Client, matches: &ArgMatches) -> Result<(), Failure> 
             spawn.insert(parameter.to_owned(), json!(value));
         }
     }
+    let tools = Tools::parse(matches.get_many::<String>("tool").into_iter().flatten())?;
+    if let Some(context) = tools.context() {
+        spawn.insert("context".to_owned(), context);
+    }
     let spawned = client.call("session_spawn", spawn).await?;
+    let warnings = spawned.get("warnings").and_then(Value::as_array);
+    for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+        eprintln!("  {warning}");
+    }
     let session = spawned.get("session_id").and_then(Value::as_str);
     let session = session.unwrap_or_default().to_owned();
     let since = spawned.get("last_event_index").and_then(Value::as_i64);
-    let mut follower = Follower::new(client, &session, since.unwrap_or(-1))?;
+    let mut follower = Follower::new(client, &session, since.unwrap_or(-1))?.with_tools(tools);
     let stopped = follower.follow().await?;
     outcome(stopped, &session)
 }

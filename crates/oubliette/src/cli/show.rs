@@ -125,6 +125,8 @@ impl Show {
                 let tool = self.tool.as_ref().map(|(title, _)| title.clone());
                 self.doing(tool.as_deref().unwrap_or("the agent is at work"));
             }
+            "caller_tool_request" => self.doing(&format!("{} is called", text("tool"))),
+            "caller_tool_cancelled" => self.note(&format!("✗ {} was given up", text("tool"))),
             "child_spawned" => {
                 self.note(&format!("↳ {} began ({})", text("child_id"), text("agent")));
             }

@@ -22,7 +22,8 @@ use rmcp::model::{
     SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations,
     UnsubscribeRequestMethod, UnsubscribeRequestParams,
 };
-use rmcp::service::{RequestContext, SubscriptionContext};
+use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
+use rmcp::transport::streamable_http_server::SessionRestoreMarker;
 use rmcp::{RoleServer, ServerHandler};
 
 use super::push::{Client, Push};
@@ -81,6 +82,21 @@ impl ServerHandler for Handler {
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
         Cow::Owned(self.versions.to_vec())
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        let parts = context.extensions.get::<Parts>();
+        let actor = parts.and_then(|parts| parts.extensions.get::<Actor>());
+        // Only a session that was there before is bound to anything.
+        let restored = context.extensions.get::<SessionRestoreMarker>();
+        if let (Some(actor), Some(restored)) = (actor, restored) {
+            let client = Client {
+                mcp_session: restored.id.to_string(),
+                peer: context.peer.clone(),
+                actor: actor.clone(),
+            };
+            self.push.bind_again(&self.engine, client).await;
+        }
     }
 
     async fn list_tools(

@@ -68,6 +68,7 @@ impl Push {
     /// Binds an agent session to the MCP session of its owner that named it last: from `since` on,
     /// all its events go there.
     pub(super) fn bind(&self, engine: &Engine, client: Client, id: SessionId, since: i64) {
+        engine.bind_line(id, &client.mcp_session);
         let mut bound = lock(&self.bound);
         bound.retain(|_, bound| !bound.task.is_finished());
         if let Some(known) = bound.get(&id) {
@@ -84,6 +85,24 @@ impl Push {
 }
 
 impl Push {
+    /// Goes on where a server before this one, or this one before the client fell silent, had stopped:
+    /// with what its caller has to answer, and then with what is new.
+    pub(super) async fn bind_again(&self, engine: &Engine, client: Client) {
+        let bound = engine.store().bound_sessions(&client.mcp_session).await;
+        for id in bound.unwrap_or_default() {
+            let session = engine.store().session(id).await;
+            let pending = engine.store().pending_requests(id).await;
+            let (Ok(Some(session)), Ok(pending)) = (session, pending) else {
+                continue;
+            };
+            if session.owner_id == Some(client.actor.token_id) {
+                let first = pending.iter().map(|asked| asked.event_index).min();
+                let since = first.unwrap_or(session.log_end) - 1;
+                self.bind(engine, client.clone(), id, since);
+            }
+        }
+    }
+
     /// Rings for a client with a session whenever there is more in a log; false if it has too many
     /// such subscriptions.
     pub(super) fn subscribe(
@@ -118,6 +137,10 @@ impl Push {
 }
 
 async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
+    // It hears the bell on its stream, and nowhere else.
+    if owns(&engine, client.actor.token_id, id).await {
+        engine.bind_line(id, &client.mcp_session);
+    }
     let mut since = -1;
     while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
         let news = ResourceUpdatedNotificationParam::new(uri.clone());
@@ -133,6 +156,10 @@ async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
 
 /// Tells a client of everything that happens in a session, except what is only of passing interest.
 async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, mut since: i64) {
+    let noted = engine.store().bind_session(id, &client.mcp_session).await;
+    if let Err(error) = noted {
+        tracing::warn!(session = %id, %error, "after a restart its caller must name it again");
+    }
     while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
         for event in followed.events {
             if !push.wants_info(&client.mcp_session) || !is_told(&event) {

@@ -146,6 +146,7 @@ pub(super) async fn listen(
             let Some(id) = session_of(&uri) else {
                 return Err(not_found(&uri));
             };
+            let _there = engine.listen_to(&actor, id).await;
             let (mut since, mut wait) = (-1, Duration::ZERO);
             loop {
                 let followed = engine.follow_session(&actor, id, since, wait).await;

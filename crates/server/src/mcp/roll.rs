@@ -158,6 +158,8 @@ impl Roll {
         S: Stream<Item = ServerSseMessage> + Send + 'static,
     {
         let open = OpenStream::new(self.clone(), id.clone());
+        // Whoever reads it is told of what happens, and can answer.
+        let line = self.engine.open_line(id);
         let owner = self.live().get(id).map(|live| live.owner);
         let (engine, draining) = (self.engine.clone(), self.draining.clone());
         let end = async move {
@@ -172,7 +174,7 @@ impl Roll {
                 () = draining.cancelled() => {}
             }
         };
-        streams::held(streams::queued(inner, end), open)
+        streams::held(streams::queued(inner, end), (open, line))
     }
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use oubliette_engine::{Call, Speaker, Stream};
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Attach, Attached, Cancel, Lines, Message, RpcError, calls, codes};
+use oubliette_wire::{
+    Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
+};
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -86,14 +88,19 @@ pub(super) async fn serve(
         room: room.clone(),
         here: Arc::new(Semaphore::new(IN_FLIGHT_HERE)),
         speaker: None,
+        told: None,
         replies,
         tasks: JoinSet::new(),
         asked: HashMap::new(),
         next: 0,
     };
+    let mut writing = std::pin::pin!(write(writer, waiting));
     tokio::select! {
-        () = client.read(reader, first) => {}
-        () = write(writer, waiting) => {}
+        () = client.read(reader, first) => {
+            // What was answered last is still on its way.
+            let _ = tokio::time::timeout(LAST_REPLIES, writing).await;
+        }
+        () = &mut writing => {}
     }
 }
 
@@ -113,6 +120,8 @@ struct Client {
     here: Arc<Semaphore>,
     /// For which session this connection speaks.
     speaker: Option<Speaker>,
+    /// Which tools of its caller it was told of.
+    told: Option<CallerTools>,
     replies: mpsc::Sender<Vec<u8>>,
     /// Requests in flight, each giving back its number.
     tasks: JoinSet<u64>,
@@ -132,6 +141,7 @@ impl Client {
         drop(first);
         let mut chunk = vec![0; 8 << 10];
         let mut long: Option<(OwnedSemaphorePermit, Instant)> = None;
+        let mut declared = self.relay.engine.tools_declared();
         loop {
             while let Some(line) = lines.next_line() {
                 long = None;
@@ -169,6 +179,11 @@ impl Client {
                     Ok(read) => lines.push(&chunk[..read]),
                 },
                 Some(done) = self.tasks.join_next() => self.forget(done.ok()),
+                Ok(()) = declared.changed() => {
+                    if self.tell_tools(false).await.is_none() {
+                        return;
+                    }
+                }
                 () = too_late => return,
             }
         }
@@ -223,11 +238,30 @@ impl Client {
         if let Some(id) = request.id {
             self.reply(id, outcome).await?;
         }
-        if let Some(speaker) = self.speaker.as_ref().filter(|_| attached) {
-            let tools = methods::caller_tools(&self.relay.engine, speaker).await;
-            self.send(tools.line()).await?;
+        match attached {
+            true => self.tell_tools(true).await,
+            false => Some(()),
         }
-        Some(())
+    }
+
+    /// Tells the agent's client which tools its caller has, at once or if they are others than before.
+    async fn tell_tools(&mut self, always: bool) -> Option<()> {
+        let Some(speaker) = &self.speaker else {
+            return Some(());
+        };
+        let tools = match self.relay.engine.caller_tools(speaker.session()).await {
+            Ok(tools) => tools,
+            Err(error) => {
+                tracing::error!(%error, "the tools of a caller could not be read");
+                return Some(());
+            }
+        };
+        if !always && self.told.as_ref() == Some(&tools) {
+            return Some(());
+        }
+        let line = tools.line();
+        self.told = Some(tools);
+        self.send(line).await
     }
 
     async fn recognise(&mut self, attach: &Attach) -> Outcome {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use oubliette_engine::{Call, Engine, EngineError, Speaker, Verb};
+use oubliette_engine::{Call, CallerError, EngineError, Speaker, Verb};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{CallerTools, ListTools, RpcError, calls, codes};
+use oubliette_wire::{CallerTool, ListTools, RpcError, calls, codes};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 use super::{Relay, tools};
 
@@ -42,11 +43,8 @@ pub(super) async fn answer(
         }
         calls::OUBLIETTE_CALL_TOOL => tools::call(from, parsed(params)?, call).await,
         calls::CALLER_TOOL => {
-            attached(from).await?;
-            Err(RpcError::new(
-                codes::FAILED,
-                "the caller of this session has declared no tools",
-            ))
+            let session = attached(from).await?;
+            caller_tool(from, &session, parsed(params)?, call).await
         }
         other => Err(RpcError::new(
             codes::METHOD,
@@ -72,9 +70,34 @@ async fn attached(from: From<'_>) -> Result<oubliette_store::Session, RpcError> 
     })
 }
 
-/// The tools that the caller of a session has declared.
-pub(super) async fn caller_tools(_: &Engine, _: &Speaker) -> CallerTools {
-    CallerTools::default()
+/// Calls a tool of the session's caller, and waits for what becomes of it.
+async fn caller_tool(
+    from: From<'_>,
+    session: &oubliette_store::Session,
+    params: CallerTool,
+    call: Call,
+) -> Outcome {
+    let call_id = call_id(params.call_id.as_deref())?;
+    let address = super::address(from.container);
+    let arguments = params.arguments.unwrap_or_default();
+    let engine = &from.relay.engine;
+    let calling = engine.call_caller(session, address, &params.tool, arguments, call_id, call);
+    calling.await.map_err(|error| match error {
+        CallerError::Engine(error) => failure(&error),
+        CallerError::Ended(outcome, why) => RpcError {
+            data: Some(json!({ "kind": outcome })),
+            ..RpcError::new(codes::FAILED, why)
+        },
+    })
+}
+
+/// The name that a client gave a call, or a new one.
+pub(super) fn call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
+    match given.map(Uuid::try_parse) {
+        None => Ok(Uuid::new_v4()),
+        Some(Ok(call_id)) => Ok(call_id),
+        Some(Err(_)) => Err(RpcError::new(codes::PARAMS, "`call_id` must be a UUID")),
+    }
 }
 
 pub(super) fn parsed<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {

@@ -3,10 +3,10 @@
 use oubliette_engine::operations::tools;
 use oubliette_engine::{Actor, Call, EngineError};
 use oubliette_model::ToolStyle;
-use oubliette_wire::{CallTool, RpcError, ToolEntry, ToolList, ToolResult, codes};
+use oubliette_wire::{CallTool, RpcError, ToolEntry, ToolList, ToolResult};
 use serde_json::json;
 
-use super::methods::{From, Outcome, failure, rendered};
+use super::methods::{From, Outcome, call_id, failure, rendered};
 
 const WRONG_KEY: &str = "invalid or expired API key";
 
@@ -33,13 +33,7 @@ async fn style(from: From<'_>) -> Result<ToolStyle, RpcError> {
 
 /// Calls a tool by whichever of its names.
 pub(super) async fn call(from: From<'_>, params: CallTool, call: Call) -> Outcome {
-    let call_id = match params.call_id.as_deref().map(uuid::Uuid::try_parse) {
-        None => uuid::Uuid::new_v4(),
-        Some(Ok(call_id)) => call_id,
-        Some(Err(_)) => {
-            return Err(RpcError::new(codes::PARAMS, "`call_id` must be a UUID"));
-        }
-    };
+    let call_id = call_id(params.call_id.as_deref())?;
     let actor = authenticated(from, &params.api_key).await?;
     let arguments = params.arguments.unwrap_or_default();
     let engine = &from.relay.engine;

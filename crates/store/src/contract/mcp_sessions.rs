@@ -1,6 +1,7 @@
 //! What every store promises about MCP sessions.
 
-use super::{Must, at, token_id};
+use super::sessions::{new, session as agent_session, spawned};
+use super::{Must, at, ready, token_id};
 use crate::{McpSession, Store};
 
 pub(super) async fn sessions_are_replaced_bounded_and_trimmed(store: &dyn Store) {
@@ -39,4 +40,31 @@ pub(super) async fn sessions_are_replaced_bounded_and_trimmed(store: &dyn Store)
     assert!(store.mcp_session("session 1").await.must().is_some());
     store.remove_mcp_session("session 1").await.must();
     assert_eq!(store.mcp_session("session 1").await.must(), None);
+}
+
+pub(super) async fn a_session_is_bound_to_the_mcp_session_that_named_it_last(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let first = spawned(store, &new(agent_session(1, one, 1), "go"))
+        .await
+        .id;
+    let second = spawned(store, &new(agent_session(2, one, 1), "go"))
+        .await
+        .id;
+    for id in ["a", "b"] {
+        let session = McpSession {
+            id: id.to_owned(),
+            token_id: token_id(1),
+            state: "{}".to_owned(),
+            seen_at: at(1),
+        };
+        store.put_mcp_session(&session, 3).await.must();
+    }
+    for (session, mcp_session) in [(first, "a"), (second, "a"), (second, "b"), (first, "gone")] {
+        store.bind_session(session, mcp_session).await.must();
+    }
+    assert_eq!(store.bound_sessions("a").await.must(), [first]);
+    assert_eq!(store.bound_sessions("b").await.must(), [second]);
+    assert_eq!(store.bound_sessions("gone").await.must(), []);
+    store.remove_mcp_session("b").await.must();
+    assert_eq!(store.bound_sessions("b").await.must(), []);
 }

@@ -56,6 +56,7 @@ pub(super) fn message(text: &str, second: i64) -> Message {
         id: 0,
         text: text.to_owned(),
         attachments: Vec::new(),
+        declaration: None,
         created_at: at(second),
     }
 }

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use oubliette_model::SessionId;
 use rusqlite::{OptionalExtension, params};
 
 use super::Sqlite;
@@ -49,6 +50,33 @@ impl McpSessions for Sqlite {
                     })
                 })
                 .optional()?)
+        })
+    }
+
+    async fn bind_session(&self, session: SessionId, mcp_session: &str) -> Result<()> {
+        let mcp_session = mcp_session.to_owned();
+        self.write(move |connection| {
+            connection
+                .prepare_cached(
+                    "insert into bound_sessions (session, mcp_session)
+                     select seq, mcp_sessions.id from sessions, mcp_sessions
+                     where sessions.id = ?1 and mcp_sessions.id = ?2
+                     on conflict (session) do update set mcp_session = excluded.mcp_session",
+                )?
+                .execute(params![session.to_string(), mcp_session])?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn bound_sessions(&self, mcp_session: &str) -> Result<Vec<SessionId>> {
+        self.look(|connection| {
+            let mut statement = connection.prepare_cached(
+                "select id from bound_sessions join sessions on seq = session
+                 where mcp_session = ?1 order by seq",
+            )?;
+            let rows = statement.query_map([mcp_session], |row| row.parsed(0))?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         })
     }
 

@@ -16,9 +16,10 @@ use crate::{
     AuditEntry, Decided, Decision, Message, NewSession, Page, Result, Session, SessionFilter,
     Sessions, Spawned, Step, Stepped, TreeUse, Visible, Wanted,
 };
-use row::{COLUMNS, from_word, json, session, word};
-pub(super) use row::{find, number};
+use row::{COLUMNS, session};
+pub(super) use row::{find, from_word, json, number, text, word};
 pub(super) use spawn::queue;
+pub(super) use step::append_events;
 
 /// A session and everything below it.
 pub(super) const TREE: &str = "with recursive tree (id) as (
@@ -186,6 +187,7 @@ impl Sessions for Sqlite {
                         id: row.get(0)?,
                         text: row.get(1)?,
                         attachments: json(row, 2)?,
+                        declaration: None,
                         created_at: row.time(3)?,
                     })
                 })

@@ -91,6 +91,7 @@ impl Engine {
         if let Some(id) = session_id {
             let below = self.below(session, id).await?;
             let message = ask.to_message(self)?;
+            ask.no_context()?;
             let queued = self
                 .store()
                 .queue_call(session.id, call_id, below.id, &message, call.audit())

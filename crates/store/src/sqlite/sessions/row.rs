@@ -12,24 +12,30 @@ pub(super) const COLUMNS: &str = "id, project_id, workspace_id, parent_id, root_
      owner_id, agent, choices, status, waiting, wanted, error, usage, cost_usd, turns, key_hash, \
      agent_session_id, live, log_end, trimmed_before, created_at, updated_at, ended_at";
 
-pub(super) fn json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> rusqlite::Result<T> {
+pub(in crate::sqlite) fn json<T: DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<T> {
     let text = row.get_ref(column)?.as_str()?;
     serde_json::from_str(text).map_err(|e| misread(column, e))
 }
 
-pub(super) fn text(value: &impl Serialize) -> Result<String> {
+pub(in crate::sqlite) fn text(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(StoreError::failed)
 }
 
 /// A value that serialises to a plain string, without its quotes.
-pub(super) fn word(value: &impl Serialize) -> Result<String> {
+pub(in crate::sqlite) fn word(value: &impl Serialize) -> Result<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Ok(word),
         _ => Err(StoreError::failed("a word was expected")),
     }
 }
 
-pub(super) fn from_word<T: DeserializeOwned>(column: usize, word: String) -> rusqlite::Result<T> {
+pub(in crate::sqlite) fn from_word<T: DeserializeOwned>(
+    column: usize,
+    word: String,
+) -> rusqlite::Result<T> {
     serde_json::from_value(serde_json::Value::String(word)).map_err(|e| misread(column, e))
 }
 

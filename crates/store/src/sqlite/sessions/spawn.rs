@@ -6,6 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{COLUMNS, find, insert, number, session, text};
 use super::step::append_events;
+use crate::sqlite::callers::declare;
 use crate::sqlite::calls::{is_alive, made_before, note};
 use crate::sqlite::convert::time;
 use crate::sqlite::projects::is_ready;
@@ -51,6 +52,10 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned
         count(connection, parent.root_id, wanted.created_at)?;
     }
     let seq = insert(connection, wanted)?;
+    let declaration = new.message.as_ref().and_then(|m| m.declaration.as_ref());
+    if let Some(declaration) = declaration {
+        declare(connection, seq, wanted, declaration, wanted.created_at)?;
+    }
     append_events(
         connection,
         seq,
@@ -176,6 +181,9 @@ pub(in crate::sqlite) fn queue(
     let (Some(seq), Some(there)) = (number(connection, id)?, find(connection, id)?) else {
         return Ok(None);
     };
+    if let Some(declaration) = &message.declaration {
+        declare(connection, seq, &there, declaration, message.created_at)?;
+    }
     let added = add_message(connection, seq, message)?;
     let resumed = there.status.after(Happening::Resumed);
     if let Some(status) = resumed {

@@ -17,7 +17,7 @@ pub(super) fn bodies(events: &[Event]) -> Result<Vec<(&'static str, String)>> {
 }
 
 /// Appends events to a session's log; where it ends then.
-pub(super) fn append_events(
+pub(in crate::sqlite) fn append_events(
     connection: &Connection,
     seq: i64,
     at: Timestamp,

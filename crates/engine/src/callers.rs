@@ -1,0 +1,37 @@
+//! The tools of callers: an agent calls them, whoever drives the session answers.
+//!
+//! The store says what is pending; sockets and streams are only ways to hear of it. A call ends by one
+//! conditional update, whether an answer, a deadline, a caller that left or an agent that gave up comes
+//! first.
+
+pub(crate) mod declare;
+mod minder;
+mod presence;
+mod request;
+pub(crate) mod response;
+mod schema;
+
+use tokio::sync::watch;
+
+pub use declare::dry_declaration;
+pub use presence::{Listening, OpenLine};
+pub use request::CallerError;
+
+use presence::Presence;
+
+/// Who is there to answer, and who has to hear of new tools.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    pub(crate) presence: Presence,
+    /// Rings when some session's tools were declared anew. The store has them.
+    declared: watch::Sender<()>,
+}
+
+impl Default for Callers {
+    fn default() -> Self {
+        Self {
+            presence: Presence::default(),
+            declared: watch::Sender::new(()),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Sees that every call of a caller's tool ends: by its deadline, with its caller, or with its agent.
+
+use std::time::Duration;
+
+use oubliette_model::{CallerOutcome, Status};
+use oubliette_store::{CallerRequest, Ended, Session};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::presence::There;
+use super::request::disconnected;
+use crate::{Engine, OnDisconnect, Result};
+
+/// A store that failed is asked again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Takes up the calls that a server before this one left pending. Their deadlines hold.
+    pub(crate) async fn adopt_requests(&self) -> Result<()> {
+        for asked in self.store().all_pending_requests().await? {
+            let Some(session) = self.store().session(asked.session_id).await? else {
+                continue;
+            };
+            if asked.handed {
+                let left = self.left(asked.deadline);
+                self.callers()
+                    .presence
+                    .handed(session.id, asked.request_id, left);
+            }
+            let declared = self.store().caller_tools(session.id).await?;
+            let caller_id = declared.map(|declared| declared.caller_id);
+            self.mind(asked, session, caller_id.unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    /// Minds a call to its end. The session is as it was when the call was made.
+    pub(super) fn mind(&self, asked: CallerRequest, session: Session, caller_id: String) {
+        let engine = self.clone();
+        self.spawn(async move {
+            tokio::select! {
+                () = engine.see_it_end(&asked, &session, &caller_id) => {}
+                // The next server does.
+                () = engine.stopping() => {}
+            }
+        });
+    }
+
+    /// A store that fails now may work later, and somebody waits.
+    async fn see_it_end(&self, asked: &CallerRequest, session: &Session, caller_id: &str) {
+        while let Err(error) = self.watch_over(asked, session, caller_id).await {
+            let request = asked.request_id;
+            tracing::error!(%request, %error, "a call of a caller's tool could not be looked after");
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    async fn watch_over(
+        &self,
+        asked: &CallerRequest,
+        session: &Session,
+        caller_id: &str,
+    ) -> Result<()> {
+        let settings = &self.settings().caller_tools;
+        let mut presence = self.callers().presence.subscribe();
+        loop {
+            // Before the look: what changes after it is heard.
+            let mut news = self.sessions().watch.session(session.id);
+            let now = self.store().caller_call(session.id, asked.call_id).await?;
+            if now.is_none_or(|now| now.ended.is_some()) {
+                return Ok(());
+            }
+            let now = self.store().session(session.id).await?;
+            if now.is_none_or(|now| is_over(session, &now)) {
+                return self.cancel_request(asked, session).await;
+            }
+            // Callers come and go more often than sessions change: no look at the store for that.
+            loop {
+                presence.mark_unchanged();
+                let left = self.left(asked.deadline);
+                let there = self.callers().presence.of(session.id, settings);
+                let fails = settings.on_disconnect == OnDisconnect::Fail;
+                let ended = match there {
+                    _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(asked))),
+                    There::No if fails => {
+                        Some((CallerOutcome::Disconnected, disconnected(caller_id)))
+                    }
+                    _ => None,
+                };
+                if let Some((outcome, why)) = ended {
+                    let answer = Value::from(why);
+                    let ended = Ended { outcome, answer };
+                    self.settle_request(asked, session, ended, None).await?;
+                    return Ok(());
+                }
+                let deadline = Instant::now() + left;
+                let look_again = match there {
+                    There::Until(end) if fails => end.min(deadline),
+                    _ => deadline,
+                };
+                tokio::select! {
+                    _ = news.changed() => break,
+                    _ = presence.changed() => {}
+                    () = tokio::time::sleep_until(look_again) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Whether nobody waits any more for a call that was made when the session was as it was then: its agent
+/// is gone, or the turn in which it asked is over.
+fn is_over(then: &Session, now: &Session) -> bool {
+    let in_turn = |session: &Session| matches!(session.status, Status::Running | Status::Waiting);
+    let other_turn = now.turns != then.turns || !in_turn(now);
+    now.live.is_none() || now.key != then.key || (in_turn(then) && other_turn)
+}
+
+fn timed_out(asked: &CallerRequest) -> String {
+    let seconds = asked.deadline.duration_since(asked.asked_at).as_secs_f64();
+    format!("caller tool \"{}\" timed out after {seconds} s", asked.tool)
+}

@@ -1,0 +1,228 @@
+//! Callers, agents and declarations that do not keep to what was agreed.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Relay, eventually};
+
+use super::{SEND, answer, asked, context, notification, server_with, spawn, teller};
+
+/// Waits until a session has so many requests that wait; them.
+async fn pending(caller: &support::Modern, session: &str, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    let enough = eventually(Duration::from_secs(60), async || {
+        let seen = caller.session(session).await;
+        found = seen["pending_caller_requests"].as_array().unwrap().clone();
+        found.len() == count
+    });
+    assert!(enough.await, "{count} were expected");
+    found
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
+    let (_server, admin, project) = server_with("").await;
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    for long in [
+        json!({ "result": "x".repeat(10 << 20) }),
+        json!({ "error": "x".repeat(10 << 20) }),
+    ] {
+        let refused = answer(&admin, &request, long).await;
+        assert!(
+            refused.sentence().contains("at most"),
+            "{:.300}",
+            refused.text
+        );
+    }
+    let huge = answer(&admin, &request, json!({ "result": "x".repeat(17 << 20) })).await;
+    assert_eq!(huge.status, 413);
+    let wrong = answer(&admin, &request, json!({ "error": 7 })).await;
+    assert!(wrong.sentence().contains("error"), "{}", wrong.text);
+    let megabytes = "y".repeat(3 << 20);
+    answer(&admin, &request, json!({ "result": { "long": megabytes } }))
+        .await
+        .ok();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn");
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_long_reach_nobody() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let long = json!({ "tool": "x", "arguments": { "text": "x".repeat(10 << 20) } });
+    let refused = relay.request("caller_tool", long).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused:.300}");
+    let shape = json!({ "tool": "x", "arguments": [1] });
+    let refused = relay.request("caller_tool", shape).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused:.300}");
+    let name = json!({ "tool": "x", "call_id": "not one" });
+    let refused = relay.request("caller_tool", name).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused:.300}");
+    pending(&admin, &told.session_id, 0).await;
+}
+
+#[tokio::test]
+async fn five_hundred_tools_are_taken_and_one_more_is_not() {
+    let (_server, admin, project) = server_with("").await;
+    let tools = |count: usize| -> Value {
+        let tool = |n| json!({ "name": format!("tool_{n}"), "description": "One of many." });
+        (0..count).map(tool).collect()
+    };
+    let many = json!({
+        "project_id": project, "prompt": "/tool myapp_tool_499 {}", "context": context(tools(501)),
+    });
+    let refused = admin.call("session_spawn", many).await;
+    assert!(
+        refused.sentence().contains("at most 500"),
+        "{:.300}",
+        refused.text
+    );
+    let session = spawn(&admin, &project, "/tool myapp_tool_499 {}", tools(500)).await;
+    let request = asked(&admin, &session).await;
+    assert_eq!(request["tool"], "tool_499");
+    answer(&admin, &request, json!({ "result": "the last" }))
+        .await
+        .ok();
+    assert_eq!(admin.turn(&session, 1).await["text"], "the last");
+}
+
+#[tokio::test]
+async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
+    let (server, admin, project) = server_with("").await;
+    let long = "n".repeat(200);
+    let tools = json!([{ "name": "send it!" }, { "name": long }, { "name": "über" }]);
+    let told = teller(&server, &admin, &project, tools).await;
+    let mut relay = Relay::connect(&server, &project).await;
+    relay.attach(&told.session_id, &told.session_key).await;
+    let config = relay.next().await.unwrap();
+    assert_eq!(config["params"]["tools"][0]["name"], "send it!");
+    let said = admin.message(&told.session_id, "what can you do?").await;
+    assert!(said["session_id"].is_string());
+    let said = admin.turn(&told.session_id, 2).await["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut names: Vec<&str> = said
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-'))
+        .filter(|word| word.starts_with("myapp_"))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.iter().all(|name| name.len() <= 64), "{names:?}");
+    assert!(names.contains(&"myapp_send_it_"), "{names:?}");
+    let shortened = names.iter().find(|name| name.starts_with("myapp_nnn"));
+    let shortened = (*shortened.unwrap()).to_owned();
+    assert_eq!(shortened.len(), 64);
+    for (turn, (name, tool)) in [
+        ("myapp_send_it_", "send it!"),
+        (shortened.as_str(), long.as_str()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let call = format!("/tool {name} {{}}");
+        let since = admin.message(&told.session_id, &call).await["last_event_index"].clone();
+        let wanted = |event: &Value| event["type"] == "caller_tool_request";
+        let since = since.as_i64().unwrap();
+        let log = admin.follow_from(&told.session_id, since, wanted).await;
+        let request = log.last().unwrap();
+        assert_eq!(request["tool"], tool);
+        answer(&admin, request, json!({ "result": "found" }))
+            .await
+            .ok();
+        let completion = admin.turn(&told.session_id, 3 + turn).await;
+        assert_eq!(completion["text"], "found");
+    }
+}
+
+#[tokio::test]
+async fn a_turn_that_is_interrupted_gives_its_calls_up() {
+    let (_server, admin, project) = server_with("").await;
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    let stop = json!({ "session_id": session });
+    let stopped = admin.call("session_interrupt", stop).await;
+    assert_eq!(stopped.ok()["status"], "idle");
+    let cancelled = |event: &Value| event["type"] == "caller_tool_cancelled";
+    let log = admin.follow(&session, cancelled).await;
+    assert_eq!(log.last().unwrap()["request_id"], request["request_id"]);
+    assert_eq!(log.last().unwrap()["tool"], "send_notification");
+    let late = answer(&admin, &request, json!({ "result": 1 })).await;
+    assert!(late.sentence().contains("not found"), "{}", late.text);
+    assert_eq!(admin.turn(&session, 1).await["stop_reason"], "cancelled");
+    let seen = admin.session(&session).await;
+    assert_eq!(seen["status"], "idle", "{seen}");
+    // And the session is none the worse for it.
+    admin.message(&session, SEND).await;
+    let another = |event: &Value| {
+        event["type"] == "caller_tool_request" && event["request_id"] != request["request_id"]
+    };
+    let log = admin.follow(&session, another).await;
+    answer(&admin, log.last().unwrap(), json!({ "result": "again" }))
+        .await
+        .ok();
+    assert_eq!(admin.turn(&session, 2).await["text"], "again");
+}
+
+#[tokio::test]
+async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let call = |n: usize| json!({ "tool": "x", "arguments": { "n": n } });
+    for n in 0..200 {
+        relay.begin(n, "caller_tool", call(n)).await;
+    }
+    let waiting = pending(&admin, &told.session_id, 200).await;
+    // The newest first, and other methods in between.
+    let newest = waiting.iter().find(|asked| asked["arguments"]["n"] == 199);
+    answer(&admin, newest.unwrap(), json!({ "result": 199 }))
+        .await
+        .ok();
+    assert_eq!(relay.reply(199).await["result"], 199);
+    let limits = relay.request("config_limits", json!({})).await;
+    assert!(limits["result"].is_object(), "{limits}");
+
+    let mut half = Relay::attached(&server, &project, &told).await;
+    half.begin("last", "caller_tool", call(1000)).await;
+    half.say_no_more().await;
+    let waiting = pending(&admin, &told.session_id, 200).await;
+    let last = waiting.iter().find(|asked| asked["arguments"]["n"] == 1000);
+    answer(&admin, last.unwrap(), json!({ "result": "heard" }))
+        .await
+        .ok();
+    assert_eq!(half.reply("last").await["result"], "heard");
+}
+
+#[tokio::test]
+async fn an_agent_answers_neither_itself_nor_for_its_callers() {
+    let (server, admin, project) = server_with("").await;
+    // Even the caller's own key does not make the agent its caller.
+    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    relay
+        .begin("asked", "caller_tool", json!({ "tool": "x" }))
+        .await;
+    let request = pending(&admin, &told.session_id, 1).await.remove(0);
+    let inside = async |relay: &mut Relay, tool: &str, arguments: Value| {
+        let call = json!({ "api_key": server.admin_key(), "tool": tool, "arguments": arguments });
+        relay.request("oubliette_call_tool", call).await
+    };
+    let own = json!({
+        "session_id": told.session_id, "request_id": request["request_id"], "result": "mine",
+    });
+    let refused = inside(&mut relay, "caller_tool_response", own).await;
+    assert_eq!(refused["error"]["code"], -32002, "{refused}");
+    let declare = json!({
+        "session_id": told.session_id, "prompt": "x", "context": context(json!([])),
+    });
+    let refused = inside(&mut relay, "session_message", declare).await;
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    answer(&admin, &request, json!({ "result": "yours" }))
+        .await
+        .ok();
+    assert_eq!(relay.reply("asked").await["result"], "yours");
+}

@@ -1,0 +1,358 @@
+//! The scenarios of the relay's specification, each by its name.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::Relay;
+
+use super::{SEND, answer, asked, context, notification, server_with, spawn, teller};
+
+fn tools_of_two() -> Value {
+    json!([notification(), { "name": "get_memory", "description": "Retrieve memories" }])
+}
+
+#[tokio::test]
+async fn agent_calls_caller_tool_successfully() {
+    let (_server, admin, project) = server_with("").await;
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    let seen = admin.session(&session).await;
+    assert_eq!(seen["status"], "waiting", "{seen}");
+    assert_eq!(seen["waiting_for"]["kind"], "caller_tool");
+    assert_eq!(seen["waiting_for"]["request_id"], request["request_id"]);
+    let pending = &seen["pending_caller_requests"];
+    assert_eq!(pending[0]["request_id"], request["request_id"]);
+    assert_eq!(pending[0]["arguments"], json!({ "message": "hello" }));
+
+    let sent = json!({ "result": { "status": "sent" }, "error": null });
+    let accepted = answer(&admin, &request, sent).await;
+    assert_eq!(accepted.ok()["accepted"], true);
+    let completion = admin.turn(&session, 1).await;
+    let text: Value = serde_json::from_str(completion["text"].as_str().unwrap()).unwrap();
+    assert_eq!(text, json!({ "status": "sent" }));
+    let log = admin.log(&session).await;
+    let at = |kind: &str| log.iter().position(|event| event["type"] == kind).unwrap();
+    assert!(at("caller_tool_request") < at("caller_tool_response"));
+    assert!(at("caller_tool_response") < at("completion"));
+    let response = &log[at("caller_tool_response")];
+    assert_eq!(
+        (&response["outcome"], &response["result"]),
+        (&json!("answered"), &json!({ "status": "sent" }))
+    );
+    let statuses: Vec<&Value> = log
+        .iter()
+        .filter(|event| event["type"] == "status")
+        .map(|event| &event["status"])
+        .collect();
+    assert_eq!(
+        statuses,
+        ["created", "running", "waiting", "running", "idle"]
+    );
+    let seen = admin.session(&session).await;
+    assert_eq!(seen["pending_caller_requests"], json!([]));
+}
+
+#[tokio::test]
+async fn caller_tool_request_times_out() {
+    let (_server, admin, project) = server_with("").await;
+    let slow = json!({ "name": "slow_tool", "timeout_seconds": 2 });
+    let session = spawn(&admin, &project, "/tool myapp_slow_tool {}", json!([slow])).await;
+    let request = asked(&admin, &session).await;
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(
+        completion["text"],
+        "caller tool \"slow_tool\" timed out after 2 s"
+    );
+    let late = answer(&admin, &request, json!({ "result": 1 })).await;
+    assert!(late.sentence().contains("not found"), "{}", late.text);
+    let log = admin.log(&session).await;
+    let response = log
+        .iter()
+        .find(|e| e["type"] == "caller_tool_response")
+        .unwrap();
+    assert_eq!(response["outcome"], "timeout");
+    assert!(response["duration_ms"].as_u64().unwrap() >= 2000);
+}
+
+#[tokio::test]
+async fn caller_disconnected_before_response() {
+    let config = "[caller_tools]\ngrace_seconds = 1\npresence_seconds = 2\n";
+    let (server, admin, project) = server_with(config).await;
+    let caller = server.with_key(&admin.token("write").await);
+    let session = spawn(&caller, &project, SEND, json!([notification()])).await;
+    // Only somebody else looks from now on, who is not the caller.
+    let begun = Instant::now();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "not at its deadline"
+    );
+    // And a call without anybody there is not even asked.
+    let more = json!({ "session_id": session, "prompt": SEND });
+    admin.call("session_message", more).await.ok();
+    let completion = admin.turn(&session, 2).await;
+    assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
+    let log = admin.log(&session).await;
+    let requests = log.iter().filter(|e| e["type"] == "caller_tool_request");
+    assert_eq!(requests.count(), 1);
+
+    // Who waits for events is there for as long as it waits.
+    let message = json!({ "session_id": session, "prompt": format!("/sleep 4\n{SEND}") });
+    let since = caller.call("session_message", message).await.ok()["last_event_index"].clone();
+    let since = since.as_i64().unwrap();
+    let wanted = |event: &Value| event["type"] == "caller_tool_request";
+    let log = caller.follow_from(&session, since, wanted).await;
+    let request = log.last().unwrap();
+    // What it was given to answer it is working on.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    answer(&caller, request, json!({ "result": "at last" }))
+        .await
+        .ok();
+    let completion = admin.turn(&session, 3).await;
+    assert_eq!(completion["text"], "at last");
+}
+
+#[tokio::test]
+async fn caller_declares_tools_at_session_start() {
+    let (server, admin, project) = server_with("").await;
+    let tools = json!([{ "name": "send_notification", "description": "Send notification" }]);
+    let session = spawn(&admin, &project, "what can you do?", tools).await;
+    let completion = admin.turn(&session, 1).await;
+    let said = completion["text"].as_str().unwrap();
+    assert!(said.contains("myapp_send_notification"), "{said}");
+
+    // They stay until others are declared, and go with an empty list.
+    let declare = async |turn: usize, context: Value| {
+        let message =
+            json!({ "session_id": session, "prompt": "what can you do?", "context": context });
+        admin.call("session_message", message).await.ok();
+        let completion = admin.turn(&session, turn).await;
+        completion["text"].as_str().unwrap().to_owned()
+    };
+    let said = declare(2, json!({ "caller_id": "myapp" })).await;
+    assert!(said.contains("myapp_send_notification"), "{said}");
+    let said = declare(3, context(json!([{ "name": "other" }]))).await;
+    assert!(
+        said.contains("myapp_other") && !said.contains("send_notification"),
+        "{said}"
+    );
+    let said = declare(4, context(json!([]))).await;
+    assert!(!said.contains("myapp"), "{said}");
+
+    // Children do not inherit them.
+    let told = teller(&server, &admin, &project, tools_of_two()).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let child = json!({ "prompt": "what can you do?", "agent": "demo" });
+    let child = relay.request("session_message", child).await;
+    let said = child["result"]["text"].as_str().unwrap();
+    assert!(
+        said.contains("session_message") && !said.contains("myapp"),
+        "{said}"
+    );
+    let context = json!({ "prompt": "x", "context": context(json!([])) });
+    let refused = relay.request("session_message", context).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+}
+
+#[tokio::test]
+async fn tools_include_input_schema() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(&server, &admin, &project, tools_of_two()).await;
+    let mut relay = Relay::connect(&server, &project).await;
+    relay.attach(&told.session_id, &told.session_key).await;
+    let config = relay.next().await.unwrap();
+    assert_eq!(config["params"]["caller_id"], "myapp");
+    let tools = config["params"]["tools"].as_array().unwrap();
+    assert_eq!(tools[0], notification());
+    assert_eq!(tools[1]["name"], "get_memory");
+    // Declared anew, its client hears of it.
+    let message = json!({
+        "session_id": told.session_id, "prompt": "/say x", "context": context(json!([])),
+    });
+    admin.call("session_message", message).await.ok();
+    let config = relay.next().await.unwrap();
+    assert_eq!(
+        (&config["type"], &config["params"]["tools"]),
+        (&json!("caller_tools_config"), &json!([]))
+    );
+    // Arguments that the schema does not allow reach nobody.
+    let told = teller(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let wrong = json!({ "tool": "send_notification", "arguments": { "message": 7 } });
+    let refused = relay.request("caller_tool", wrong).await;
+    assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    assert!(
+        refused["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("message")
+    );
+    let unknown = relay
+        .request("caller_tool", json!({ "tool": "nothing" }))
+        .await;
+    assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
+    let log = admin.log(&told.session_id).await;
+    assert!(
+        log.iter()
+            .all(|event| event["type"] != "caller_tool_request")
+    );
+}
+
+#[tokio::test]
+async fn tool_request_event_format() {
+    let (_server, admin, project) = server_with("").await;
+    let hi = "/tool myapp_send_notification {\"message\": \"hi\"}";
+    let session = spawn(
+        &admin,
+        &project,
+        &format!("{hi}\n{hi}"),
+        json!([notification()]),
+    )
+    .await;
+    let request = asked(&admin, &session).await;
+    assert_eq!(request["type"], "caller_tool_request");
+    assert_eq!(request["session_id"], *session);
+    assert_eq!(request["tool"], "send_notification");
+    assert_eq!(request["arguments"], json!({ "message": "hi" }));
+    let id = request["request_id"].as_str().unwrap();
+    assert_eq!((id.len(), &id[14..15]), (36, "4"), "a version 4 UUID");
+    let expires: jiff::Timestamp = request["expires_at"].as_str().unwrap().parse().unwrap();
+    let asked: jiff::Timestamp = request["timestamp"].as_str().unwrap().parse().unwrap();
+    assert_eq!(expires.duration_since(asked).as_secs(), 60);
+    answer(&admin, &request, json!({ "result": null, "error": null }))
+        .await
+        .ok();
+    let another = |event: &Value| {
+        event["type"] == "caller_tool_request" && event["request_id"] != request["request_id"]
+    };
+    let log = admin.follow(&session, another).await;
+    answer(&admin, log.last().unwrap(), json!({})).await.ok();
+    assert_eq!(admin.turn(&session, 1).await["text"], "null");
+}
+
+#[tokio::test]
+async fn successful_tool_response() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    // Whatever JSON the caller answers, the agent gets.
+    for result in [
+        json!({ "status": "sent" }),
+        json!([1, "two"]),
+        json!("x"),
+        json!(0),
+        json!(false),
+    ] {
+        let since = admin.session(&told.session_id).await["last_index"]
+            .as_i64()
+            .unwrap();
+        relay
+            .begin("ask", "caller_tool", json!({ "tool": "send_notification" }))
+            .await;
+        let wanted = |event: &Value| event["type"] == "caller_tool_request";
+        let log = admin.follow_from(&told.session_id, since, wanted).await;
+        answer(&admin, log.last().unwrap(), json!({ "result": result }))
+            .await
+            .ok();
+        assert_eq!(relay.reply("ask").await["result"], result);
+    }
+    // MCP content passes through the client as it is.
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    let content = json!([{ "type": "text", "text": "as it is" }]);
+    answer(
+        &admin,
+        &request,
+        json!({ "result": { "content": content } }),
+    )
+    .await
+    .ok();
+    assert_eq!(admin.turn(&session, 1).await["text"], "as it is");
+}
+
+#[tokio::test]
+async fn tool_execution_error_response() {
+    let (_server, admin, project) = server_with("").await;
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    let both = json!({ "result": 1, "error": "x" });
+    let both = answer(&admin, &request, both).await;
+    assert!(both.sentence().contains("not both"));
+    let failed = json!({ "result": null, "error": "recipient not found" });
+    answer(&admin, &request, failed).await.ok();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["text"], "recipient not found");
+    let log = admin.log(&session).await;
+    let tool = log
+        .iter()
+        .find(|event| event["type"] == "tool_result")
+        .unwrap();
+    assert_eq!(tool["status"], "failed", "{tool}");
+}
+
+#[tokio::test]
+async fn socket_request_and_response() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(
+        &server,
+        &admin,
+        &project,
+        json!([{ "name": "x", "timeout_seconds": 1 }]),
+    )
+    .await;
+    let other = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut neighbour = Relay::attached(&server, &project, &other).await;
+    // Many at once, each answered with its own; the neighbour's are the neighbour's.
+    for n in 0..5 {
+        let call = json!({ "tool": "x", "arguments": { "n": n } });
+        neighbour.begin(n, "caller_tool", call).await;
+    }
+    let mut answered = BTreeSet::new();
+    while answered.len() < 5 {
+        let seen = admin.session(&other.session_id).await;
+        for request in seen["pending_caller_requests"].as_array().unwrap() {
+            let n = request["arguments"]["n"].as_i64().unwrap();
+            if answered.insert(n) {
+                answer(&admin, request, json!({ "result": { "n": n } }))
+                    .await
+                    .ok();
+            }
+        }
+    }
+    for n in 0..5 {
+        assert_eq!(neighbour.reply(n).await["result"], json!({ "n": n }));
+    }
+    let timed_out = relay
+        .request("caller_tool", json!({ "tool": "x", "arguments": {} }))
+        .await;
+    assert_eq!(timed_out["error"]["code"], -32000);
+    assert_eq!(timed_out["error"]["data"]["kind"], "timeout", "{timed_out}");
+    // The agent's cancel is an event, and the answer comes too late.
+    neighbour
+        .begin("given up", "caller_tool", json!({ "tool": "x" }))
+        .await;
+    let request = loop {
+        let seen = admin.session(&other.session_id).await;
+        if let Some(request) = seen["pending_caller_requests"].get(0) {
+            break request.clone();
+        }
+    };
+    neighbour
+        .send(&json!({ "method": "cancel", "params": { "id": "given up" } }))
+        .await;
+    let cancelled = neighbour.reply("given up").await;
+    assert_eq!(
+        cancelled["error"]["data"]["kind"], "cancelled",
+        "{cancelled}"
+    );
+    let log = admin.log(&other.session_id).await;
+    let event = log
+        .iter()
+        .find(|event| event["type"] == "caller_tool_cancelled");
+    assert_eq!(event.unwrap()["request_id"], request["request_id"]);
+    let late = answer(&admin, &request, json!({ "result": 1 })).await;
+    assert!(late.sentence().contains("not found"));
+}

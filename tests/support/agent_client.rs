@@ -1,0 +1,101 @@
+//! The real `oubliette-client`, as an agent starts it: an MCP server on standard input and output.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::relay::Told;
+use crate::{Server, binary};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A client of one session, on the host instead of in the container: it only sees the socket.
+#[derive(Debug)]
+pub struct AgentClient {
+    _child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+    /// Replies that nobody has asked for yet, by id.
+    aside: HashMap<u64, Value>,
+}
+
+impl AgentClient {
+    /// Starts one and introduces the agent.
+    pub async fn start(server: &Server, project: &str, told: &Told) -> Self {
+        let container = project.replace('-', "");
+        let socket = server.home().join("run/c").join(container);
+        let mut child = Command::new(binary())
+            .arg0("oubliette-client")
+            .env_clear()
+            .env("OUBLIETTE_SOCKET", socket.join("relay.sock"))
+            .env("OUBLIETTE_SESSION_ID", &told.session_id)
+            .env("OUBLIETTE_SESSION_KEY", &told.session_key)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut client = Self {
+            _child: child,
+            input,
+            output,
+            aside: HashMap::new(),
+        };
+        let introduction = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "agent", "version": "0" },
+        });
+        client.begin(0, "initialize", introduction).await;
+        client.reply(0).await;
+        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        client.send(&initialized).await;
+        client
+    }
+
+    async fn send(&mut self, message: &Value) {
+        let line = format!("{message}\n");
+        self.input.write_all(line.as_bytes()).await.unwrap();
+    }
+
+    /// Sends a request without waiting for its reply.
+    pub async fn begin(&mut self, id: u64, method: &str, params: Value) {
+        let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+        self.send(&message).await;
+    }
+
+    pub async fn begin_call(&mut self, id: u64, tool: &str, arguments: Value) {
+        let params = json!({ "name": tool, "arguments": arguments });
+        self.begin(id, "tools/call", params).await;
+    }
+
+    /// The next reply that comes, whichever it is; its id and all of it.
+    pub async fn next(&mut self) -> (u64, Value) {
+        loop {
+            let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
+            let line = line.expect("the client says nothing").unwrap();
+            let message: Value = serde_json::from_str(&line.expect("the client ended")).unwrap();
+            if let Some(id) = message["id"].as_u64()
+                && message["method"].is_null()
+            {
+                return (id, message);
+            }
+        }
+    }
+
+    pub async fn reply(&mut self, id: u64) -> Value {
+        loop {
+            if let Some(reply) = self.aside.remove(&id) {
+                return reply;
+            }
+            let (came, reply) = self.next().await;
+            self.aside.insert(came, reply);
+        }
+    }
+}

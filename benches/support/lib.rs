@@ -12,6 +12,7 @@
 )]
 
 mod call;
+pub mod chain;
 mod client;
 mod connection;
 mod cpu;

@@ -26,14 +26,11 @@ pub struct AgentClient {
 impl AgentClient {
     /// Starts one and introduces the agent.
     pub async fn start(server: &Server, project: &str, told: &Told) -> Self {
-        let container = project.replace('-', "");
-        let socket = server.home().join("run/c").join(container);
+        let variables = Self::variables(server, project, told);
         let mut child = Command::new(binary())
             .arg0("oubliette-client")
             .env_clear()
-            .env("OUBLIETTE_SOCKET", socket.join("relay.sock"))
-            .env("OUBLIETTE_SESSION_ID", &told.session_id)
-            .env("OUBLIETTE_SESSION_KEY", &told.session_key)
+            .envs(variables.iter().filter_map(|pair| pair.split_once('=')))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -57,6 +54,17 @@ impl AgentClient {
         let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         client.send(&initialized).await;
         client
+    }
+
+    /// The environment of a client of a session, as `NAME=value`.
+    pub fn variables(server: &Server, project: &str, told: &Told) -> Vec<String> {
+        let container = project.replace('-', "");
+        let socket = server.home().join("run/c").join(container);
+        vec![
+            format!("OUBLIETTE_SOCKET={}", socket.join("relay.sock").display()),
+            format!("OUBLIETTE_SESSION_ID={}", told.session_id),
+            format!("OUBLIETTE_SESSION_KEY={}", told.session_key),
+        ]
     }
 
     async fn send(&mut self, message: &Value) {

@@ -45,6 +45,17 @@ impl Legacy {
         client
     }
 
+    /// The same client with connections that are kept, for what is measured.
+    #[must_use]
+    pub fn kept_alive(mut self) -> Self {
+        self.http = reqwest::Client::builder()
+            .no_proxy()
+            .tcp_nodelay(true)
+            .build()
+            .unwrap();
+        self
+    }
+
     /// The same session with another key.
     pub fn with_key(&self, key: &str) -> Self {
         Self {

@@ -7,6 +7,7 @@ mod actor;
 mod agents;
 mod audit;
 mod call;
+mod clock;
 mod containers;
 mod credentials;
 mod engine;
@@ -18,6 +19,7 @@ mod metrics;
 pub mod operations;
 mod paging;
 mod projects;
+mod schedules;
 mod sessions;
 mod settings;
 mod tokens;
@@ -26,6 +28,7 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
+pub use clock::Clock;
 pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
@@ -35,6 +38,6 @@ pub use sessions::events::Followed;
 pub use sessions::{Speaker, Verb};
 pub use settings::{
     AgentCommand, AuditSettings, ContainerSettings, ContainerType, Limits, Price, ProjectRules,
-    SessionSettings, Settings, ToolSettings,
+    ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, Minted};

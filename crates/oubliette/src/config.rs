@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, ContainerSettings, ContainerType, Credential, Limits, Price,
-    ProjectRules, SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, Clock, ContainerSettings, ContainerType, Credential, Limits,
+    Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) containers: ContainerSettings,
     pub(crate) docker: DockerSettings,
     pub(crate) sessions: SessionSettings,
+    pub(crate) schedules: ScheduleSettings,
     pub(crate) models: BTreeMap<String, Price>,
 }
 
@@ -58,6 +59,7 @@ impl Default for Config {
             containers: ContainerSettings::default(),
             docker: DockerSettings::default(),
             sessions: SessionSettings::default(),
+            schedules: ScheduleSettings::default(),
             models: BTreeMap::new(),
         }
     }
@@ -110,9 +112,11 @@ impl Config {
             agents: self.agents.clone(),
             containers: self.containers.clone(),
             sessions: self.sessions.clone(),
+            schedules: self.schedules.clone(),
             models: self.models.clone(),
             // Without one no runtime is chosen, which says why.
             client: inside::find().unwrap_or_default(),
+            clock: Clock::default(),
         }
     }
 }

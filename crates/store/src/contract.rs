@@ -7,6 +7,7 @@ mod calls;
 mod containers;
 mod mcp_sessions;
 mod projects;
+mod schedules;
 mod sessions;
 mod tokens;
 mod workspaces;
@@ -76,6 +77,16 @@ cases![
     calls::an_operation_begins_once_under_a_name_and_its_outcome_is_kept,
     calls::tokens_of_a_session_end_with_its_agent_or_with_itself,
     calls::what_a_tree_has_used_stays_used_when_its_sessions_are_removed,
+    schedules::a_schedule_is_found_listed_changed_and_removed,
+    schedules::of_racing_firings_of_one_instant_one_makes_the_runs,
+    schedules::a_run_that_is_not_over_keeps_others_back_as_the_schedule_says,
+    schedules::a_run_begins_once_and_is_taken_over_when_its_lease_is_over,
+    schedules::a_run_gets_one_session_however_often_it_is_asked_for,
+    schedules::a_pinned_session_gets_the_prompt_of_the_next_run_once,
+    schedules::the_end_of_a_run_is_recorded_once,
+    schedules::failures_in_a_row_disable_a_schedule,
+    schedules::a_project_takes_its_targets_along,
+    schedules::a_history_is_kept_by_count_and_age,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

@@ -13,6 +13,7 @@ mod events;
 mod mcp_sessions;
 mod page;
 mod projects;
+mod schedules;
 mod sessions;
 pub mod sqlite;
 mod tokens;
@@ -26,6 +27,9 @@ pub use events::{Events, Logged};
 pub use mcp_sessions::{McpSession, McpSessions};
 pub use page::Page;
 pub use projects::{Project, ProjectState, Projects, Updated, Visible};
+pub use schedules::{
+    Changed, Finished, Firing, Lease, Run, RunFilter, RunMark, Schedule, Schedules, Target,
+};
 pub use sessions::{
     Attachment, Choices, Decided, Decision, Limit, Message, NewSession, Session, SessionFilter,
     Sessions, Spawned, Step, Stepped, TreeLimits, TreeUse, Wanted,
@@ -43,6 +47,7 @@ pub trait Store:
     + Sessions
     + Calls
     + Events
+    + Schedules
     + McpSessions
     + std::fmt::Debug
     + Send
@@ -59,6 +64,7 @@ impl<T> Store for T where
         + Sessions
         + Calls
         + Events
+        + Schedules
         + McpSessions
         + std::fmt::Debug
         + Send

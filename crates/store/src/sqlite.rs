@@ -13,6 +13,7 @@ mod mcp_sessions;
 mod open;
 mod projects;
 mod readers;
+mod schedules;
 mod sessions;
 mod tokens;
 mod workspaces;

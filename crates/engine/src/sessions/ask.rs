@@ -8,8 +8,7 @@ use oubliette_model::{
     Level, ProjectId, Scope, SessionId, Status, TokenId, Usage, WorkspaceId, quoted,
 };
 use oubliette_store::{
-    Attachment, AuditEntry, Choices, Limit, Message, NewSession, Project, Session, Spawned,
-    TreeLimits,
+    Attachment, Choices, Limit, Message, NewSession, Project, Session, Spawned, TreeLimits,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -138,6 +137,23 @@ impl Engine {
     }
 }
 
+/// What an agent is to do must say something, and not too much.
+pub(crate) fn check_prompt(text: &str) -> Result<()> {
+    if text.trim().is_empty() {
+        return Err(EngineError::invalid(
+            "`prompt` is empty; say what the agent is to do",
+        ));
+    }
+    if text.len() > LONGEST_PROMPT {
+        return Err(EngineError::invalid(format!(
+            "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into a \
+             file of the workspace",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
 impl Ask {
     /// The message, checked.
     pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
@@ -154,18 +170,7 @@ impl Ask {
                 ));
             }
         };
-        if text.trim().is_empty() {
-            return Err(EngineError::invalid(
-                "`prompt` is empty; say what the agent is to do",
-            ));
-        }
-        if text.len() > LONGEST_PROMPT {
-            return Err(EngineError::invalid(format!(
-                "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into \
-                 `attachments`",
-                text.len()
-            )));
-        }
+        check_prompt(text)?;
         let files = self.attachments.as_deref().unwrap_or_default();
         if files.len() > MOST_ATTACHMENTS {
             return Err(EngineError::invalid(format!(
@@ -359,6 +364,7 @@ impl Engine {
             message: Some(message),
             join: parent.is_none() && !ask.new_session.unwrap_or(false),
             call: origin.call,
+            run: call.run().cloned(),
             limits,
         };
         let spawned = self
@@ -397,10 +403,19 @@ impl Engine {
         &self,
         id: SessionId,
         ask: &Ask,
-        audit: Option<AuditEntry>,
+        call: &Call,
     ) -> Result<Delivered> {
         let message = ask.to_message(self)?;
-        let queued = self.store().queue_message(id, &message, audit).await?;
+        let queued = match call.run() {
+            Some(run) => {
+                let queued = self.store().queue_run(run, id, &message, call.audit());
+                queued.await?
+            }
+            None => {
+                let queued = self.store().queue_message(id, &message, call.audit());
+                queued.await?
+            }
+        };
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
         self.sessions().watch.tell(session.id, session.root_id);
         self.wake_session(session.id, session.project_id);

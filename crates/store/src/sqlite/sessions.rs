@@ -16,9 +16,9 @@ use crate::{
     AuditEntry, Decided, Decision, Message, NewSession, Page, Result, Session, SessionFilter,
     Sessions, Spawned, Step, Stepped, TreeUse, Visible, Wanted,
 };
-use row::{COLUMNS, from_word, json, session, word};
-pub(super) use row::{find, number};
-pub(super) use spawn::queue;
+use row::{COLUMNS, json, session};
+pub(super) use row::{find, from_word, number, word};
+pub(super) use spawn::{queue, tree_use};
 
 /// A session and everything below it.
 pub(super) const TREE: &str = "with recursive tree (id) as (
@@ -125,7 +125,7 @@ impl Sessions for Sqlite {
     }
 
     async fn tree_use(&self, root: SessionId, now: Timestamp) -> Result<TreeUse> {
-        self.look(|connection| spawn::tree_use(connection, root, now))
+        self.look(|connection| tree_use(connection, root, now))
     }
 
     async fn unsettled_sessions(&self) -> Result<Vec<SessionId>> {

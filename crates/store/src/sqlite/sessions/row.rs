@@ -22,14 +22,17 @@ pub(super) fn text(value: &impl Serialize) -> Result<String> {
 }
 
 /// A value that serialises to a plain string, without its quotes.
-pub(super) fn word(value: &impl Serialize) -> Result<String> {
+pub(in crate::sqlite) fn word(value: &impl Serialize) -> Result<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Ok(word),
         _ => Err(StoreError::failed("a word was expected")),
     }
 }
 
-pub(super) fn from_word<T: DeserializeOwned>(column: usize, word: String) -> rusqlite::Result<T> {
+pub(in crate::sqlite) fn from_word<T: DeserializeOwned>(
+    column: usize,
+    word: String,
+) -> rusqlite::Result<T> {
     serde_json::from_value(serde_json::Value::String(word)).map_err(|e| misread(column, e))
 }
 

@@ -27,6 +27,7 @@ mod push;
 mod races;
 mod real_agents;
 mod relay;
+mod schedules;
 mod session_commands;
 mod session_crashes;
 mod session_faults;

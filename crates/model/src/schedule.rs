@@ -7,7 +7,7 @@
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,16 +128,50 @@ impl Cadence {
     /// The first run after an instant; none if there is none in sight. To find out that there is none
     /// takes long: ask once, when a schedule is made.
     pub fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
-        let from = at.to_zoned(self.zone.clone());
-        let next = self.cron.find_next_occurrence(&from, false).ok()?;
-        Some(next.timestamp()).filter(|next| *next > at)
+        let mut from = at;
+        loop {
+            let start = from.to_zoned(self.zone.clone());
+            let next = self.cron.find_next_occurrence(&start, false).ok()?;
+            from = Some(next.timestamp()).filter(|next| *next > from)?;
+            if self.is_meant(&next) {
+                return Some(from);
+            }
+        }
     }
 
     /// The last run at or before an instant.
     pub fn last_until(&self, at: Timestamp) -> Option<Timestamp> {
-        let from = at.to_zoned(self.zone.clone());
-        let last = self.cron.find_previous_occurrence(&from, true).ok()?;
-        Some(last.timestamp()).filter(|last| *last <= at)
+        let (mut from, mut inclusive) = (at, true);
+        loop {
+            let start = from.to_zoned(self.zone.clone());
+            let last = self.cron.find_previous_occurrence(&start, inclusive).ok()?;
+            let found = last.timestamp();
+            if found > from || (found == from && !inclusive) {
+                return None;
+            }
+            if self.is_meant(&last) {
+                return Some(found);
+            }
+            (from, inclusive) = (found, false);
+        }
+    }
+
+    /// Whether the expression means an instant that croner found. On a day on which the clock jumps,
+    /// croner lets a fixed time before the jump run a second time when the clock has jumped; only a
+    /// time that was jumped over runs then.
+    fn is_meant(&self, found: &Zoned) -> bool {
+        if self.cron.is_time_matching(found).unwrap_or(false) {
+            return true;
+        }
+        let before = found.timestamp() - SignedDuration::from_nanos(1);
+        let offset = self.zone.to_offset(before);
+        let jumped = offset.to_datetime(found.timestamp())..found.datetime();
+        // The hours that were not there, as if they had been.
+        let Ok(start) = jumped.start.to_zoned(TimeZone::UTC) else {
+            return false;
+        };
+        let first = self.cron.find_next_occurrence(&start, true);
+        first.is_ok_and(|first| jumped.contains(&first.datetime()))
     }
 
     /// The runs after an instant, one after the other.
@@ -300,10 +334,19 @@ mod tests {
         );
         // A list of times in the hour that is not there does not run that day.
         assert_eq!(runs("0,30 2 * * *", zone, before, 1), ["29 02:00:00+02:00"]);
-        assert_eq!(
-            runs("0 9 * * *", zone, before, 2),
-            ["28 09:00:00+02:00", "29 09:00:00+02:00"]
-        );
+        // What was not jumped over runs once, as on any day.
+        for time in ["01:00", "01:30", "03:00", "09:00"] {
+            let (hour, minute) = time.split_once(':').unwrap();
+            let expression = format!("{minute} {hour} * * *");
+            let offset = if time < "02" { "+01:00" } else { "+02:00" };
+            assert_eq!(
+                runs(&expression, zone, before, 2),
+                [
+                    format!("28 {time}:00{offset}"),
+                    format!("29 {time}:00+02:00")
+                ]
+            );
+        }
     }
 
     /// In Berlin 03:00 became 02:00 on 31 October 2027.
@@ -329,6 +372,82 @@ mod tests {
                 "31 03:00:00+01:00"
             ]
         );
+    }
+
+    /// What runs in a window, minute by minute: a wall time that matches, the first time it comes; what
+    /// repeats through the day, each time it comes; and a fixed time that was jumped over, at the end of
+    /// the jump.
+    fn minute_by_minute(cadence: &Cadence, from: Timestamp, minutes: i64) -> Vec<Timestamp> {
+        let fixed = cadence.cron.determine_job_type() == croner::JobType::FixedTime;
+        let matches = |civil: jiff::civil::DateTime| {
+            let as_if = civil.to_zoned(TimeZone::UTC).unwrap();
+            cadence.cron.is_time_matching(&as_if).unwrap()
+        };
+        let mut runs = Vec::new();
+        for minute in 1..=minutes {
+            let at = from + SignedDuration::from_mins(minute);
+            let before = cadence.zone.to_offset(at - SignedDuration::from_mins(1));
+            let now = cadence.zone.to_offset(at);
+            let civil = now.to_datetime(at);
+            let jump = (now.seconds() - before.seconds()) / 60;
+            let jumped =
+                (0..jump).map(|n| before.to_datetime(at) + SignedDuration::from_mins(n.into()));
+            let stands_for = fixed && jumped.clone().any(matches);
+            let again = cadence
+                .zone
+                .to_ambiguous_timestamp(civil)
+                .earlier()
+                .unwrap()
+                != at;
+            if stands_for || (matches(civil) && !(fixed && again)) {
+                runs.push(at);
+            }
+        }
+        runs
+    }
+
+    /// Around every change of the clock that some zones have in a year.
+    #[test]
+    fn around_changes_of_the_clock_all_is_as_a_look_at_every_minute_says() {
+        let mut compared = 0;
+        for zone in ZONES {
+            let changes = TimeZone::get(zone).unwrap();
+            let changes = changes.following(at("2027-01-01T00:00:00Z")).take(2);
+            let changes = changes.map(|change| change.timestamp());
+            let changes = changes.filter(|change| *change < at("2028-01-01T00:00:00Z"));
+            let changes: Vec<Timestamp> = changes.collect();
+            for change in changes {
+                let (from, minutes) = (change - SignedDuration::from_hours(30), 60 * 60);
+                let hours = [0, 1, 2, 3, 4, 9, 23].into_iter();
+                let fixed = hours.flat_map(|hour| {
+                    ["0", "15", "30"].map(|minute| format!("{minute} {hour} * * *"))
+                });
+                let others = [
+                    "*/20 * * * *",
+                    "30 * * * *",
+                    "0 */2 * * *",
+                    "0,30 2 * * *",
+                    "15 1-3 * * *",
+                    "*/15 2 * * *",
+                    "0 1,2,3 * * *",
+                ];
+                for expression in fixed.chain(others.map(str::to_owned)) {
+                    let cadence = Cadence::parse(&expression, zone).unwrap();
+                    let end = from + SignedDuration::from_mins(minutes);
+                    let found = cadence.runs_after(from).take_while(|at| *at <= end);
+                    let found: Vec<Timestamp> = found.collect();
+                    let expected = minute_by_minute(&cadence, from, minutes);
+                    assert_eq!(found, expected, "{expression} {zone} around {change}");
+                    for run in found {
+                        assert_eq!(cadence.last_until(run), Some(run), "{expression} {zone}");
+                        let later = run + SignedDuration::from_secs(30);
+                        assert_eq!(cadence.last_until(later), Some(run), "{expression} {zone}");
+                    }
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 200, "{compared}");
     }
 
     const EXPRESSIONS: [&str; 12] = [

@@ -70,4 +70,5 @@ create index schedule_runs_by_project on schedule_runs (project_id);
 create index schedule_runs_by_status on schedule_runs (schedule, status);
 create index schedule_runs_queued on schedule_runs (seq) where status = 'queued';
 create index schedule_runs_running on schedule_runs (seq) where status = 'running';
+create index schedule_runs_by_end on schedule_runs (ended_at) where ended_at is not null;
 create index schedule_runs_by_message on schedule_runs (message) where message is not null;

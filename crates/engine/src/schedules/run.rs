@@ -85,11 +85,13 @@ impl Engine {
     /// What comes of a run; none if it is gone.
     async fn outcome(&self, run: &Run, schedule: &Schedule) -> Result<Option<Outcome>> {
         let before = self.store().run(run.id).await?;
-        if before.is_some_and(|run| run.session_id.is_none()) {
-            match Box::pin(self.deliver_run(run, schedule)).await {
-                Ok(()) => {}
-                Err(error @ EngineError::Fault(_)) => return Err(error),
-                Err(error) => return Ok(Some(Outcome::failed(error.to_string()))),
+        if before.is_some_and(|run| run.session_id.is_none())
+            && let Err(error) = Box::pin(self.deliver_run(run, schedule)).await
+        {
+            // It may have come so far that there is something to follow.
+            let after = self.store().run(run.id).await?;
+            if after.is_some_and(|run| run.session_id.is_none()) {
+                return Ok(Some(Outcome::failed(error.to_string())));
             }
         }
         self.follow_run(run.id).await

@@ -363,20 +363,32 @@ impl Schedules for Sqlite {
     }
 
     async fn trim_runs(&self, before: Timestamp, most: u32) -> Result<usize> {
+        // Counting takes long where there are many, and the writer has others to serve.
+        let crowded = self
+            .scan(move |connection| {
+                let mut statement = connection.prepare(
+                    "select schedule from schedule_runs group by schedule having count(*) > ?1",
+                )?;
+                let rows = statement.query_map([most], |row| row.get(0))?;
+                Ok(rows.collect::<rusqlite::Result<Vec<i64>>>()?)
+            })
+            .await?;
         self.write(move |connection| {
-            let old = connection.execute(
+            let mut trimmed = connection.execute(
                 "delete from schedule_runs
                  where ended_at < ?1 and status not in ('queued', 'running')",
                 [time(before)],
             )?;
-            let many = connection.execute(
-                "delete from schedule_runs where status not in ('queued', 'running')
-                    and seq <= (select newer.seq from schedule_runs newer
-                        where newer.schedule = schedule_runs.schedule
-                        order by newer.seq desc limit 1 offset ?1)",
-                [most],
+            let mut statement = connection.prepare(
+                "delete from schedule_runs where schedule = ?1 and seq <=
+                    (select seq from schedule_runs where schedule = ?1
+                     order by seq desc limit 1 offset ?2)
+                    and status not in ('queued', 'running')",
             )?;
-            Ok(old + many)
+            for schedule in crowded {
+                trimmed += statement.execute(params![schedule, most])?;
+            }
+            Ok(trimmed)
         })
         .await
     }

@@ -27,6 +27,7 @@ mod push;
 mod races;
 mod real_agents;
 mod relay;
+mod schedule_crashes;
 mod schedules;
 mod session_commands;
 mod session_crashes;

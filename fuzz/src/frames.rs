@@ -171,6 +171,7 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
         message: Some(message),
         join: false,
         call: None,
+        run: None,
         limits: TreeLimits {
             depth: 3,
             sessions: 50,

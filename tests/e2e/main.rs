@@ -30,6 +30,8 @@ mod races;
 mod real_agents;
 mod real_relay;
 mod relay;
+mod schedule_crashes;
+mod schedules;
 mod session_commands;
 mod session_crashes;
 mod session_faults;

@@ -37,6 +37,13 @@ const CONTRACT: &[(&str, Class)] = &[
     ("session_cleanup", ProjectWrite),
     ("workspace_list", ProjectRead),
     ("workspace_delete", ProjectWrite),
+    ("schedule_create", ProjectWrite),
+    ("schedule_list", ProjectRead),
+    ("schedule_get", ProjectRead),
+    ("schedule_update", ProjectWrite),
+    ("schedule_delete", ProjectWrite),
+    ("schedule_trigger", ProjectWrite),
+    ("schedule_history", ProjectRead),
     ("token_create", Admin),
     ("token_list", Admin),
     ("token_revoke", Admin),
@@ -90,8 +97,29 @@ const ABOUT_A_SESSION: [&str; 6] = [
     "caller_tool_response",
 ];
 
-fn arguments(operation: &str, project: &str, session: &str) -> Value {
+/// The operations that name a schedule and nothing else.
+const ABOUT_A_SCHEDULE: [&str; 5] = [
+    "schedule_get",
+    "schedule_update",
+    "schedule_delete",
+    "schedule_trigger",
+    "schedule_history",
+];
+
+/// A schedule that never runs by itself.
+fn idle_schedule(project: &str) -> Value {
+    json!({
+        "name": "idle", "cron_expr": "@daily", "prompt": "hi", "enabled": false,
+        "targets": [{ "project_id": project }],
+    })
+}
+
+/// `named` is the session or schedule that the operation is about.
+fn arguments(operation: &str, project: &str, named: &str) -> Value {
+    let session = named;
     match operation {
+        "schedule_create" => idle_schedule(project),
+        about if ABOUT_A_SCHEDULE.contains(&about) => json!({ "schedule_id": named }),
         "session_permit" => {
             json!({ "session_id": session, "request_id": "x", "decision": "deny" })
         }
@@ -119,14 +147,15 @@ fn uuid(n: u32) -> String {
     format!("00000000-0000-4000-8000-{n:012}")
 }
 
-fn decision(reply: &Reply, project: &str, session: &str) -> Decision {
+fn decision(reply: &Reply, project: &str, named: &str) -> Decision {
     if reply.body["error"]["code"] == -32002 {
         assert_eq!(reply.message(), "tool not allowed for this token scope");
         return Decision::Refused;
     }
     let not_found = [
         format!("project `{project}` not found"),
-        format!("session `{session}` not found"),
+        format!("session `{named}` not found"),
+        format!("schedule `{named}` not found"),
     ];
     let hidden = reply.is_error()
         && not_found
@@ -176,24 +205,27 @@ async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
                 let caller = server.with_key(&admin.token(&scope).await);
                 let normal = if scope == "admin:ro" { "read" } else { &scope };
                 let expected = expected(normal, *class, which);
-                let session = match which {
+                let there = which != Which::Missing;
+                let named = match *operation {
                     // Only who made a session answers for it.
-                    Which::Own | Which::Foreign
-                        if *operation == "caller_tool_response"
-                            && expected == Decision::Allowed =>
-                    {
+                    "caller_tool_response" if there && expected == Decision::Allowed => {
                         let new = json!({ "new_session": true });
                         caller.spawn_with(&target, "hi", new).await
                     }
-                    Which::Own | Which::Foreign if ABOUT_A_SESSION.contains(operation) => {
+                    operation if there && ABOUT_A_SESSION.contains(&operation) => {
                         admin.spawn(&target, "hi").await
                     }
+                    operation if there && ABOUT_A_SCHEDULE.contains(&operation) => {
+                        let made = admin.call("schedule_create", idle_schedule(&target)).await;
+                        made.ok()["schedule_id"].as_str().unwrap().to_owned()
+                    }
+                    operation if ABOUT_A_SCHEDULE.contains(&operation) => uuid(404),
                     _ => format!("gogol_{}", "0".repeat(32)),
                 };
-                let parameters = arguments(operation, &target, &session);
+                let parameters = arguments(operation, &target, &named);
                 let reply = caller.call(operation, parameters).await;
                 assert_eq!(
-                    decision(&reply, &target, &session),
+                    decision(&reply, &target, &named),
                     expected,
                     "{scope} {operation} {which:?}: {}",
                     reply.text

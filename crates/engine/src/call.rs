@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oubliette_model::ProjectId;
-use oubliette_store::AuditEntry;
+use oubliette_store::{AuditEntry, RunMark};
 use tokio_util::sync::CancellationToken;
 
 /// How far long work has come.
@@ -23,6 +23,7 @@ pub struct Call {
     progress: Option<Listener>,
     cancelled: CancellationToken,
     audit: Arc<Mutex<Option<AuditEntry>>>,
+    run: Option<RunMark>,
 }
 
 impl Call {
@@ -41,6 +42,17 @@ impl Call {
     pub fn with_cancellation(mut self, cancelled: CancellationToken) -> Self {
         self.cancelled = cancelled;
         self
+    }
+
+    /// The call is made for a run of a schedule: what it makes is noted with the run.
+    #[must_use]
+    pub(crate) fn for_run(mut self, run: RunMark) -> Self {
+        self.run = Some(run);
+        self
+    }
+
+    pub(crate) fn run(&self) -> Option<&RunMark> {
+        self.run.as_ref()
     }
 
     pub fn progress(&self, progress: Progress) {

@@ -16,9 +16,10 @@ use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::operations::Running;
+use crate::schedules::Schedules;
 use crate::sessions::Sessions;
 use crate::tokens::Watch;
-use crate::{Result, Settings};
+use crate::{Clock, Result, Settings};
 
 /// What Oubliette does. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -37,6 +38,7 @@ struct Parts {
     metrics: Metrics,
     containers: Arc<Containers>,
     sessions: Sessions,
+    schedules: Schedules,
     running: Running,
     callers: Callers,
     tasks: TaskTracker,
@@ -72,6 +74,7 @@ impl Engine {
                 metrics: Metrics::default(),
                 containers,
                 sessions: Sessions::default(),
+                schedules: Schedules::default(),
                 running: Running::default(),
                 callers: Callers::default(),
                 tasks,
@@ -153,6 +156,14 @@ impl Engine {
             if let Err(error) = self.store().trim_events(self.now() - oldest, most).await {
                 tracing::warn!(%error, "could not trim the logs of sessions");
             }
+            let schedules = &self.settings().schedules;
+            let oldest = SignedDuration::from_hours(24 * i64::from(schedules.keep_days));
+            let trimmed = self
+                .store()
+                .trim_runs(self.now() - oldest, schedules.keep_runs);
+            if let Err(error) = trimmed.await {
+                tracing::warn!(%error, "could not trim the history of schedules");
+            }
             tokio::select! {
                 () = tokio::time::sleep(hour) => {}
                 () = self.parts.stopping.cancelled() => return,
@@ -195,8 +206,12 @@ impl Engine {
 
     /// The time, at the grain the store keeps.
     pub fn now(&self) -> Timestamp {
-        let now = Timestamp::now();
+        let now = self.clock().now();
         now.round(Unit::Millisecond).unwrap_or(now)
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.parts.settings.clock
     }
 
     pub fn store(&self) -> &Arc<dyn Store> {
@@ -229,6 +244,10 @@ impl Engine {
 
     pub(crate) fn callers(&self) -> &Callers {
         &self.parts.callers
+    }
+
+    pub(crate) fn schedules(&self) -> &Schedules {
+        &self.parts.schedules
     }
 
     pub(crate) fn running(&self) -> &Running {

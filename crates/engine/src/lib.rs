@@ -8,6 +8,7 @@ mod agents;
 mod audit;
 mod call;
 mod callers;
+mod clock;
 mod containers;
 mod credentials;
 mod engine;
@@ -19,6 +20,7 @@ mod metrics;
 pub mod operations;
 mod paging;
 mod projects;
+mod schedules;
 mod sessions;
 mod settings;
 mod tokens;
@@ -28,6 +30,7 @@ pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
 pub use callers::{CallerError, Listening, OpenLine, dry_declaration};
+pub use clock::Clock;
 pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
@@ -37,6 +40,6 @@ pub use sessions::events::Followed;
 pub use sessions::{Speaker, Verb};
 pub use settings::{
     AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
-    OnDisconnect, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
+    OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, Minted};

@@ -14,7 +14,7 @@ pub mod tools;
 use std::future::Future;
 use std::sync::LazyLock;
 
-use oubliette_model::{Access, ProjectId, SessionId};
+use oubliette_model::{Access, ProjectId, ScheduleId, SessionId};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -71,12 +71,16 @@ pub enum Effect {
 }
 
 /// What a call is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     /// The project it names; none if it covers all that the token may touch.
     pub project: Option<ProjectId>,
     /// The session it names: its project is the call's.
     pub session: Option<SessionId>,
+    /// The schedule it names: the projects of its targets are the call's.
+    pub schedule: Option<ScheduleId>,
+    /// The projects that a schedule is to have.
+    pub targets: Vec<ProjectId>,
     /// A parameter that project tokens may not use.
     pub restricted: Option<&'static str>,
     /// Whether it decides about something that the session waits for.
@@ -98,6 +102,13 @@ impl Reach {
     pub fn session(id: SessionId) -> Self {
         Self {
             session: Some(id),
+            ..Self::default()
+        }
+    }
+
+    pub fn schedule(id: ScheduleId) -> Self {
+        Self {
+            schedule: Some(id),
             ..Self::default()
         }
     }
@@ -126,6 +137,13 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::sessions::cleanup::Cleanup>(),
         Entry::of::<crate::workspaces::list::List>(),
         Entry::of::<crate::workspaces::delete::Delete>(),
+        Entry::of::<crate::schedules::create::Create>(),
+        Entry::of::<crate::schedules::list::List>(),
+        Entry::of::<crate::schedules::get::Get>(),
+        Entry::of::<crate::schedules::update::Update>(),
+        Entry::of::<crate::schedules::delete::Delete>(),
+        Entry::of::<crate::schedules::trigger::Trigger>(),
+        Entry::of::<crate::schedules::history::History>(),
         Entry::of::<crate::tokens::create::Create>(),
         Entry::of::<crate::tokens::list::List>(),
         Entry::of::<crate::tokens::revoke::Revoke>(),
@@ -154,6 +172,10 @@ const NOUNS: &[(&str, &str)] = &[
     (
         "workspace",
         "Workspaces: the directories of a project in which agents work.",
+    ),
+    (
+        "schedule",
+        "Schedules: prompts that agents in projects get at set times, and the history of their runs.",
     ),
     (
         "token",

@@ -7,7 +7,7 @@ use oubliette_model::{ProjectLimits, ToolStyle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Credential;
+use crate::{Clock, Credential};
 
 /// All of it.
 #[derive(Debug, Clone)]
@@ -24,10 +24,12 @@ pub struct Settings {
     pub containers: ContainerSettings,
     pub sessions: SessionSettings,
     pub caller_tools: CallerSettings,
+    pub schedules: ScheduleSettings,
     /// What models cost, for agents that report tokens only.
     pub models: BTreeMap<String, Price>,
     /// The static binary that containers get as `oubliette-client`.
     pub client: PathBuf,
+    pub clock: Clock,
 }
 
 impl Settings {
@@ -46,8 +48,10 @@ impl Settings {
             containers: ContainerSettings::default(),
             sessions: SessionSettings::default(),
             caller_tools: CallerSettings::default(),
+            schedules: ScheduleSettings::default(),
             models: BTreeMap::new(),
             client: PathBuf::from("oubliette-client"),
+            clock: Clock::default(),
         }
     }
 }
@@ -150,6 +154,36 @@ impl Default for CallerSettings {
             grace_seconds: 3,
             presence_seconds: 30,
             max_tools: 500,
+        }
+    }
+}
+
+/// `[schedules]`: how often schedules may run, how many at once, and how much is remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScheduleSettings {
+    /// A schedule that would run more often than this is refused.
+    pub min_interval_seconds: u32,
+    /// So many runs go on at once; the others wait their turn.
+    pub max_concurrent_runs: u32,
+    /// A run that takes longer is stopped and has failed.
+    pub run_seconds: u32,
+    /// A run that could not begin for so long after it was due was missed.
+    pub grace_seconds: u32,
+    /// Runs are remembered for so many days, and so many of one schedule.
+    pub keep_days: u32,
+    pub keep_runs: u32,
+}
+
+impl Default for ScheduleSettings {
+    fn default() -> Self {
+        Self {
+            min_interval_seconds: 60,
+            max_concurrent_runs: 8,
+            run_seconds: 3600,
+            grace_seconds: 60,
+            keep_days: 90,
+            keep_runs: 1000,
         }
     }
 }

@@ -84,6 +84,19 @@ uuid_id!(
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 
+uuid_id!(
+    ScheduleId,
+    "schedule",
+    "A schedule: a prompt that is given to projects at set times.",
+    "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+);
+uuid_id!(
+    RunId,
+    "run",
+    "One run of a schedule for one of its targets.",
+    "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
+);
+
 /// A session: one agent conversation in one workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);

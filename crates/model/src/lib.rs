@@ -10,18 +10,20 @@ mod name;
 mod nearest;
 mod project;
 mod remote;
+mod schedule;
 mod scope;
 mod secret;
 mod session;
 
 pub use access::{Access, Decision, Mode, allows, allows_class, sees};
 pub use event::Event;
-pub use ids::{ProjectId, SessionId, TokenId, WorkspaceId};
+pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
 pub use name::ProjectName;
 pub use nearest::nearest;
 pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, ToolStyle};
 pub use remote::{RemoteUrl, Transport};
+pub use schedule::{Cadence, Cause, MissedRuns, Overlap, RunStatus, SessionBehavior};
 pub use scope::Scope;
 pub use secret::Secret;
 pub use session::{

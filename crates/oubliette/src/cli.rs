@@ -8,6 +8,7 @@ mod line;
 mod names;
 mod operation;
 mod run;
+mod schedules;
 mod show;
 mod tools;
 

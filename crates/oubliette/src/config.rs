@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Credential,
-    Limits, Price, ProjectRules, SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, CallerSettings, Clock, ContainerSettings, ContainerType,
+    Credential, Limits, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings,
+    ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -40,6 +41,7 @@ pub(crate) struct Config {
     pub(crate) docker: DockerSettings,
     pub(crate) sessions: SessionSettings,
     pub(crate) caller_tools: CallerSettings,
+    pub(crate) schedules: ScheduleSettings,
     pub(crate) models: BTreeMap<String, Price>,
 }
 
@@ -60,6 +62,7 @@ impl Default for Config {
             docker: DockerSettings::default(),
             sessions: SessionSettings::default(),
             caller_tools: CallerSettings::default(),
+            schedules: ScheduleSettings::default(),
             models: BTreeMap::new(),
         }
     }
@@ -113,9 +116,11 @@ impl Config {
             containers: self.containers.clone(),
             sessions: self.sessions.clone(),
             caller_tools: self.caller_tools.clone(),
+            schedules: self.schedules.clone(),
             models: self.models.clone(),
             // Without one no runtime is chosen, which says why.
             client: inside::find().unwrap_or_default(),
+            clock: Clock::default(),
         }
     }
 }

@@ -52,6 +52,8 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let shutdown = stop_signals()?;
     let opened = Opened::open(home, config).await?;
     greet(home, &opened.url, opened.first);
+    // Not in a server that ends with another command: it would end what it begins.
+    opened.engine.run_schedules();
     tracing::info!(url = %opened.url, data_dir = %home.path().display(), "ready");
     opened.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");

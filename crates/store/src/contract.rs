@@ -8,6 +8,7 @@ mod calls;
 mod containers;
 mod mcp_sessions;
 mod projects;
+mod schedules;
 mod sessions;
 mod tokens;
 mod workspaces;
@@ -81,6 +82,16 @@ cases![
     callers::a_call_of_a_tool_is_made_once_and_ends_once,
     callers::the_calls_that_wait_are_bounded,
     callers::a_session_waits_for_its_caller_and_for_nobody_longer_than_it_must,
+    schedules::a_schedule_is_found_listed_changed_and_removed,
+    schedules::of_racing_firings_of_one_instant_one_makes_the_runs,
+    schedules::a_run_that_is_not_over_keeps_others_back_as_the_schedule_says,
+    schedules::a_run_begins_once_and_is_taken_over_when_its_lease_is_over,
+    schedules::a_run_gets_one_session_however_often_it_is_asked_for,
+    schedules::a_pinned_session_gets_the_prompt_of_the_next_run_once,
+    schedules::the_end_of_a_run_is_recorded_once,
+    schedules::failures_in_a_row_disable_a_schedule,
+    schedules::a_project_takes_its_targets_along,
+    schedules::a_history_is_kept_by_count_and_age,
     audit::entries_commit_with_their_write,
     audit::filters_and_pages_agree,
     audit::old_entries_are_trimmed,

@@ -14,6 +14,7 @@ mod events;
 mod mcp_sessions;
 mod page;
 mod projects;
+mod schedules;
 mod sessions;
 pub mod sqlite;
 mod tokens;
@@ -30,6 +31,9 @@ pub use events::{Events, Logged};
 pub use mcp_sessions::{McpSession, McpSessions};
 pub use page::Page;
 pub use projects::{Project, ProjectState, Projects, Updated, Visible};
+pub use schedules::{
+    Changed, Finished, Firing, Lease, Run, RunFilter, RunMark, Schedule, Schedules, Target,
+};
 pub use sessions::{
     Attachment, Choices, Decided, Decision, Limit, Message, NewSession, Session, SessionFilter,
     Sessions, Spawned, Step, Stepped, TreeLimits, TreeUse, Wanted,
@@ -48,6 +52,7 @@ pub trait Store:
     + Calls
     + Callers
     + Events
+    + Schedules
     + McpSessions
     + std::fmt::Debug
     + Send
@@ -65,6 +70,7 @@ impl<T> Store for T where
         + Calls
         + Callers
         + Events
+        + Schedules
         + McpSessions
         + std::fmt::Debug
         + Send

@@ -9,7 +9,7 @@ use oubliette_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Declaration, Page, Result, Token, Visible};
+use crate::{AuditEntry, Declaration, Page, Result, RunMark, Token, Visible};
 
 /// What was chosen when a session was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,8 @@ pub struct NewSession {
     pub join: bool,
     /// The call of the parent that makes it: what was made by it before is found instead.
     pub call: Option<Uuid>,
+    /// The run of a schedule that it is for.
+    pub run: Option<RunMark>,
     /// Hold for children.
     pub limits: TreeLimits,
 }

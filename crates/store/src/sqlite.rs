@@ -14,6 +14,7 @@ mod mcp_sessions;
 mod open;
 mod projects;
 mod readers;
+mod schedules;
 mod sessions;
 mod tokens;
 mod workspaces;

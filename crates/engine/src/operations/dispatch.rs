@@ -4,7 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use oubliette_model::{Access, Decision, Mode, ProjectId, SessionId, allows, allows_class};
+use oubliette_model::{
+    Access, Decision, Mode, ProjectId, ScheduleId, SessionId, allows, allows_class,
+};
 use oubliette_store::{AuditEntry, Outcome};
 use serde_json::{Map, Value};
 
@@ -92,7 +94,7 @@ impl Engine {
             return Err(EngineError::Refused { parameter: None });
         }
         let reach = self.resolve(actor, entry, Reach::session(id)).await?;
-        permit(actor, entry, reach)?;
+        permit(actor, entry, &reach)?;
         tokio::select! {
             page = self.read_events(id, Place::after(since), wait) => {
                 let page = page?;
@@ -119,14 +121,15 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(error) => return (Reach::everywhere(), Err(error)),
         };
+        let asked = prepared.reach.clone();
         let reach = match self.resolve(actor, entry, prepared.reach).await {
             Ok(reach) => reach,
-            Err(error) => return (prepared.reach, Err(error)),
+            Err(error) => return (asked, Err(error)),
         };
-        if let Err(error) = permit(actor, entry, reach) {
+        if let Err(error) = permit(actor, entry, &reach) {
             return (reach, Err(error));
         }
-        if let Err(error) = self.restrain(actor, reach).await {
+        if let Err(error) = self.restrain(actor, &reach).await {
             return (reach, Err(error));
         }
         // Whoever names its session is there to answer for it.
@@ -143,6 +146,9 @@ impl Engine {
     /// Finds the project of the session that a call names. A session of a project that the token may
     /// not touch, or of another than the call names too, is the same as none.
     async fn resolve(&self, actor: &Actor, entry: &Entry, reach: Reach) -> Result<Reach> {
+        if let Some(id) = reach.schedule {
+            return self.resolve_schedule(actor, entry, id, reach).await;
+        }
         let Some(id) = reach.session else {
             return Ok(reach);
         };
@@ -160,9 +166,35 @@ impl Engine {
         }
     }
 
+    /// The same for the targets of a schedule: to read it is enough to reach one, to write it takes
+    /// all of them. Who reaches none cannot tell it from one that does not exist.
+    async fn resolve_schedule(
+        &self,
+        actor: &Actor,
+        entry: &Entry,
+        id: ScheduleId,
+        reach: Reach,
+    ) -> Result<Reach> {
+        let schedule = self.store().schedule(id).await?;
+        let schedule = schedule.ok_or_else(|| Self::schedule_not_found(id))?;
+        let projects: Vec<ProjectId> = schedule.targets.iter().map(|t| t.project_id).collect();
+        if allows(actor.scope, entry.access, &projects) != Decision::Allowed {
+            let seen = projects.iter().any(|project| actor.sees(*project));
+            return Err(match seen {
+                true => EngineError::Refused { parameter: None },
+                false => Self::schedule_not_found(id),
+            });
+        }
+        let seen = projects.into_iter().find(|project| actor.sees(*project));
+        Ok(Reach {
+            project: reach.project.or(seen),
+            ..reach
+        })
+    }
+
     /// An agent does not decide about itself, whatever its scope: neither what its tree of sessions
     /// asks for, nor what bounds that tree.
-    async fn restrain(&self, actor: &Actor, reach: Reach) -> Result<()> {
+    async fn restrain(&self, actor: &Actor, reach: &Reach) -> Result<()> {
         let bounds = reach.restricted;
         let (Some(own), true) = (actor.session, reach.decides || bounds.is_some()) else {
             return Ok(());
@@ -213,7 +245,7 @@ pub(crate) async fn unpanicked<T>(running: impl Future<Output = Result<T>>) -> R
 
 /// Decides before anything is looked up, so that a foreign project and a missing one take the same
 /// way to the same answer.
-fn permit(actor: &Actor, entry: &Entry, reach: Reach) -> Result<()> {
+fn permit(actor: &Actor, entry: &Entry, reach: &Reach) -> Result<()> {
     if let Some(parameter) = reach.restricted
         && !allows_class(actor.scope, Access::Global(Mode::Write))
     {
@@ -221,14 +253,14 @@ fn permit(actor: &Actor, entry: &Entry, reach: Reach) -> Result<()> {
             parameter: Some(parameter),
         });
     }
-    let Some(project) = reach.project else {
-        return Ok(());
-    };
-    match allows(actor.scope, entry.access, &[project]) {
-        Decision::Allowed => Ok(()),
-        Decision::Refused => Err(EngineError::Refused { parameter: None }),
-        Decision::Hidden => Err(EngineError::project_not_found(project)),
+    for project in reach.project.iter().chain(&reach.targets) {
+        match allows(actor.scope, entry.access, &[*project]) {
+            Decision::Allowed => {}
+            Decision::Refused => return Err(EngineError::Refused { parameter: None }),
+            Decision::Hidden => return Err(EngineError::project_not_found(project)),
+        }
     }
+    Ok(())
 }
 
 fn outcome(result: &Result<Value>) -> Outcome {

@@ -8,8 +8,7 @@ use oubliette_model::{
     Level, ProjectId, Scope, SessionId, Status, TokenId, Usage, WorkspaceId, quoted,
 };
 use oubliette_store::{
-    Attachment, AuditEntry, Choices, Limit, Message, NewSession, Project, Session, Spawned,
-    TreeLimits,
+    Attachment, Choices, Limit, Message, NewSession, Project, Session, Spawned, TreeLimits,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -147,6 +146,23 @@ impl Engine {
     }
 }
 
+/// What an agent is to do must say something, and not too much.
+pub(crate) fn check_prompt(text: &str) -> Result<()> {
+    if text.trim().is_empty() {
+        return Err(EngineError::invalid(
+            "`prompt` is empty; say what the agent is to do",
+        ));
+    }
+    if text.len() > LONGEST_PROMPT {
+        return Err(EngineError::invalid(format!(
+            "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into a \
+             file of the workspace",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
 impl Ask {
     /// The message, checked, with the tools that it declares and what there is to say about those.
     fn to_declaring(&self, engine: &Engine, by: Option<TokenId>) -> Result<(Message, Vec<String>)> {
@@ -187,18 +203,7 @@ impl Ask {
                 ));
             }
         };
-        if text.trim().is_empty() {
-            return Err(EngineError::invalid(
-                "`prompt` is empty; say what the agent is to do",
-            ));
-        }
-        if text.len() > LONGEST_PROMPT {
-            return Err(EngineError::invalid(format!(
-                "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into \
-                 `attachments`",
-                text.len()
-            )));
-        }
+        check_prompt(text)?;
         let files = self.attachments.as_deref().unwrap_or_default();
         if files.len() > MOST_ATTACHMENTS {
             return Err(EngineError::invalid(format!(
@@ -404,6 +409,7 @@ impl Engine {
             message: Some(message),
             join: parent.is_none() && !ask.new_session.unwrap_or(false),
             call: origin.call,
+            run: call.run().cloned(),
             limits,
         };
         let spawned = self
@@ -451,7 +457,7 @@ impl Engine {
         actor: &Actor,
         id: SessionId,
         ask: &Ask,
-        audit: Option<AuditEntry>,
+        call: &Call,
     ) -> Result<Delivered> {
         // An agent is the caller of what it has begun, and of nothing else.
         let by = match actor.session {
@@ -463,7 +469,16 @@ impl Engine {
             None => Some(actor.token_id),
         };
         let (message, warnings) = ask.to_declaring(self, by)?;
-        let queued = self.store().queue_message(id, &message, audit).await?;
+        let queued = match call.run() {
+            Some(run) => {
+                let queued = self.store().queue_run(run, id, &message, call.audit());
+                queued.await?
+            }
+            None => {
+                let queued = self.store().queue_message(id, &message, call.audit());
+                queued.await?
+            }
+        };
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
         self.sessions().watch.tell(session.id, session.root_id);
         if message.declaration.is_some() {

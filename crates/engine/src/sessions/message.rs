@@ -41,9 +41,7 @@ impl Operation for Message {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
         if let Some(id) = params.session_id {
-            return engine
-                .deliver_to(actor, id, &params.ask, call.audit())
-                .await;
+            return engine.deliver_to(actor, id, &params.ask, &call).await;
         }
         let Some(project_id) = params.project_id else {
             return Err(EngineError::invalid(

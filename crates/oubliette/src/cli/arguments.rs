@@ -23,10 +23,15 @@ enum Kind {
     Words,
     /// `NAME=VALUE`, or `NAME` alone for the value of that variable here.
     Variables,
+    /// `PROJECT[/WORKSPACE]`, one per use.
+    Places,
     Json,
 }
 
-fn kind(schema: &Value) -> Kind {
+fn kind(name: &str, schema: &Value) -> Kind {
+    if name == "targets" {
+        return Kind::Places;
+    }
     let choices = schema.get("enum").and_then(Value::as_array);
     if let Some(choices) = choices {
         return Kind::Choice(
@@ -60,6 +65,7 @@ fn kind(schema: &Value) -> Kind {
 /// is the key to call with.
 fn flag(parameter: &str) -> String {
     let name = match parameter.strip_suffix("_id") {
+        None if parameter == "targets" => "target",
         Some("token") | None => parameter,
         Some(name) => name,
     };
@@ -85,11 +91,12 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
         false => help.trim_end_matches('.').to_owned(),
     });
     let value = flag.to_uppercase().replace('-', "_");
-    let kind = kind(schema);
+    let kind = kind(name, schema);
     let required = entry.requires(name);
     // What to do is what these commands are for, though it has two names in the schema.
     let subject = name == "prompt" || (name == "session_id" && entry.name == "session_message");
-    let argument = match required || subject || matches!(kind, Kind::Words) {
+    let positional = required && !matches!(kind, Kind::Places);
+    let argument = match positional || subject || matches!(kind, Kind::Words) {
         true => argument.required(required).value_name(value),
         false => argument.long(flag).value_name(value),
     };
@@ -115,6 +122,11 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
         Kind::Variables => argument
             .action(ArgAction::Append)
             .value_name("NAME[=VALUE]"),
+        Kind::Places => argument
+            .action(ArgAction::Append)
+            .required(required)
+            .value_name("PROJECT[/WORKSPACE]")
+            .help("A project that it is for, by name or id; may be given several times"),
         Kind::Json => argument.value_name("JSON"),
         Kind::Text => argument,
     }
@@ -142,7 +154,7 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             .flatten()
             .cloned()
     };
-    Ok(match kind(schema) {
+    Ok(match kind(name, schema) {
         Kind::Text | Kind::Choice(_) => text().map(Value::from),
         Kind::Whole => matches
             .get_one::<i64>(name)
@@ -162,6 +174,7 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             let pairs: Result<Map<_, _>, _> = texts().map(|text| variable(&text)).collect();
             Some(Value::Object(pairs?))
         }
+        Kind::Places => Some(texts().map(|text| place(&text)).collect()),
         Kind::Json => {
             match text() {
                 Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
@@ -171,6 +184,18 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             }
         }
     })
+}
+
+fn place(text: &str) -> Value {
+    let (project, workspace) = match text.split_once('/') {
+        Some((project, workspace)) => (project, Some(workspace)),
+        None => (text, None),
+    };
+    let mut place = Map::from_iter([("project_id".to_owned(), Value::from(project))]);
+    if let Some(workspace) = workspace {
+        place.insert("workspace_id".to_owned(), Value::from(workspace));
+    }
+    Value::Object(place)
 }
 
 fn variable(text: &str) -> Result<(String, Value), Failure> {

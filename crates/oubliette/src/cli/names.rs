@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::client::Client;
 use crate::failure::Failure;
 
-/// Replaces every project's name by its id, in ids and in scopes.
+/// Replaces every project's name by its id, in ids, in scopes and in targets.
 pub(super) async fn resolve(
     entry: &Entry,
     mut given: Map<String, Value>,
@@ -15,6 +15,15 @@ pub(super) async fn resolve(
 ) -> Result<Map<String, Value>, Failure> {
     let parameters: Vec<&str> = entry.properties().map(|(name, _)| name).collect();
     for name in parameters {
+        if name == "targets" {
+            let targets = given.get_mut(name).and_then(Value::as_array_mut);
+            for target in targets.into_iter().flatten() {
+                if let Some(text) = target["project_id"].as_str() {
+                    target["project_id"] = Value::from(project(text, client).await?);
+                }
+            }
+            continue;
+        }
         let Some(Value::String(text)) = given.get(name) else {
             continue;
         };

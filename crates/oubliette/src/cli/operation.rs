@@ -7,7 +7,7 @@ use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, dialogue, follow, names};
+use super::{arguments, dialogue, follow, names, schedules};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -31,6 +31,7 @@ fn noun_command(noun: &'static str) -> Command {
         "container" => "Start, stop and look at a project's container, and run commands in it",
         "session" => "Give agents work, follow them, answer their questions and end them",
         "workspace" => "List and delete workspaces of a project",
+        "schedule" => "Have agents work at set times, and see what came of it",
         "token" => "Make, list and end API tokens",
         "image" => "Build container images anew",
         "config" => "Show the limits that hold",
@@ -92,6 +93,10 @@ pub(super) fn run(
     let result = result?;
     match entry.name {
         "container_exec" if !matches.get_flag("json") => replay(&result),
+        name if noun == "schedule" && !matches.get_flag("json") => {
+            print(&schedules::shown(name, &result), false);
+            Ok(())
+        }
         _ => {
             print(&result, matches.get_flag("json"));
             Ok(())

@@ -71,6 +71,7 @@ pub(super) fn new(session: Session, text: &str) -> NewSession {
         }),
         join: false,
         call: None,
+        run: None,
         limits: LIMITS,
     }
 }

@@ -10,6 +10,7 @@ use super::Sqlite;
 use super::audit::append;
 use super::convert::{Columns, time};
 use super::events::logged;
+use super::schedules;
 use super::sessions::{find, number, queue};
 use crate::{AuditEntry, Begun, CallTurn, Calls, ChildCall, Message, Result, Session, Wanted};
 
@@ -76,7 +77,7 @@ pub(super) fn begin_turn(
     connection
         .prepare_cached("update relay_calls set prompted = ?2 where message = ?1")?
         .execute(params![message, at])?;
-    Ok(())
+    schedules::begin_turn(connection, message, at)
 }
 
 #[async_trait]
@@ -198,7 +199,12 @@ pub(super) fn is_alive(session: &Session) -> bool {
     !session.status.is_ended() && session.wanted != Some(Wanted::End)
 }
 
-fn turn(connection: &Connection, child: SessionId, seq: i64, prompted: i64) -> Result<CallTurn> {
+pub(super) fn turn(
+    connection: &Connection,
+    child: SessionId,
+    seq: i64,
+    prompted: i64,
+) -> Result<CallTurn> {
     let answer = connection
         .prepare_cached(
             "select position, ?3, idx, at, body from events

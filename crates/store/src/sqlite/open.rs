@@ -12,7 +12,7 @@ use crate::{Result, StoreError};
 /// `OUBL`, so that no other program's database is taken for ours.
 const APPLICATION_ID: i64 = 0x4F55_424C;
 
-const MIGRATIONS: [&str; 7] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("../../migrations/0001_ground.sql"),
     include_str!("../../migrations/0002_containers.sql"),
     include_str!("../../migrations/0003_workspace_containers.sql"),
@@ -20,6 +20,7 @@ const MIGRATIONS: [&str; 7] = [
     include_str!("../../migrations/0005_relay_calls.sql"),
     include_str!("../../migrations/0006_session_tokens.sql"),
     include_str!("../../migrations/0007_callers.sql"),
+    include_str!("../../migrations/0008_schedules.sql"),
 ];
 
 /// The format this program writes.

@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::Sqlite;
 use super::audit::append;
 use super::convert::{Columns, misread, time};
+use super::schedules::forget_project;
 use crate::{
     AuditEntry, Page, Project, ProjectState, Projects, Result, StoreError, Updated, Visible,
 };
@@ -162,6 +163,7 @@ impl Projects for Sqlite {
                 "delete from tokens where scope in ('project:' || ?1, 'project:' || ?1 || ':ro')",
                 [id.to_string()],
             )?;
+            forget_project(connection, id)?;
             append(connection, audit)?;
             Ok(Some(tokens))
         })

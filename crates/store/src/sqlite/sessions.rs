@@ -18,7 +18,7 @@ use crate::{
 };
 use row::{COLUMNS, session};
 pub(super) use row::{find, from_word, json, number, text, word};
-pub(super) use spawn::queue;
+pub(super) use spawn::{queue, tree_use};
 pub(super) use step::append_events;
 
 /// A session and everything below it.
@@ -126,7 +126,7 @@ impl Sessions for Sqlite {
     }
 
     async fn tree_use(&self, root: SessionId, now: Timestamp) -> Result<TreeUse> {
-        self.look(|connection| spawn::tree_use(connection, root, now))
+        self.look(|connection| tree_use(connection, root, now))
     }
 
     async fn unsettled_sessions(&self) -> Result<Vec<SessionId>> {

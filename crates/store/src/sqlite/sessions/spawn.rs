@@ -10,12 +10,23 @@ use crate::sqlite::callers::declare;
 use crate::sqlite::calls::{is_alive, made_before, note};
 use crate::sqlite::convert::time;
 use crate::sqlite::projects::is_ready;
+use crate::sqlite::schedules::{self, Marked};
 use crate::{Limit, Message, NewSession, Result, Session, Spawned, TreeLimits, TreeUse};
 
 pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned> {
     let wanted = &new.session;
     if !is_ready(connection, wanted.project_id)? || !has_workspace(connection, wanted)? {
         return Ok(Spawned::Gone);
+    }
+    if let Some(mark) = &new.run {
+        match schedules::look(connection, mark)? {
+            Marked::Ready => {}
+            Marked::Before(session) => {
+                let resumed = false;
+                return Ok(Spawned::Joined { session, resumed });
+            }
+            Marked::Gone => return Ok(Spawned::Gone),
+        }
     }
     if new.join
         && let Some(there) = newest(connection, wanted)?
@@ -66,6 +77,10 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned
         let added = add_message(connection, seq, message)?;
         if let (Some(parent), Some(call)) = (wanted.parent_id, new.call) {
             note(connection, parent, call, seq, added, wanted.created_at)?;
+        }
+        if let Some(mark) = &new.run {
+            let before = schedules::cost(connection, wanted)?;
+            schedules::note(connection, mark, wanted, added, before)?;
         }
     }
     if let Some(parent) = wanted.parent_id
@@ -130,7 +145,7 @@ fn over(
     })
 }
 
-pub(super) fn tree_use(
+pub(in crate::sqlite) fn tree_use(
     connection: &Connection,
     root: SessionId,
     now: Timestamp,

@@ -1,0 +1,139 @@
+//! What is to be done about a schedule whose time has come.
+
+use jiff::{SignedDuration, Timestamp};
+use oubliette_model::{Cadence, Cause, MissedRuns};
+use oubliette_store::{Firing, Schedule};
+
+/// Decides about a schedule that is due at `now`. The last of its instants that have passed counts: if
+/// that is no longer ago than `grace` it runs, and otherwise it was missed. The instants before it are
+/// over in any case.
+pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -> Option<Firing> {
+    let first = schedule.next_at.filter(|at| *at <= now)?;
+    let mut firing = Firing {
+        schedule_id: schedule.id,
+        at: now,
+        due_at: first,
+        cause: Cause::Schedule,
+        moves: Some((first, None)),
+        skipped: None,
+        note: None,
+        disabled: None,
+    };
+    let cadence = match Cadence::parse(&schedule.cron_expr, &schedule.timezone) {
+        Ok(cadence) => cadence,
+        Err(why) => {
+            firing.skipped = Some(why.to_string());
+            firing.disabled = Some(why.to_string());
+            return Some(firing);
+        }
+    };
+    let last = cadence.last_until(now).filter(|last| *last >= first);
+    firing.due_at = last.unwrap_or(first);
+    let next = cadence.next_after(now);
+    firing.moves = Some((first, next));
+    if next.is_none() {
+        firing.disabled = Some("its expression does not come again".to_owned());
+    }
+    if now.duration_since(firing.due_at) > grace {
+        firing.cause = Cause::Missed;
+        let since = match first < firing.due_at {
+            true => format!("it and others since {first} were"),
+            false => "it was".to_owned(),
+        };
+        let why = format!("{since} due while no server ran, or the clock was set forward");
+        match schedule.missed_runs {
+            MissedRuns::Skip => firing.skipped = Some(why),
+            MissedRuns::RunOnce => firing.note = Some(why),
+        }
+    }
+    Some(firing)
+}
+
+#[cfg(test)]
+mod tests {
+    use oubliette_model::{Overlap, ScheduleId, SessionBehavior, TokenId};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn hourly(missed_runs: MissedRuns, next: &str) -> Schedule {
+        Schedule {
+            id: ScheduleId::new(Uuid::from_u128(1)),
+            revision: 1,
+            name: "hourly".to_owned(),
+            cron_expr: "@hourly".to_owned(),
+            timezone: "UTC".to_owned(),
+            prompt: "x".to_owned(),
+            targets: Vec::new(),
+            enabled: true,
+            overlap: Overlap::Skip,
+            session_behavior: SessionBehavior::New,
+            missed_runs,
+            owner_id: TokenId::new(Uuid::from_u128(2)),
+            next_at: Some(at(next)),
+            disabled_reason: None,
+            failures: 0,
+            created_at: at(next),
+            updated_at: at(next),
+        }
+    }
+
+    fn planned(missed: MissedRuns, next: &str, now: &str) -> Option<Firing> {
+        plan(
+            &hourly(missed, next),
+            at(now),
+            SignedDuration::from_secs(60),
+        )
+    }
+
+    #[test]
+    fn what_is_due_runs_and_moves_on() {
+        let firing = planned(
+            MissedRuns::Skip,
+            "2027-01-01T09:00:00Z",
+            "2027-01-01T09:00:30Z",
+        );
+        let firing = firing.unwrap();
+        assert_eq!(firing.due_at, at("2027-01-01T09:00:00Z"));
+        assert_eq!((firing.cause, &firing.skipped), (Cause::Schedule, &None));
+        let (was, next) = firing.moves.unwrap();
+        assert_eq!(was, at("2027-01-01T09:00:00Z"));
+        assert_eq!(next, Some(at("2027-01-01T10:00:00Z")));
+        // A clock that was set back waits for what has not been yet, and repeats nothing.
+        let early = planned(
+            MissedRuns::Skip,
+            "2027-01-01T09:00:00Z",
+            "2027-01-01T08:59:59Z",
+        );
+        assert_eq!(early, None);
+    }
+
+    #[test]
+    fn what_was_missed_is_skipped_or_runs_once() {
+        let (next, now) = ("2027-01-01T09:00:00Z", "2027-01-03T12:30:00Z");
+        let skipped = planned(MissedRuns::Skip, next, now).unwrap();
+        assert_eq!(skipped.cause, Cause::Missed);
+        assert_eq!(skipped.due_at, at("2027-01-03T12:00:00Z"));
+        assert!(skipped.skipped.unwrap().contains("2027-01-01T09:00:00Z"));
+        let once = planned(MissedRuns::RunOnce, next, now).unwrap();
+        assert_eq!((once.skipped, once.cause), (None, Cause::Missed));
+        assert_eq!(once.moves.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
+        // One that is due just now runs whatever was missed before it.
+        let now = "2027-01-03T12:00:10Z";
+        let due = planned(MissedRuns::Skip, next, now).unwrap();
+        assert_eq!((due.cause, due.skipped), (Cause::Schedule, None));
+    }
+
+    #[test]
+    fn what_cannot_go_on_is_disabled_with_a_reason() {
+        let mut broken = hourly(MissedRuns::Skip, "2027-01-01T09:00:00Z");
+        broken.timezone = "Atlantis/Capital".to_owned();
+        let firing = plan(&broken, at("2027-01-01T09:00:00Z"), SignedDuration::ZERO).unwrap();
+        assert!(firing.disabled.unwrap().contains("Atlantis"));
+        assert_eq!(firing.moves.unwrap().1, None);
+    }
+}

@@ -1,0 +1,47 @@
+//! `schedule_get`.
+
+use oubliette_model::{Access, Mode, ScheduleId};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::fields;
+use super::view::Details;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, Result};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The schedule, as `schedule_list` shows it.
+    schedule_id: ScheduleId,
+}
+
+#[derive(Debug)]
+pub(crate) struct Get;
+
+impl Operation for Get {
+    const NAME: &'static str = "schedule_get";
+    const ABOUT: &'static str = "Show a schedule: its prompt, its targets, its next five runs, and why it is disabled if it is.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Details;
+
+    fn reach(params: &Params) -> Reach {
+        Reach::schedule(params.schedule_id)
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Details> {
+        let id = params.schedule_id;
+        let schedule = engine.store().schedule(id).await?;
+        let schedule = schedule.ok_or_else(|| Engine::schedule_not_found(id))?;
+        let next = match schedule.next_at {
+            Some(_) => {
+                let (expression, timezone) = (&schedule.cron_expr, &schedule.timezone);
+                fields::next_runs(expression, timezone, engine.now()).await?
+            }
+            None => Vec::new(),
+        };
+        Ok(Details::of(schedule, &next, actor))
+    }
+}

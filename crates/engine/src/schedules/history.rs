@@ -1,0 +1,74 @@
+//! `schedule_history`.
+
+use oubliette_model::{Access, Mode, ProjectId, ScheduleId};
+use oubliette_store::{RunFilter, Visible};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::view::RunView;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, Result, paging};
+
+const LIST: &str = "runs";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The schedule, as `schedule_list` shows it.
+    schedule_id: ScheduleId,
+    /// Only runs for this project; all that the token can use if absent.
+    project_id: Option<ProjectId>,
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    schedule_id: ScheduleId,
+    /// Newest first.
+    runs: Vec<RunView>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct History;
+
+impl Operation for History {
+    const NAME: &'static str = "schedule_history";
+    const ABOUT: &'static str = "Show the runs of a schedule, newest first: when, how each ended, in which session, what the \
+         agent said in the end and what it cost.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            project: params.project_id,
+            ..Reach::schedule(params.schedule_id)
+        }
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let own = match actor.visible() {
+            Visible::All => None,
+            Visible::Only(project) => Some(project),
+        };
+        let filter = RunFilter {
+            project_id: params.project_id.or(own),
+        };
+        let id = params.schedule_id;
+        let page = engine.store().runs(id, &filter, after, limit).await?;
+        let (runs, next_cursor) = paging::close(page, LIST);
+        Ok(Output {
+            schedule_id: id,
+            runs: runs.into_iter().map(RunView::from).collect(),
+            next_cursor,
+        })
+    }
+}

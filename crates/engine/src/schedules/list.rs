@@ -1,0 +1,72 @@
+//! `schedule_list`.
+
+use oubliette_model::{Access, Mode, ProjectId};
+use oubliette_store::Visible;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::view::Summary;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::{Actor, Call, Engine, EngineError, Result, paging};
+
+const LIST: &str = "schedules";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// Only schedules for this project; all that the token can use if absent.
+    project_id: Option<ProjectId>,
+    /// How many to return (1 to 1000; 100 if absent).
+    limit: Option<u32>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// Newest first.
+    schedules: Vec<Summary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+#[derive(Debug)]
+pub(crate) struct List;
+
+impl Operation for List {
+    const NAME: &'static str = "schedule_list";
+    const ABOUT: &'static str = "List schedules with when they run next, newest first: of one project, or of every project \
+         that the token can use.";
+    const ACCESS: Access = Access::Project(Mode::Read);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Reads;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            project: params.project_id,
+            ..Reach::default()
+        }
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let visible = match params.project_id {
+            Some(id) => {
+                if engine.store().get(id).await?.is_none() {
+                    return Err(EngineError::project_not_found(id));
+                }
+                Visible::Only(id)
+            }
+            None => actor.visible(),
+        };
+        let page = engine.store().schedules(visible, after, limit).await?;
+        let (schedules, next_cursor) = paging::close(page, LIST);
+        let view = |schedule| Summary::of(schedule, actor);
+        Ok(Output {
+            schedules: schedules.into_iter().map(view).collect(),
+            next_cursor,
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! Schedules on a real engine and a real store, on a clock that the tests set.
+
+mod live;
+mod simulated;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use oubliette_model::{
+    Cadence, MissedRuns, Overlap, ProjectId, ScheduleId, Scope, SessionBehavior, TokenId,
+};
+use oubliette_store::sqlite::Sqlite;
+use oubliette_store::{Run, RunFilter, Schedule, Store, Target};
+use serde_json::json;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::{Actor, Call, Clock, Engine, Minted, Settings};
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn seconds(count: i64) -> SignedDuration {
+    SignedDuration::from_secs(count)
+}
+
+/// A server's inside on a clock that stands still until it is set.
+struct World {
+    home: TempDir,
+    clock: Clock,
+    settings: Settings,
+    engine: Engine,
+    project: ProjectId,
+    token: TokenId,
+}
+
+impl World {
+    async fn new(start: Timestamp, change: impl FnOnce(&mut Settings)) -> Self {
+        // Durability is not what is tested here, and a disk would be waited for a lot.
+        let memory = Path::new("/dev/shm");
+        let home = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory).unwrap(),
+            false => tempfile::tempdir().unwrap(),
+        };
+        let clock = Clock::standing_at(start);
+        let mut settings = Settings::defaults(home.path());
+        settings.clock = clock.clone();
+        change(&mut settings);
+        let engine = engine(&settings).await;
+        let store = engine.store().clone();
+        let Minted { token, key } = Minted::draw("bot", Scope::Admin, start, None).unwrap();
+        store.add_token(&token, key.hash(), None).await.unwrap();
+        let named = json!({ "name": "one", "init_git": false });
+        let named = named.as_object().cloned().unwrap();
+        let actor = actor(token.id);
+        let made = engine.call(&actor, "project_create", named, Call::new());
+        let made = made.await.unwrap();
+        Self {
+            home,
+            clock,
+            settings,
+            engine,
+            project: made["project_id"].as_str().unwrap().parse().unwrap(),
+            token: token.id,
+        }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        self.engine.store()
+    }
+
+    /// The server ends, and another one starts on what it left.
+    async fn restart(&mut self) {
+        self.engine.stop().await;
+        self.engine = engine(&self.settings).await;
+    }
+
+    fn schedule(&self, n: u128, cron_expr: &str, timezone: &str) -> Schedule {
+        let now = self.clock.now();
+        let cadence = Cadence::parse(cron_expr, timezone).unwrap();
+        Schedule {
+            id: ScheduleId::new(Uuid::from_u128(n)),
+            revision: 1,
+            name: format!("schedule {n}"),
+            cron_expr: cron_expr.to_owned(),
+            timezone: timezone.to_owned(),
+            prompt: "do it".to_owned(),
+            targets: vec![Target {
+                project_id: self.project,
+                workspace_id: None,
+                session_id: None,
+            }],
+            enabled: true,
+            overlap: Overlap::Parallel,
+            session_behavior: SessionBehavior::New,
+            missed_runs: MissedRuns::Skip,
+            owner_id: self.token,
+            next_at: cadence.next_after(now),
+            disabled_reason: None,
+            failures: 0,
+            created_at: now,
+            updated_at: now,
+        }
+    }
+
+    async fn add(&self, schedule: Schedule) -> Schedule {
+        assert!(self.store().add_schedule(&schedule, None).await.unwrap());
+        self.engine.schedules().tell();
+        schedule
+    }
+
+    /// The runs of a schedule, oldest first.
+    async fn history(&self, id: ScheduleId) -> Vec<Run> {
+        let (mut runs, mut after) = (Vec::new(), None);
+        loop {
+            let page = self
+                .store()
+                .runs(id, &RunFilter::default(), after.as_deref(), 1000)
+                .await
+                .unwrap();
+            runs.extend(page.rows);
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        runs.reverse();
+        runs
+    }
+}
+
+fn actor(token_id: TokenId) -> Actor {
+    Actor {
+        token_id,
+        scope: Scope::Admin,
+        session: None,
+        address: None,
+    }
+}
+
+async fn engine(settings: &Settings) -> Engine {
+    let path = settings.data_dir.join("oubliette.db");
+    let store = Arc::new(Sqlite::open(&path).unwrap());
+    let none = std::future::ready(Err("no containers here".to_owned()));
+    Engine::start(store, settings.clone(), none).await.unwrap()
+}

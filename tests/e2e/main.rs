@@ -20,6 +20,7 @@ mod keys;
 mod leftovers;
 mod machines;
 mod mcp_sessions;
+mod openspec;
 mod oubliette_tools;
 mod permission;
 mod projects;

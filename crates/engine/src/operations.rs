@@ -129,6 +129,8 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::tokens::create::Create>(),
         Entry::of::<crate::tokens::list::List>(),
         Entry::of::<crate::tokens::revoke::Revoke>(),
+        Entry::of::<crate::projects::changes::Changes>(),
+        Entry::of::<crate::projects::tasks::Tasks>(),
         Entry::of::<crate::limits::Limits>(),
         Entry::of::<crate::containers::rebuild::Rebuild>(),
         Entry::of::<crate::audit::list::List>(),

@@ -59,6 +59,10 @@ impl Case {
         }
         for (index, (path, content)) in self.files.iter().enumerate() {
             let path = made(path);
+            // Chance may have drawn both.
+            if path.is_dir() {
+                continue;
+            }
             fs::write(&path, content).unwrap();
             if let Some(time) = self.times.get(index % self.times.len().max(1)) {
                 // Not a whole number of milliseconds, so that rounding shows.
@@ -73,6 +77,15 @@ impl Case {
         }
     }
 
+    /// The files in YAML, which are where answers differ first.
+    pub(crate) fn settings(&self) -> Vec<(&str, String)> {
+        let files = self.files.iter();
+        files
+            .filter(|(path, _)| path.ends_with("ml"))
+            .map(|(path, content)| (path.as_str(), String::from_utf8_lossy(content).into_owned()))
+            .collect()
+    }
+
     /// The changes that are worth asking about: those that are there, and some that are not.
     pub(crate) fn changes(&self, top: &Path) -> Vec<String> {
         let names = fs::read_dir(top.join("openspec/changes"));
@@ -82,7 +95,9 @@ impl Case {
             .collect();
         names.sort();
         names.truncate(8);
-        names.extend(["missing", "..", "a/b"].map(str::to_owned));
+        if self.name.ends_with('0') {
+            names.extend(["missing", "..", "a/b", ""].map(str::to_owned));
+        }
         names
     }
 }
@@ -221,7 +236,6 @@ const NAMES: &[&str] = &[
     "z\u{fffd}z",
     "😀",
     "quote'\"",
-    "back\\slash",
     ".hidden",
     "archive",
     "$(touch x)",
@@ -251,14 +265,12 @@ fn draw(chance: &mut Chance, index: usize) -> Case {
     if likely(chance, 30) {
         let name = pick(chance, &["config.yaml", "config.yaml", "config.yml"]);
         let config = pick(chance, CONFIGS);
+        let config = damaged(chance, config);
         case = case.file(&format!("openspec/{name}"), config);
     }
     for (name, schema) in SCHEMAS {
         if likely(chance, 50) {
-            let mut schema = (*schema).to_owned();
-            if likely(chance, 15) {
-                schema.truncate(usize::try_from(chance.below(schema.len() as u64)).unwrap());
-            }
+            let schema = damaged(chance, schema);
             case = case.file(&format!("openspec/schemas/{name}/schema.yaml"), schema);
         }
     }
@@ -278,7 +290,9 @@ fn change(chance: &mut Chance, mut case: Case) -> Case {
     }
     case = case.directory(&top);
     if likely(chance, 40) {
-        case = case.file(&format!("{top}/.openspec.yaml"), pick(chance, METADATA));
+        let metadata = pick(chance, METADATA);
+        let metadata = damaged(chance, metadata);
+        case = case.file(&format!("{top}/.openspec.yaml"), metadata);
     }
     for name in ["proposal.md", "design.md", "plan.md", "notes", ".dotted"] {
         if likely(chance, 40) {
@@ -314,6 +328,25 @@ fn change(chance: &mut Chance, mut case: Case) -> Case {
         }
     }
     case
+}
+
+/// A text that was sometimes cut off, or typed into by a cat.
+fn damaged(chance: &mut Chance, text: &str) -> String {
+    let mut text: Vec<char> = text.chars().collect();
+    if likely(chance, 10) {
+        text.truncate(usize::try_from(chance.below(text.len() as u64 + 1)).unwrap());
+    }
+    if likely(chance, 20) {
+        for _ in 0..=chance.below(3) {
+            let at = usize::try_from(chance.below(text.len() as u64 + 1)).unwrap();
+            let typed = pick(
+                chance,
+                &[":", "-", " ", "\n", "'", "[", "}", "x", "#", "1", "&", "!"],
+            );
+            text.splice(at..at, typed.chars());
+        }
+    }
+    text.into_iter().collect()
 }
 
 fn tasks(chance: &mut Chance) -> Vec<u8> {

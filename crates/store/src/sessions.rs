@@ -77,6 +77,9 @@ pub struct Message {
     pub id: i64,
     pub text: String,
     pub attachments: Vec<Attachment>,
+    /// The change that the session works on from now on. Taken over when the message is queued, not
+    /// kept with it.
+    pub change_id: Option<String>,
     pub created_at: Timestamp,
 }
 

@@ -47,6 +47,12 @@ impl Case {
         self
     }
 
+    /// Files are changed at these times, in turn: milliseconds since 1970.
+    pub(crate) fn at_times(mut self, times: &[u64]) -> Self {
+        self.times = times.to_vec();
+        self
+    }
+
     /// Fills a workspace with it.
     pub(crate) fn write(&self, top: &Path) {
         let made = |path: &str| {

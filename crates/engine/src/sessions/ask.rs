@@ -20,6 +20,9 @@ use crate::{Actor, Call, Engine, EngineError, Result, agents};
 
 const LONGEST_PROMPT: usize = 1 << 20;
 const MOST_ATTACHMENTS: usize = 100;
+/// Of the short texts by which callers find things again. A change's directory has a longer name at
+/// most.
+const LONGEST_NAME: usize = 255;
 
 /// What both operations take.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -57,7 +60,7 @@ pub(crate) struct Ask {
     tools_disallowed: Option<Vec<String>>,
     /// The scope of the key that the agent gets to call Oubliette itself; no wider than your own.
     agent_scope: Option<Scope>,
-    /// The OpenSpec change that the session works on.
+    /// The OpenSpec change that the session works on, as `project_changes` names it.
     change_id: Option<String>,
     /// Files that are written into the workspace first.
     attachments: Option<Vec<File>>,
@@ -166,6 +169,12 @@ impl Ask {
                 text.len()
             )));
         }
+        if self.change_id.as_ref().is_some_and(String::is_empty) {
+            return Err(EngineError::invalid(
+                "`change_id` is empty; leave it out, or name a change as `project_changes` does",
+            ));
+        }
+        check_length("change_id", self.change_id.as_ref())?;
         let files = self.attachments.as_deref().unwrap_or_default();
         if files.len() > MOST_ATTACHMENTS {
             return Err(EngineError::invalid(format!(
@@ -177,6 +186,7 @@ impl Ask {
             id: 0,
             text: text.clone(),
             attachments: files.iter().map(File::check).collect::<Result<_>>()?,
+            change_id: self.change_id.clone(),
             created_at: engine.now(),
         })
     }
@@ -221,18 +231,9 @@ impl Ask {
                 },
             });
         }
-        for (name, text) in [
-            ("model", &self.model),
-            ("external_id", &self.external_id),
-            ("source", &self.source),
-            ("change_id", &self.change_id),
-        ] {
-            if text.as_ref().is_some_and(|text| text.len() > 200) {
-                return Err(EngineError::invalid(format!(
-                    "`{name}` is longer than 200 bytes"
-                )));
-            }
-        }
+        check_length("model", self.model.as_ref())?;
+        check_length("external_id", self.external_id.as_ref())?;
+        check_length("source", self.source.as_ref())?;
         Ok(Choices {
             model: self.model.clone(),
             autonomy: self.autonomy.or(self.autonomy_level),
@@ -249,6 +250,15 @@ impl Ask {
             source: self.source.clone(),
             change_id: self.change_id.clone(),
         })
+    }
+}
+
+fn check_length(name: &str, text: Option<&String>) -> Result<()> {
+    match text {
+        Some(text) if text.len() > LONGEST_NAME => Err(EngineError::invalid(format!(
+            "`{name}` is longer than {LONGEST_NAME} bytes"
+        ))),
+        _ => Ok(()),
     }
 }
 

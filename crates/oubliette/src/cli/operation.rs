@@ -7,7 +7,7 @@ use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, dialogue, follow, names};
+use super::{arguments, changes, dialogue, follow, names};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -90,13 +90,14 @@ pub(super) fn run(
         result
     });
     let result = result?;
-    match entry.name {
-        "container_exec" if !matches.get_flag("json") => replay(&result),
-        _ => {
-            print(&result, matches.get_flag("json"));
-            Ok(())
-        }
-    }
+    terminal::say(&match entry.name {
+        _ if matches.get_flag("json") => serde_json::to_string_pretty(&result).unwrap_or_default(),
+        "container_exec" => return replay(&result),
+        "project_changes" => changes::changes(&result),
+        "project_tasks" => changes::tasks(&result),
+        _ => terminal::render(&result),
+    });
+    Ok(())
 }
 
 /// Follows a session and talks to it.
@@ -156,11 +157,4 @@ fn replay(result: &Map<String, Value>) -> Result<(), Failure> {
             code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
         )),
     }
-}
-
-fn print(result: &Map<String, Value>, json: bool) {
-    terminal::say(&match json {
-        true => serde_json::to_string_pretty(result).unwrap_or_default(),
-        false => terminal::render(result),
-    });
 }

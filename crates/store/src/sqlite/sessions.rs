@@ -185,6 +185,7 @@ impl Sessions for Sqlite {
                         id: row.get(0)?,
                         text: row.get(1)?,
                         attachments: json(row, 2)?,
+                        change_id: None,
                         created_at: row.time(3)?,
                     })
                 })

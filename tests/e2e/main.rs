@@ -31,6 +31,7 @@ mod relay;
 mod session_commands;
 mod session_crashes;
 mod session_faults;
+mod session_tools;
 mod sessions;
 mod shutdown;
 mod surface;

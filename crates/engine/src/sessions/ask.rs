@@ -22,7 +22,7 @@ const LONGEST_PROMPT: usize = 1 << 20;
 const MOST_ATTACHMENTS: usize = 100;
 /// Of the short texts by which callers find things again. A change's directory has a longer name at
 /// most.
-const LONGEST_NAME: usize = 255;
+pub(super) const LONGEST_NAME: usize = 255;
 
 /// What both operations take.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -54,10 +54,11 @@ pub(crate) struct Ask {
     reasoning: Option<Level>,
     /// The same as `reasoning`.
     reasoning_level: Option<Level>,
-    /// Tools that the agent may use, and no others, where it can be told so.
-    tools_allowed: Option<Vec<String>>,
-    /// Tools that the agent may not use, where it can be told so.
-    tools_disallowed: Option<Vec<String>>,
+    /// Tools that the agent of a new session may use, and no others, as it names them; `*` stands
+    /// for any part of a name. Not every agent can be kept to that: `project_options` says which.
+    pub(super) tools_allowed: Option<Vec<String>>,
+    /// Tools that the agent of a new session may not use.
+    pub(super) tools_disallowed: Option<Vec<String>>,
     /// The scope of the key that the agent gets to call Oubliette itself; no wider than your own.
     agent_scope: Option<Scope>,
     /// The OpenSpec change that the session works on, as `project_changes` names it.
@@ -201,11 +202,11 @@ impl Ask {
     /// What was chosen, checked against what the agent can do.
     fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
         let row = agents::find(engine.settings(), agent)?;
-        let tools = self.tools_allowed.iter().chain(&self.tools_disallowed);
-        if tools.flatten().next().is_some() {
+        let tools = self.tools_below(origin.parent.as_ref(), agent)?;
+        if let Some(objection) = row.keeper.objection(&tools) {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` cannot be told which tools to use; leave out `tools_allowed` \
-                 and `tools_disallowed`"
+                "the agent `{agent}` {objection}; leave out `tools_allowed` and `tools_disallowed`, \
+                 or change them"
             )));
         }
         if self.model.is_some() && !row.takes_model {
@@ -238,8 +239,8 @@ impl Ask {
             model: self.model.clone(),
             autonomy: self.autonomy.or(self.autonomy_level),
             reasoning,
-            tools_allowed: Vec::new(),
-            tools_disallowed: Vec::new(),
+            tools_allowed: tools.allowed,
+            tools_disallowed: tools.disallowed,
             // A child is like its parent, unless somebody says otherwise.
             agent_scope: self.agent_scope.or_else(|| {
                 let parent = origin.parent.as_ref();
@@ -367,7 +368,8 @@ impl Engine {
         let new = NewSession {
             session,
             message: Some(message),
-            join: parent.is_none() && !ask.new_session.unwrap_or(false),
+            // Tools hold for a whole session: one that has others would not keep to them.
+            join: parent.is_none() && !ask.new_session.unwrap_or(false) && ask.tools()?.is_empty(),
             call: origin.call,
             limits,
         };
@@ -409,6 +411,12 @@ impl Engine {
         ask: &Ask,
         audit: Option<AuditEntry>,
     ) -> Result<Delivered> {
+        if !ask.tools()?.is_empty() {
+            return Err(EngineError::invalid(
+                "`tools_allowed` and `tools_disallowed` hold for a whole session; leave them out, or \
+                 begin another with `session_spawn`",
+            ));
+        }
         let message = ask.to_message(self)?;
         let queued = self.store().queue_message(id, &message, audit).await?;
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;

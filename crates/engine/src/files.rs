@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oubliette_model::{ProjectId, WorkspaceId};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub(crate) use tree::{Bounds, Entry, Found, Kind, Lost, Tree};
@@ -25,12 +26,16 @@ use crate::{EngineError, Result};
 const DELETED: &str = ".deleted";
 /// How the directories of workspaces begin that are being made.
 const DRAFT: &str = ".new-";
+/// Each may hold a file in memory.
+const MOST_LOOKS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     root: PathBuf,
     /// Drafts that somebody works on; others were left by a server that died.
     drafts: Arc<Mutex<HashSet<String>>>,
+    /// How many may look at what is in workspaces at the same time.
+    looks: Arc<Semaphore>,
 }
 
 /// The name of a workspace that is being made, until it gets its own.
@@ -60,6 +65,7 @@ impl Files {
         Ok(Self {
             root,
             drafts: Arc::default(),
+            looks: Arc::new(Semaphore::new(MOST_LOOKS)),
         })
     }
 
@@ -244,6 +250,8 @@ impl Files {
     ) -> Result<T> {
         let directory = self.workspace_dir(project, workspace);
         let seen_as = path_in_container(workspace);
+        let turn = self.looks.acquire().await;
+        let _turn = turn.map_err(EngineError::fault)?;
         blocking(move || match Tree::open(&directory, seen_as, bounds) {
             Ok(tree) => Ok(look(&tree)),
             Err(lost) => Err(io::Error::other(lost)),

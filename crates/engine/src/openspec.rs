@@ -23,11 +23,18 @@ pub(crate) use list::{Change, list};
 use crate::files::Bounds;
 
 /// What one call may look at: far more than people write by hand.
-pub(crate) const BOUNDS: Bounds = Bounds {
+pub(crate) const OF_ALL: Bounds = Bounds {
     entries: 200_000,
     bytes: 128 << 20,
-    file: 16 << 20,
+    file: 8 << 20,
 };
+/// The same where what is read becomes the answer.
+pub(crate) const OF_ONE: Bounds = Bounds {
+    bytes: 16 << 20,
+    ..OF_ALL
+};
+/// More than that are not told.
+const MOST_TASKS: usize = 200_000;
 
 const CHANGES: &str = "openspec/changes";
 /// What belongs to a change itself and not to its artifacts.

@@ -72,7 +72,8 @@ impl Case {
             fs::write(&path, content).unwrap();
             if let Some(time) = self.times.get(index % self.times.len().max(1)) {
                 // Not a whole number of milliseconds, so that rounding shows.
-                let time = Duration::from_millis(*time) + Duration::from_micros(499 + time % 3);
+                let more = [499_000, 499_950, 500_000][usize::try_from(time % 3).unwrap()];
+                let time = Duration::from_millis(*time) + Duration::from_nanos(more);
                 let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + time);
                 let file = OpenOptions::new().write(true).open(&path).unwrap();
                 file.set_times(times).unwrap();

@@ -87,7 +87,7 @@ fn differences() -> Vec<Difference> {
         },
         Difference {
             called: "Files that are too large",
-            case: Case::new("").of_change("tasks.md", format!("- [ ] a\n{}", "x".repeat(16 << 20))),
+            case: Case::new("").of_change("tasks.md", format!("- [ ] a\n{}", "x".repeat(8 << 20))),
             also: SAME,
             list: (one(0, 0), one(0, 1)),
             tasks: (blocked(), ready()),

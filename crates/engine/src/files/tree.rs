@@ -326,12 +326,11 @@ fn kind(stat: &Stat) -> Kind {
     }
 }
 
-/// Rounded to the nearest millisecond.
+/// Rounded to milliseconds as JavaScript does it, for which a time is a number with a fraction: half
+/// of one is reached a little early.
 fn modified(stat: &Stat) -> i64 {
-    let nanoseconds = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
-    stat.st_mtime
-        .saturating_mul(1000)
-        .saturating_add((nanoseconds + 500_000) / 1_000_000)
+    let milliseconds = stat.st_mtime as f64 * 1000.0 + stat.st_mtime_nsec as f64 / 1e6;
+    (milliseconds + 0.5).floor() as i64
 }
 
 #[cfg(test)]

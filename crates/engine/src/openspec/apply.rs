@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::project::Project;
 use super::schema::{self, Artifact, Schema};
-use super::{METADATA, checkbox, delta, nested, outputs, trim};
+use super::{METADATA, MOST_TASKS, checkbox, delta, nested, outputs, trim};
 use crate::files::{Kind, Lost, Tree};
 
 /// Named and written as the command does.
@@ -251,6 +251,11 @@ impl<'a> Work<'a> {
                 }),
             }
         }
+        if tracked.progress.total > MOST_TASKS {
+            return Err(NoTasks::Damaged(format!(
+                "the change has more than {MOST_TASKS} tasks; divide it"
+            )));
+        }
         Ok(tracked)
     }
 
@@ -393,7 +398,7 @@ impl Tracked {
             true => self.progress.complete += 1,
             false => self.progress.remaining += 1,
         }
-        if !task.description.is_empty() {
+        if !task.description.is_empty() && self.items.len() < MOST_TASKS {
             self.items.push(Item {
                 id: (self.items.len() + 1).to_string(),
                 description: task.description.to_owned(),

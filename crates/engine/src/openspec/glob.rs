@@ -2,6 +2,7 @@
 
 /// More than that, braces are not taken apart.
 const MOST_PATTERNS: usize = 256;
+const LONGEST: usize = 4096;
 
 /// One way that a path can go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub(super) fn parse(text: &str) -> Pattern {
     if !text.contains(['*', '?', '[']) && !is_extended && !has_choice(&text) {
         return Pattern::Literal;
     }
-    if is_extended {
+    if is_extended || text.len() > LONGEST {
         return Pattern::Strange;
     }
     // A pattern of what not to take takes nothing.

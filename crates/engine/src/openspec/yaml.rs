@@ -2,12 +2,13 @@
 //!
 //! Built from the parser's events, so that neither depth nor aliases can make much of little.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 const DEEPEST: usize = 64;
 const MOST: usize = 100_000;
+const LONGEST: usize = 1 << 20;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
@@ -51,6 +52,9 @@ impl Value {
 
 /// Reads a file of one document. The error is a fragment for people.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
+    if text.len() > LONGEST {
+        return Err(format!("it is larger than {LONGEST} bytes"));
+    }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut composer = Composer::default();
     let mut documents = 0;
@@ -77,7 +81,15 @@ struct Composer {
 #[derive(Debug)]
 enum Open {
     List(usize, Vec<Value>),
-    Map(usize, Vec<(String, Value)>, Option<String>),
+    Map(usize, Pairs),
+}
+
+/// What of a map is known: its pairs, their names, and the name whose value comes next.
+#[derive(Debug, Default)]
+struct Pairs {
+    pairs: Vec<(String, Value)>,
+    names: HashSet<String>,
+    next: Option<String>,
 }
 
 impl Composer {
@@ -89,11 +101,11 @@ impl Composer {
                 self.put(value, Some(text.into_owned()))
             }
             Event::SequenceStart(anchor, _) => self.begin(Open::List(anchor, Vec::new())),
-            Event::MappingStart(anchor, _) => self.begin(Open::Map(anchor, Vec::new(), None)),
+            Event::MappingStart(anchor, _) => self.begin(Open::Map(anchor, Pairs::default())),
             Event::SequenceEnd | Event::MappingEnd => {
                 let (anchor, value) = match self.open.pop() {
                     Some(Open::List(anchor, items)) => (anchor, Value::List(items)),
-                    Some(Open::Map(anchor, pairs, _)) => (anchor, Value::Map(pairs)),
+                    Some(Open::Map(anchor, map)) => (anchor, Value::Map(map.pairs)),
                     None => return Ok(()),
                 };
                 self.keep(anchor, &value);
@@ -134,14 +146,14 @@ impl Composer {
         match self.open.last_mut() {
             None => self.whole = Some(value),
             Some(Open::List(_, items)) => items.push(value),
-            Some(Open::Map(_, pairs, key)) => match key.take() {
-                Some(key) => pairs.push((key, value)),
+            Some(Open::Map(_, map)) => match map.next.take() {
+                Some(name) => map.pairs.push((name, value)),
                 None => {
                     let name = name.unwrap_or_else(|| format!("{value:?}"));
-                    if pairs.iter().any(|(taken, _)| *taken == name) {
+                    if !map.names.insert(name.clone()) {
                         return Err(format!("`{name}` comes twice in it"));
                     }
-                    *key = Some(name);
+                    map.next = Some(name);
                 }
             },
         }
@@ -199,7 +211,38 @@ fn number(text: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    #[test]
+    fn no_text_takes_long() {
+        for piece in [
+            "- ", "? ", "a: ", "[", "{", "{a: ", "[a, ", "\"", "'", "&a ", "*a ", "!a ", "a\n",
+            "#", "- a\n", "a: b\n", ": ", "|\n", "%", "---\n", "\t", " \n", ",", "a ", "\\",
+            "x: |\n ",
+        ] {
+            let text = piece.repeat((64 << 10) / piece.len());
+            let begun = Instant::now();
+            let _ = parse(&text);
+            assert!(begun.elapsed() < Duration::from_secs(5), "{piece:?}");
+        }
+        let names: String = (0..49_000)
+            .map(|number| format!("k{number}: 1\n"))
+            .collect();
+        let begun = Instant::now();
+        assert!(parse(&names).is_ok());
+        assert!(begun.elapsed() < Duration::from_secs(5), "many names");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_too_strange(text in "[-?:,\\[\\]{}#&*!|>'\"%@`\n\t a-c0é~.]{0,60}") {
+            let _ = parse(&text);
+        }
+    }
 
     #[test]
     fn scalars_are_what_the_core_schema_says() {

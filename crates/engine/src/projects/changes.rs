@@ -8,6 +8,7 @@ use oubliette_store::{Page, SessionFilter, Visible};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::files::{Bounds, Tree};
 use crate::openspec::{self, Change};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result, paging};
@@ -99,7 +100,12 @@ impl Operation for Changes {
         let after = paging::open(params.cursor.as_deref(), LIST)?;
         let after = after.map(position).transpose()?;
         let listed = engine
-            .look_at_openspec(params.project_id, params.workspace_id, openspec::list)
+            .look_at_openspec(
+                params.project_id,
+                params.workspace_id,
+                openspec::OF_ALL,
+                openspec::list,
+            )
             .await?;
         let changes = listed.transpose().map_err(EngineError::Failed)?;
         let rest: Vec<Change> = changes
@@ -150,7 +156,8 @@ impl Engine {
         &self,
         project: ProjectId,
         workspace: Option<WorkspaceId>,
-        look: impl FnOnce(&crate::files::Tree) -> T + Send + 'static,
+        bounds: Bounds,
+        look: impl FnOnce(&Tree) -> T + Send + 'static,
     ) -> Result<Option<T>> {
         if self.store().get(project).await?.is_none() {
             return Err(EngineError::project_not_found(project));
@@ -166,7 +173,7 @@ impl Engine {
         if !self.files().has_workspace(project, &id) {
             return Ok(None);
         }
-        let looked = self.files().look(project, &id, openspec::BOUNDS, look);
+        let looked = self.files().look(project, &id, bounds, look);
         Ok(Some(looked.await?))
     }
 

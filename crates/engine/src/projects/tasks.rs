@@ -49,9 +49,12 @@ impl Operation for Tasks {
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let change = params.change_id.clone();
         let applied = engine
-            .look_at_openspec(params.project_id, params.workspace_id, move |tree| {
-                openspec::apply(tree, &change)
-            })
+            .look_at_openspec(
+                params.project_id,
+                params.workspace_id,
+                openspec::OF_ONE,
+                move |tree| openspec::apply(tree, &change),
+            )
             .await?;
         let apply = match applied.unwrap_or(Err(NoTasks::NotFound)) {
             Ok(apply) => apply,

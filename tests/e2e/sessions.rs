@@ -419,7 +419,7 @@ async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
         ),
         (json!({ "prompt": "a", "model": "m" }), "model"),
         (
-            json!({ "prompt": "a", "tools_allowed": ["x"] }),
+            json!({ "prompt": "a", "agent": "droid", "tools_allowed": ["x"] }),
             "tools_allowed",
         ),
         (

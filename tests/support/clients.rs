@@ -5,7 +5,13 @@ use std::path::{Path, PathBuf};
 use crate::wanted::wanted;
 
 const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
-const KNOWN: [&str; 4] = ["python", "typescript", "inspector", "conformance"];
+const KNOWN: [&str; 5] = [
+    "python",
+    "typescript",
+    "inspector",
+    "conformance",
+    "openspec",
+];
 
 /// Where a client's interpreter lives. None, with a word about it, if the environment does not
 /// name the client; one that it names must be there, at the versions that are pinned now.

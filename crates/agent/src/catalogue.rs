@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use oubliette_model::Level;
 
+use crate::tools::{Keeper, Rules, Tools};
+
 /// Where an agent comes from, if it is not in the container's image already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Package {
@@ -56,6 +58,8 @@ pub struct Agent {
     /// Whether it can be told which model to use, and how hard to think.
     pub takes_model: bool,
     pub takes_reasoning: bool,
+    /// What keeps it to the tools that a session names.
+    pub keeper: Keeper,
     /// Where it keeps the tokens it used, if it does not report them.
     pub usage_file: Option<OwnFile>,
     /// Where it keeps what tools said, if it does not report all of it.
@@ -78,23 +82,37 @@ impl Agent {
             modes: None,
             takes_model: true,
             takes_reasoning: true,
+            keeper: Keeper::Nobody("nothing is known about how it could be told"),
             usage_file: None,
             output_file: None,
         }
     }
 
-    pub fn mode(&self, autonomy: Level) -> Option<String> {
-        self.modes
-            .as_ref()
-            .map(|modes| modes[place(autonomy)].clone())
+    /// Its mode at a level of autonomy, and whether it may not run in any other.
+    pub fn mode(&self, autonomy: Level, tools: &Tools) -> (Option<String>, bool) {
+        if let Keeper::Question { mode } = self.keeper
+            && !tools.is_empty()
+        {
+            return (Some(mode.to_owned()), true);
+        }
+        let modes = self.modes.as_ref();
+        (modes.map(|modes| modes[place(autonomy)].clone()), false)
     }
 
-    /// Its environment at a level of autonomy.
-    pub fn environment(&self, autonomy: Level) -> BTreeMap<String, String> {
+    /// Its environment at a level of autonomy, with these tools.
+    pub fn environment(&self, autonomy: Level, tools: &Tools) -> BTreeMap<String, String> {
         let by_level = self.env_by_autonomy.iter();
         let by_level =
             by_level.map(|(name, values)| (name.clone(), values[place(autonomy)].clone()));
-        self.env.clone().into_iter().chain(by_level).collect()
+        let mut env: BTreeMap<String, String> =
+            self.env.clone().into_iter().chain(by_level).collect();
+        if let Keeper::Rules(rules) = self.keeper
+            && !tools.is_empty()
+        {
+            let usual = env.get(rules.variable).map_or("{}", String::as_str);
+            env.extend(rules.environment(tools, usual));
+        }
+        env
     }
 }
 
@@ -131,6 +149,7 @@ fn demo() -> Agent {
     Agent {
         about: "a scripted agent that needs no key and no network".to_owned(),
         modes: Some(levels(["ask", "ask", "auto", "auto"])),
+        keeper: Keeper::Question { mode: "each" },
         takes_model: false,
         takes_reasoning: false,
         ..Agent::command(
@@ -153,6 +172,13 @@ fn opencode() -> Agent {
             "OPENCODE_PERMISSION".to_owned(),
             levels([ask, ask, ask, allow]),
         )]),
+        keeper: Keeper::Rules(Rules {
+            variable: "OPENCODE_PERMISSION",
+            together: &["edit", "write"],
+            others: &["external_directory", "doom_loop"],
+            // Settings of the workspace could give each of its own agents other rules.
+            env: &[("OPENCODE_DISABLE_PROJECT_CONFIG", "1")],
+        }),
         package: Some(Package {
             npm: "opencode-ai",
             version: "1.18.33",
@@ -183,6 +209,10 @@ fn droid() -> Agent {
         }),
         credentials: pairs(&[("factory", "FACTORY_API_KEY")]),
         modes: Some(levels(["normal", "auto-low", "auto-medium", "auto-high"])),
+        keeper: Keeper::Nobody(
+            "it ignores `--only-tools` and `--remove-tools` where it speaks the Agent Client \
+             Protocol, and does not ask before each tool",
+        ),
         usage_file: Some(OwnFile(
             "{home}/.factory/sessions/*/{session}.settings.json",
         )),
@@ -290,9 +320,23 @@ mod tests {
     fn autonomy_chooses_mode_and_environment() {
         let agents = catalogue();
         let of = |name: &str| agents.iter().find(|agent| agent.name == name).unwrap();
-        assert_eq!(of("droid").mode(Level::High).as_deref(), Some("auto-high"));
-        assert_eq!(of("opencode").mode(Level::High), None);
-        let asking = of("opencode").environment(Level::Low);
+        let (all, some) = (
+            Tools::default(),
+            Tools {
+                allowed: vec!["read".to_owned()],
+                ..Tools::default()
+            },
+        );
+        let high = ("auto-high".to_owned(), false);
+        assert_eq!(of("droid").mode(Level::High, &all), (Some(high.0), high.1));
+        assert_eq!(of("opencode").mode(Level::High, &some), (None, false));
+        let each = (Some("each".to_owned()), true);
+        assert_eq!(of("demo").mode(Level::High, &some), each);
+        let kept = of("opencode").environment(Level::Low, &some);
+        let rules = &kept["OPENCODE_PERMISSION"];
+        assert!(rules.starts_with(r#"{"*":"deny""#), "{rules}");
+        assert!(rules.contains(r#""read":"ask""#), "{rules}");
+        let asking = of("opencode").environment(Level::Low, &all);
         assert_eq!(asking["OPENCODE_PERMISSION"], r#"{"*":"ask"}"#);
     }
 }

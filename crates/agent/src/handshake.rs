@@ -35,6 +35,8 @@ pub struct Plan {
     /// The way to sign in, for an agent that must be told.
     pub sign_in: Option<String>,
     pub mode: Option<String>,
+    /// Whether it may not go on in another mode.
+    pub needs_mode: bool,
     pub model: Option<String>,
     pub reasoning: Option<Level>,
 }
@@ -185,6 +187,11 @@ impl Handshake {
             (Stage::Open(_), Err(error)) => {
                 Heard::Failed(format!("the agent could not open a session: {error}"))
             }
+            (Stage::Mode, Err(error)) if self.plan.needs_mode => Heard::Failed(format!(
+                "the agent has no mode `{}`, and nothing else keeps it to the tools of the session: \
+                 {error}",
+                self.plan.mode.as_deref().unwrap_or_default()
+            )),
             (Stage::Mode, outcome) => {
                 if let Err(error) = outcome {
                     let mode = self.plan.mode.clone().unwrap_or_default();
@@ -412,6 +419,7 @@ mod tests {
     #[test]
     fn a_new_session_is_opened_with_its_servers_and_its_mode() {
         let (mut handshake, first) = Handshake::begin(Plan {
+            needs_mode: false,
             mode: Some("auto".to_owned()),
             ..plan()
         });

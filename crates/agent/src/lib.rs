@@ -10,6 +10,7 @@ mod line;
 mod output;
 mod permission;
 mod request;
+mod tools;
 mod update;
 mod usage;
 
@@ -19,5 +20,6 @@ pub use line::{Line, RpcError, read};
 pub use output::{output_line, output_mark};
 pub use permission::{Permission, Policy};
 pub use request::{Attached, cancel, prompt, refuse};
+pub use tools::{Keeper, Rules, Tools};
 pub use update::{Chunk, Said, Tool, ToolEnd};
 pub use usage::{Reported, usage_file};

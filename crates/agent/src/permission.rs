@@ -15,6 +15,9 @@ pub struct Permission {
     /// The id of the agent's request, as JSON.
     pub rpc_id: String,
     pub tool_call_id: Option<String>,
+    /// The tool's name, if the agent says it.
+    #[serde(default)]
+    pub tool: Option<String>,
     pub title: String,
     pub kind: String,
     pub input: Value,
@@ -43,11 +46,17 @@ impl Permission {
         Self {
             rpc_id: rpc_id.to_owned(),
             tool_call_id: call["toolCallId"].as_str().map(str::to_owned),
+            tool: call["name"].as_str().map(str::to_owned),
             title: word("title"),
             kind: word("kind"),
             input: call["rawInput"].clone(),
             options: options.filter_map(choice).take(32).collect(),
         }
+    }
+
+    /// What the tool is called.
+    pub fn tool_name(&self) -> &str {
+        self.tool.as_deref().unwrap_or(&self.title)
     }
 
     /// The line that answers it.

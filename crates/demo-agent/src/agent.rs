@@ -109,8 +109,10 @@ pub(crate) async fn serve(
             async move |request: SetSessionModeRequest, responder, _| {
                 let set = switching.find(&request.session_id).and_then(|session| {
                     let mode = Mode::named(&request.mode_id.0).ok_or_else(|| {
-                        let message =
-                            format!("there is no mode `{}`; use ask or auto", request.mode_id.0);
+                        let message = format!(
+                            "there is no mode `{}`; use ask, each or auto",
+                            request.mode_id.0
+                        );
                         Error::new(ErrorCode::INVALID_PARAMS, message)
                     })?;
                     session.set_mode(mode).map_err(|error| unwritable(&error))

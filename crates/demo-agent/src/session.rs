@@ -22,6 +22,8 @@ use crate::servers::Servers;
 pub(crate) enum Mode {
     /// Shell commands are asked for first.
     Ask,
+    /// Shell commands and tools are asked for first, each time.
+    Each,
     /// Nothing is asked for.
     Auto,
 }
@@ -30,6 +32,7 @@ impl Mode {
     pub(crate) fn named(name: &str) -> Option<Self> {
         match name {
             "ask" => Some(Self::Ask),
+            "each" => Some(Self::Each),
             "auto" => Some(Self::Auto),
             _ => None,
         }
@@ -38,6 +41,7 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Ask => "ask",
+            Self::Each => "each",
             Self::Auto => "auto",
         }
     }
@@ -121,10 +125,19 @@ impl Session {
 
     /// Whether shell commands need to be asked for.
     pub(crate) fn asks(&self) -> bool {
-        self.inner().mode == Mode::Ask && !self.allowed.load(Ordering::Relaxed)
+        match self.inner().mode {
+            Mode::Ask => !self.allowed.load(Ordering::Relaxed),
+            Mode::Each => true,
+            Mode::Auto => false,
+        }
     }
 
-    /// From now on nothing is asked for, for as long as this process lives.
+    /// Whether tools need to be asked for, too.
+    pub(crate) fn asks_for_each(&self) -> bool {
+        self.inner().mode == Mode::Each
+    }
+
+    /// From now on nothing is asked for, for as long as this process lives and is in mode `ask`.
     pub(crate) fn allow_always(&self) {
         self.allowed.store(true, Ordering::Relaxed);
     }
@@ -133,6 +146,8 @@ impl Session {
         let modes = vec![
             SessionMode::new(Mode::Ask.name(), "Ask")
                 .description("Asks before it runs a shell command".to_owned()),
+            SessionMode::new(Mode::Each.name(), "Ask each time")
+                .description("Asks before each shell command and each tool".to_owned()),
             SessionMode::new(Mode::Auto.name(), "Auto").description("Asks for nothing".to_owned()),
         ];
         SessionModeState::new(self.inner().mode.name(), modes)

@@ -152,23 +152,12 @@ impl<'a> Turn<'a> {
     async fn shell(&mut self, command: &str) -> Result<(), Stop> {
         let input = json!({ "command": command });
         let id = self.open("sh", command, ToolKind::Execute, &input).await?;
-        if self.session.asks() {
-            let fields = ToolCallUpdateFields::new()
-                .title(command.to_owned())
-                .kind(ToolKind::Execute)
-                .status(ToolCallStatus::Pending)
-                .raw_input(input);
-            match self.permit(ToolCallUpdate::new(id, fields)).await? {
-                Answer::Once => {}
-                Answer::Always => self.session.allow_always(),
-                Answer::Rejected => {
-                    let text = format!("not permitted: {command}");
-                    self.finish(false, &text, json!({ "permitted": false }))
-                        .await?;
-                    self.result = Some(text);
-                    return Ok(());
-                }
-            }
+        if self.session.asks()
+            && !self
+                .is_permitted(id, "sh", command, ToolKind::Execute, input)
+                .await?
+        {
+            return Ok(());
         }
         self.progress(None).await?;
         let (well, text, output) = match shell::run(command, self.session.directory()).await {
@@ -193,8 +182,18 @@ impl<'a> Turn<'a> {
 
     async fn tool(&mut self, name: &str, arguments: &Map<String, Value>) -> Result<(), Stop> {
         let input = Value::Object(arguments.clone());
-        self.open(name, name, ToolKind::Other, &input).await?;
+        let id = self.open(name, name, ToolKind::Other, &input).await?;
         let tool = self.session.servers().find(name).await;
+        if let Ok(tool) = &tool
+            && self.session.asks_for_each()
+        {
+            // By its whole name, however much of it was given.
+            let name = tool.name().to_owned();
+            let permitted = self.is_permitted(id, &name, &name, ToolKind::Other, input);
+            if !permitted.await? {
+                return Ok(());
+            }
+        }
         self.progress(None).await?;
         let called = match tool {
             Ok(tool) => {
@@ -229,10 +228,42 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
+    /// Asks whether the open call may be done, and finishes it if not.
+    async fn is_permitted(
+        &mut self,
+        id: ToolCallId,
+        name: &str,
+        title: &str,
+        kind: ToolKind,
+        input: Value,
+    ) -> Result<bool, Stop> {
+        let fields = ToolCallUpdateFields::new()
+            .name(name.to_owned())
+            .title(title.to_owned())
+            .kind(kind)
+            .status(ToolCallStatus::Pending)
+            .raw_input(input);
+        match self.permit(ToolCallUpdate::new(id, fields)).await? {
+            Answer::Once => Ok(true),
+            Answer::Always => {
+                self.session.allow_always();
+                Ok(true)
+            }
+            Answer::Rejected => {
+                let text = format!("not permitted: {title}");
+                self.finish(false, &text, json!({ "permitted": false }))
+                    .await?;
+                self.result = Some(text);
+                Ok(false)
+            }
+        }
+    }
+
     async fn ask(&mut self, question: &str) -> Result<(), Stop> {
         let input = json!({ "question": question });
         let id = self.open("ask", question, ToolKind::Other, &input).await?;
         let fields = ToolCallUpdateFields::new()
+            .name("ask".to_owned())
             .title(question.to_owned())
             .kind(ToolKind::Other)
             .status(ToolCallStatus::Pending)

@@ -5,6 +5,7 @@
 //! a rename into `.deleted`, then the slow part, which the next start finishes.
 
 mod size;
+mod tree;
 
 use std::collections::HashSet;
 use std::fs::{self, DirBuilder, Permissions};
@@ -14,19 +15,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use oubliette_model::{ProjectId, WorkspaceId};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::Result;
+pub(crate) use tree::{Bounds, Entry, Found, Kind, Lost, Tree};
+
+use crate::workspaces::path_in_container;
+use crate::{EngineError, Result};
 
 const DELETED: &str = ".deleted";
 /// How the directories of workspaces begin that are being made.
 const DRAFT: &str = ".new-";
+/// Each may hold a file in memory.
+const MOST_LOOKS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     root: PathBuf,
     /// Drafts that somebody works on; others were left by a server that died.
     drafts: Arc<Mutex<HashSet<String>>>,
+    /// How many may look at what is in workspaces at the same time.
+    looks: Arc<Semaphore>,
 }
 
 /// The name of a workspace that is being made, until it gets its own.
@@ -56,6 +65,7 @@ impl Files {
         Ok(Self {
             root,
             drafts: Arc::default(),
+            looks: Arc::new(Semaphore::new(MOST_LOOKS)),
         })
     }
 
@@ -218,7 +228,7 @@ impl Files {
         let target = self.workspace_dir(project, workspace);
         let from = self.draft_dir(project, draft);
         let adopted = tokio::task::spawn_blocking(move || rename_new(&from, &target)).await;
-        match adopted.map_err(crate::EngineError::fault)? {
+        match adopted.map_err(EngineError::fault)? {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 self.discard_draft(project, draft).await
             }
@@ -228,6 +238,25 @@ impl Files {
 
     pub(crate) fn has_workspace(&self, project: ProjectId, workspace: &WorkspaceId) -> bool {
         self.workspace_dir(project, workspace).is_dir()
+    }
+
+    /// Looks at what is in a workspace, away from everybody else's tasks.
+    pub(crate) async fn look<T: Send + 'static>(
+        &self,
+        project: ProjectId,
+        workspace: &WorkspaceId,
+        bounds: Bounds,
+        look: impl FnOnce(&Tree) -> T + Send + 'static,
+    ) -> Result<T> {
+        let directory = self.workspace_dir(project, workspace);
+        let seen_as = path_in_container(workspace);
+        let turn = self.looks.acquire().await;
+        let _turn = turn.map_err(EngineError::fault)?;
+        blocking(move || match Tree::open(&directory, seen_as, bounds) {
+            Ok(tree) => Ok(look(&tree)),
+            Err(lost) => Err(io::Error::other(lost)),
+        })
+        .await
     }
 
     /// Whether a workspace is a git repository; a link to one elsewhere is not.
@@ -241,7 +270,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T> {
     Ok(tokio::task::spawn_blocking(work)
         .await
-        .map_err(crate::EngineError::fault)??)
+        .map_err(EngineError::fault)??)
 }
 
 fn lock(drafts: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {

@@ -17,6 +17,7 @@ mod files;
 mod git;
 mod limits;
 mod metrics;
+mod openspec;
 pub mod operations;
 mod paging;
 mod projects;

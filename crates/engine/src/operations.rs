@@ -147,6 +147,8 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::of::<crate::tokens::create::Create>(),
         Entry::of::<crate::tokens::list::List>(),
         Entry::of::<crate::tokens::revoke::Revoke>(),
+        Entry::of::<crate::projects::changes::Changes>(),
+        Entry::of::<crate::projects::tasks::Tasks>(),
         Entry::of::<crate::limits::Limits>(),
         Entry::of::<crate::callers::response::Response>(),
         Entry::of::<crate::containers::rebuild::Rebuild>(),

@@ -26,6 +26,7 @@ mod redact;
 mod scribe;
 pub(crate) mod spawn;
 mod start;
+mod tools;
 mod turn;
 pub(crate) mod view;
 mod watch;

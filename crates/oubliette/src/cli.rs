@@ -1,6 +1,7 @@
 //! The command line: one command per operation, made from the registry, and a few of its own.
 
 mod arguments;
+mod changes;
 mod client;
 mod dialogue;
 mod follow;

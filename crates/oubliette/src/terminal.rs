@@ -36,7 +36,7 @@ pub(crate) fn render(result: &Map<String, Value>) -> String {
 }
 
 /// Rows with the columns that all of them can fill and a person wants to see.
-fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
+pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
     if rows.is_empty() {
         return format!("No {name}.");
     }

@@ -9,7 +9,7 @@ pub struct Page<T> {
 
 impl<T> Page<T> {
     /// Makes a page of rows that were read with one more than `limit`; `key` is a row's cursor.
-    pub(crate) fn cut(mut rows: Vec<T>, limit: u32, key: impl Fn(&T) -> String) -> Self {
+    pub fn cut(mut rows: Vec<T>, limit: u32, key: impl Fn(&T) -> String) -> Self {
         let more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
         let next = if more { rows.last().map(key) } else { None };

@@ -79,6 +79,9 @@ pub struct Message {
     pub attachments: Vec<Attachment>,
     /// The tools that its sender declares with it; stored apart.
     pub declaration: Option<Declaration>,
+    /// The change that the session works on from now on. Taken over when the message is queued, not
+    /// kept with it.
+    pub change_id: Option<String>,
     pub created_at: Timestamp,
 }
 

@@ -206,7 +206,12 @@ fn commands_are_asked_for_in_ask_mode() {
     assert_eq!(asked, 0);
     let refused = agent.call("session/set_mode", mode("wild"));
     let message = refused["error"]["message"].as_str().unwrap();
-    assert!(message.contains("use ask or auto"), "{refused}");
+    assert!(message.contains("use ask, each or auto"), "{refused}");
+
+    assert!(agent.call("session/set_mode", mode("each"))["result"].is_object());
+    let (turn, asked) =
+        agent.turn_with(&session, "/repeat 3 /sh echo done", &select("allow_always"));
+    assert_eq!((turn.text().as_str(), asked), ("done", 3));
 }
 
 #[test]

@@ -21,6 +21,9 @@ use crate::{Actor, Call, Engine, EngineError, Result, agents};
 
 const LONGEST_PROMPT: usize = 1 << 20;
 const MOST_ATTACHMENTS: usize = 100;
+/// Of the short texts by which callers find things again. A change's directory has a longer name at
+/// most.
+pub(super) const LONGEST_NAME: usize = 255;
 
 /// What both operations take.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -52,13 +55,14 @@ pub(crate) struct Ask {
     reasoning: Option<Level>,
     /// The same as `reasoning`.
     reasoning_level: Option<Level>,
-    /// Tools that the agent may use, and no others, where it can be told so.
-    tools_allowed: Option<Vec<String>>,
-    /// Tools that the agent may not use, where it can be told so.
-    tools_disallowed: Option<Vec<String>>,
+    /// Tools that the agent of a new session may use, and no others, as it names them; `*` stands
+    /// for any part of a name. Not every agent can be kept to that: `project_options` says which.
+    pub(super) tools_allowed: Option<Vec<String>>,
+    /// Tools that the agent of a new session may not use.
+    pub(super) tools_disallowed: Option<Vec<String>>,
     /// The scope of the key that the agent gets to call Oubliette itself; no wider than your own.
     agent_scope: Option<Scope>,
-    /// The OpenSpec change that the session works on.
+    /// The OpenSpec change that the session works on, as `project_changes` names it.
     change_id: Option<String>,
     /// Files that are written into the workspace first.
     attachments: Option<Vec<File>>,
@@ -204,6 +208,12 @@ impl Ask {
             }
         };
         check_prompt(text)?;
+        if self.change_id.as_ref().is_some_and(String::is_empty) {
+            return Err(EngineError::invalid(
+                "`change_id` is empty; leave it out, or name a change as `project_changes` does",
+            ));
+        }
+        check_length("change_id", self.change_id.as_ref())?;
         let files = self.attachments.as_deref().unwrap_or_default();
         if files.len() > MOST_ATTACHMENTS {
             return Err(EngineError::invalid(format!(
@@ -216,6 +226,7 @@ impl Ask {
             text: text.clone(),
             attachments: files.iter().map(File::check).collect::<Result<_>>()?,
             declaration: None,
+            change_id: self.change_id.clone(),
             created_at: engine.now(),
         })
     }
@@ -238,11 +249,11 @@ impl Ask {
     /// What was chosen, checked against what the agent can do.
     fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
         let row = agents::find(engine.settings(), agent)?;
-        let tools = self.tools_allowed.iter().chain(&self.tools_disallowed);
-        if tools.flatten().next().is_some() {
+        let tools = self.tools_below(origin.parent.as_ref(), agent)?;
+        if let Some(objection) = row.keeper.objection(&tools) {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` cannot be told which tools to use; leave out `tools_allowed` \
-                 and `tools_disallowed`"
+                "the agent `{agent}` {objection}; leave out `tools_allowed` and `tools_disallowed`, \
+                 or change them"
             )));
         }
         if self.model.is_some() && !row.takes_model {
@@ -268,24 +279,15 @@ impl Ask {
                 },
             });
         }
-        for (name, text) in [
-            ("model", &self.model),
-            ("external_id", &self.external_id),
-            ("source", &self.source),
-            ("change_id", &self.change_id),
-        ] {
-            if text.as_ref().is_some_and(|text| text.len() > 200) {
-                return Err(EngineError::invalid(format!(
-                    "`{name}` is longer than 200 bytes"
-                )));
-            }
-        }
+        check_length("model", self.model.as_ref())?;
+        check_length("external_id", self.external_id.as_ref())?;
+        check_length("source", self.source.as_ref())?;
         Ok(Choices {
             model: self.model.clone(),
             autonomy: self.autonomy.or(self.autonomy_level),
             reasoning,
-            tools_allowed: Vec::new(),
-            tools_disallowed: Vec::new(),
+            tools_allowed: tools.allowed,
+            tools_disallowed: tools.disallowed,
             // A child is like its parent, unless somebody says otherwise.
             agent_scope: self.agent_scope.or_else(|| {
                 let parent = origin.parent.as_ref();
@@ -296,6 +298,15 @@ impl Ask {
             source: self.source.clone(),
             change_id: self.change_id.clone(),
         })
+    }
+}
+
+fn check_length(name: &str, text: Option<&String>) -> Result<()> {
+    match text {
+        Some(text) if text.len() > LONGEST_NAME => Err(EngineError::invalid(format!(
+            "`{name}` is longer than {LONGEST_NAME} bytes"
+        ))),
+        _ => Ok(()),
     }
 }
 
@@ -407,7 +418,8 @@ impl Engine {
         let new = NewSession {
             session,
             message: Some(message),
-            join: parent.is_none() && !ask.new_session.unwrap_or(false),
+            // Tools hold for a whole session: one that has others would not keep to them.
+            join: parent.is_none() && !ask.new_session.unwrap_or(false) && ask.tools()?.is_empty(),
             call: origin.call,
             run: call.run().cloned(),
             limits,
@@ -459,6 +471,12 @@ impl Engine {
         ask: &Ask,
         call: &Call,
     ) -> Result<Delivered> {
+        if !ask.tools()?.is_empty() {
+            return Err(EngineError::invalid(
+                "`tools_allowed` and `tools_disallowed` hold for a whole session; leave them out, or \
+                 begin another with `session_spawn`",
+            ));
+        }
         // An agent is the caller of what it has begun, and of nothing else.
         let by = match actor.session {
             Some(_) => {

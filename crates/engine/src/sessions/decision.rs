@@ -1,8 +1,8 @@
 //! Decisions that somebody outside takes while a session waits.
 
 use jiff::SignedDuration;
-use oubliette_agent::{Permission, Policy};
-use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind};
+use oubliette_agent::{Keeper, Permission, Policy};
+use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind, quoted};
 use oubliette_store::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +30,18 @@ impl Owner<'_> {
             .and_then(|live| live.turn.as_ref()?.cancelled);
         if cancelled.is_some() {
             self.send(permission.withdraw());
+            return Ok(());
+        }
+        let asks_for_all = matches!(self.agent.keeper, Keeper::Question { .. });
+        if asks_for_all && !self.tools().permits(permission.tool_name()) {
+            let tool = quoted(permission.tool_name());
+            if let Some(live) = &mut self.live {
+                self.scribe.close(live);
+            }
+            self.scribe.events.push(Event::log(format!(
+                "the tool {tool} is not one of those that the session may use, and was denied"
+            )));
+            self.send(permission.answer(Verdict::Deny));
             return Ok(());
         }
         if Policy(self.autonomy()).allows(&permission) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_agent::Agent;
+use oubliette_agent::{Agent, Tools};
 use oubliette_model::{ApiKey, Event, Level, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
@@ -14,6 +14,7 @@ use super::connection::Connection;
 use super::live::Live;
 use super::redact::Redact;
 use super::scribe::{Scribe, joined};
+use super::tools::tools_of;
 use crate::containers::{InUse, Place};
 use crate::{Engine, EngineError, agents};
 
@@ -358,6 +359,10 @@ impl<'a> Owner<'a> {
         let own = self.session.choices.autonomy;
         own.or(self.project.settings.autonomy)
             .unwrap_or(Level::High)
+    }
+
+    pub(super) fn tools(&self) -> Tools {
+        tools_of(&self.session.choices)
     }
 }
 

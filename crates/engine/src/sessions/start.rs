@@ -59,6 +59,10 @@ impl Owner<'_> {
         let settings = engine.settings();
         // Found again: what the configuration says may have changed.
         self.agent = agents::find(settings, &self.session.agent)?;
+        if let Some(objection) = self.agent.keeper.objection(&self.tools()) {
+            let name = &self.agent.name;
+            return Err(Trouble::Why(format!("the agent `{name}` {objection}")));
+        }
         let workspace = self.session.workspace_id.clone();
         let there = engine.store().workspace(self.project.id, &workspace);
         if there.await?.is_none() {
@@ -96,7 +100,7 @@ impl Owner<'_> {
         for (name, value) in &self.project.settings.env {
             env.insert(name.clone(), value.reveal().to_owned());
         }
-        env.extend(self.agent.environment(self.autonomy()));
+        env.extend(self.agent.environment(self.autonomy(), &self.tools()));
         for (name, secret) in secrets {
             env.insert(name, secret.reveal().to_owned());
         }
@@ -254,12 +258,14 @@ impl Owner<'_> {
         let defaults = &self.project.settings;
         let takes_model = self.agent.takes_model;
         let takes_reasoning = self.agent.takes_reasoning;
+        let (mode, needs_mode) = self.agent.mode(self.autonomy(), &self.tools());
         Ok(Plan {
             cwd: path_in_container(&self.session.workspace_id),
             servers,
             resume: self.session.agent_session_id.clone(),
             sign_in: self.agent.sign_in.clone().filter(|_| self.has_credential),
-            mode: self.agent.mode(self.autonomy()),
+            mode,
+            needs_mode,
             model: choices
                 .model
                 .clone()

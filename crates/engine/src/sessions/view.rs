@@ -35,6 +35,12 @@ pub(crate) struct Summary {
     source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     change_id: Option<String>,
+    /// The only tools it may use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools_allowed: Vec<String>,
+    /// Tools that it may not use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools_disallowed: Vec<String>,
     created_at: String,
     updated_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,6 +67,8 @@ impl From<Session> for Summary {
             external_id: session.choices.external_id,
             source: session.choices.source,
             change_id: session.choices.change_id,
+            tools_allowed: session.choices.tools_allowed,
+            tools_disallowed: session.choices.tools_disallowed,
             created_at: session.created_at.to_string(),
             updated_at: session.updated_at.to_string(),
             ended_at: session.ended_at.map(|at| at.to_string()),

@@ -7,7 +7,7 @@ use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, dialogue, follow, names, schedules};
+use super::{arguments, changes, dialogue, follow, names, schedules};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -91,17 +91,15 @@ pub(super) fn run(
         result
     });
     let result = result?;
-    match entry.name {
-        "container_exec" if !matches.get_flag("json") => replay(&result),
-        name if noun == "schedule" && !matches.get_flag("json") => {
-            print(&schedules::shown(name, &result), false);
-            Ok(())
-        }
-        _ => {
-            print(&result, matches.get_flag("json"));
-            Ok(())
-        }
-    }
+    terminal::say(&match entry.name {
+        _ if matches.get_flag("json") => serde_json::to_string_pretty(&result).unwrap_or_default(),
+        "container_exec" => return replay(&result),
+        "project_changes" => changes::changes(&result),
+        "project_tasks" => changes::tasks(&result),
+        name if noun == "schedule" => terminal::render(&schedules::shown(name, &result)),
+        _ => terminal::render(&result),
+    });
+    Ok(())
 }
 
 /// Follows a session and talks to it.
@@ -161,11 +159,4 @@ fn replay(result: &Map<String, Value>) -> Result<(), Failure> {
             code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
         )),
     }
-}
-
-fn print(result: &Map<String, Value>, json: bool) {
-    terminal::say(&match json {
-        true => serde_json::to_string_pretty(result).unwrap_or_default(),
-        false => terminal::render(result),
-    });
 }

@@ -55,6 +55,7 @@ pub(super) fn message(text: &str, second: i64) -> Message {
     Message {
         id: 0,
         text: text.to_owned(),
+        change_id: None,
         attachments: Vec::new(),
         declaration: None,
         created_at: at(second),
@@ -397,12 +398,18 @@ pub(super) async fn messages_wait_in_order_and_wake_an_ended_session(store: &dyn
     };
     store.step(made.id, failed).await.must();
     store.want(&[made.id], Wanted::End, None).await.must();
-    let (now, resumed) = store
-        .queue_message(made.id, &message("third", 5), None)
-        .await
-        .must()
-        .must_be();
+    let third = Message {
+        change_id: Some("add-login".to_owned()),
+        ..message("third", 5)
+    };
+    let queued = store.queue_message(made.id, &third, None).await;
+    let (now, resumed) = queued.must().must_be();
     assert!(resumed);
+    let choices = Choices {
+        change_id: Some("add-login".to_owned()),
+        ..made.choices
+    };
+    assert_eq!(now.choices, choices);
     assert_eq!(
         (now.status, now.error, now.wanted),
         (Status::Created, None, None)

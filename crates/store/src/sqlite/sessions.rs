@@ -188,6 +188,7 @@ impl Sessions for Sqlite {
                         text: row.get(1)?,
                         attachments: json(row, 2)?,
                         declaration: None,
+                        change_id: None,
                         created_at: row.time(3)?,
                     })
                 })

@@ -200,6 +200,13 @@ pub(in crate::sqlite) fn queue(
         declare(connection, seq, &there, declaration, message.created_at)?;
     }
     let added = add_message(connection, seq, message)?;
+    if let Some(change) = &message.change_id {
+        connection
+            .prepare_cached(
+                "update sessions set choices = json_set(choices, '$.change_id', ?2) where seq = ?1",
+            )?
+            .execute(params![seq, change])?;
+    }
     let resumed = there.status.after(Happening::Resumed);
     if let Some(status) = resumed {
         connection

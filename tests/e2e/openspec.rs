@@ -1,0 +1,409 @@
+//! OpenSpec as the server reads it, beside the real `openspec` command.
+
+mod command;
+mod corpus;
+mod differences;
+
+use std::path::PathBuf;
+
+use command::OpenSpec;
+use corpus::Case;
+use serde_json::{Map, Value, json};
+use support::{Chance, Modern, Server, cli, runtimes, server_with};
+
+/// Directories that are drawn by chance, besides those that are chosen.
+const DRAWN: usize = 200;
+
+#[tokio::test]
+async fn every_answer_is_that_of_the_real_command() {
+    let Some(openspec) = OpenSpec::find() else {
+        return;
+    };
+    let server = Server::start();
+    let admin = server.admin();
+    let mut cases = corpus::chosen();
+    cases.extend(corpus::drawn(&mut Chance::new(), DRAWN));
+    assert!(cases.len() >= 200);
+    let mut made: Vec<(String, PathBuf)> = Vec::new();
+    let mut questions: Vec<(PathBuf, Vec<String>)> = Vec::new();
+    for (index, case) in cases.iter().enumerate() {
+        let id = project(&admin, &format!("p{index}")).await;
+        let top = server.workspace(&id).canonicalize().unwrap();
+        case.write(&top);
+        questions.push((top.clone(), case.changes(&top)));
+        made.push((id, top));
+    }
+    let answers = openspec.ask(&questions).await;
+    let (mut compared, mut failed, mut wrong) = (0, 0, Vec::new());
+    for (((case, (id, top)), (_, changes)), said) in
+        cases.iter().zip(&made).zip(&questions).zip(answers)
+    {
+        let top = top.to_str().unwrap();
+        let mut compare = |what: String, ours: Value, theirs: Value| {
+            compared += 1;
+            failed += usize::from(theirs == "failed");
+            if ours != theirs {
+                wrong.push(format!(
+                    "{}: {what}\nours   {ours}\ntheirs {theirs}\n{:?}",
+                    case.name,
+                    case.settings()
+                ));
+            }
+        };
+        let ours = list(&admin, id).await;
+        compare("list".to_owned(), ours, their_list(&said["list"], top));
+        for change in changes {
+            let ours = tasks(&admin, id, change).await;
+            let theirs = theirs(&said["apply"][change], top);
+            compare(format!("tasks of {change:?}"), ours, theirs);
+        }
+    }
+    let shown: String = wrong.iter().take(5).map(|text| shortened(text)).collect();
+    assert!(
+        wrong.is_empty(),
+        "{} of {compared} differ\n{shown}",
+        wrong.len()
+    );
+    assert!(failed * 2 < compared, "{failed} of {compared} say nothing");
+    eprintln!(
+        "{} directories, {compared} answers, all the same; {failed} were refusals",
+        cases.len()
+    );
+}
+
+#[tokio::test]
+async fn the_command_itself_says_the_same() {
+    let Some(openspec) = OpenSpec::find() else {
+        return;
+    };
+    let server = Server::start();
+    let admin = server.admin();
+    let cases = corpus::chosen();
+    for name in ["everything done", "a change in a directory", "metadata 7"] {
+        let case = cases.iter().find(|case| case.name == name).unwrap();
+        let id = project(&admin, name).await;
+        let top = server.workspace(&id).canonicalize().unwrap();
+        case.write(&top);
+        let place = top.to_str().unwrap();
+        let said = openspec.run(&top, &["list", "--json"]).await;
+        assert_eq!(list(&admin, &id).await, theirs(&said, place), "{name}");
+        for change in case.changes(&top) {
+            let asked = ["instructions", "apply", "--change", &change, "--json"];
+            let said = openspec.run(&top, &asked).await;
+            let said = match said.get("status") {
+                Some(_) => json!("failed"),
+                None => theirs(&said, place),
+            };
+            assert_eq!(tasks(&admin, &id, &change).await, said, "{name} {change}");
+        }
+    }
+}
+
+const TASKS: &str = "## 1. All\n- [x] 1.1 Begin\n- [ ] 1.2 Go on\n- [ ] 1.3 End\n";
+
+#[tokio::test]
+async fn a_change_knows_the_sessions_that_work_on_it() {
+    if !runtimes().contains(&"sandbox".to_owned()) {
+        return;
+    }
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let id = project(&admin, "one").await;
+    let top = server.workspace(&id);
+    Case::new("one")
+        .file("openspec/changes/add-login/tasks.md", TASKS)
+        .file("openspec/changes/other/tasks.md", TASKS)
+        .write(&top);
+    let at_work = async |change: &str| -> Vec<String> {
+        let asked = json!({ "project_id": id, "change_id": change });
+        let shown = admin.call("project_tasks", asked).await;
+        let listed = admin
+            .call("project_changes", json!({ "project_id": id }))
+            .await;
+        let line = listed.ok()["changes"].as_array().unwrap();
+        let line = line.iter().find(|line| line["name"] == change).unwrap();
+        assert_eq!(line["active_sessions"], shown.ok()["active_sessions"]);
+        let sessions = line["active_sessions"].as_array().unwrap().iter();
+        sessions
+            .map(|session| session["session_id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(at_work("add-login").await.is_empty());
+    let more = json!({ "change_id": "add-login" });
+    let session = admin.spawn_with(&id, "/say one", more).await;
+    admin.turn(&session, 1).await;
+    assert_eq!(at_work("add-login").await, [session.as_str()]);
+    assert_eq!(admin.session(&session).await["change_id"], "add-login");
+    let asked = json!({ "project_id": id, "change_id": "add-login" });
+    let found = admin.call("session_list", asked).await;
+    assert_eq!(found.ok()["sessions"][0]["session_id"], session.as_str());
+
+    // What the agent does to the files is seen at once.
+    let tick = "/sh sed -i 's/\\[ \\]/[x]/' openspec/changes/add-login/tasks.md";
+    admin.message(&session, tick).await;
+    admin.turn(&session, 2).await;
+    let asked = json!({ "project_id": id, "change_id": "add-login" });
+    let shown = admin.call("project_tasks", asked).await;
+    assert_eq!(shown.ok()["state"], "all_done", "{}", shown.text);
+    assert_eq!(
+        shown.ok()["changeDir"],
+        "/workspace/openspec/changes/add-login"
+    );
+
+    // A message can give it another change; one without a change leaves it.
+    let other = json!({ "session_id": session, "prompt": "/say two", "change_id": "other" });
+    admin.call("session_message", other).await.ok();
+    assert_eq!(at_work("other").await, [session.as_str()]);
+    assert!(at_work("add-login").await.is_empty());
+    let joined = json!({ "change_id": "add-login" });
+    assert_eq!(admin.spawn_with(&id, "/say three", joined).await, session);
+    admin.message(&session, "/say four").await;
+    assert_eq!(at_work("add-login").await, [session.as_str()]);
+    let empty = json!({ "session_id": session, "prompt": "x", "change_id": "" });
+    let empty = admin.call("session_message", empty).await;
+    assert!(empty.sentence().contains("`change_id` is empty"));
+    let ended = json!({ "session_id": session });
+    admin.call("session_end", ended).await.ok();
+    assert!(at_work("add-login").await.is_empty());
+}
+
+#[tokio::test]
+async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
+    let server = Server::start();
+    let admin = server.admin();
+    let id = project(&admin, "one").await;
+    let none = admin
+        .call("project_changes", json!({ "project_id": id }))
+        .await;
+    assert_eq!(none.ok(), &json!({ "changes": [] }));
+    let mut case = Case::new("one");
+    for number in 0..25 {
+        case = case.file(&format!("openspec/changes/c:{number:02}/tasks.md"), TASKS);
+    }
+    case.at_times(&[1_700_000_000_000, 1_700_000_001_000])
+        .write(&server.workspace(&id));
+    let whole = admin
+        .call("project_changes", json!({ "project_id": id }))
+        .await;
+    let (mut pages, mut cursor) = (Vec::new(), Value::Null);
+    loop {
+        let asked = json!({ "project_id": id, "limit": 7, "cursor": cursor });
+        let page = admin.call("project_changes", asked).await;
+        pages.extend(page.ok()["changes"].as_array().unwrap().iter().cloned());
+        match page.ok().get("next_cursor") {
+            Some(next) => cursor = next.clone(),
+            None => break,
+        }
+    }
+    assert_eq!(pages.len(), 25);
+    assert_eq!(whole.ok()["changes"], json!(pages));
+    let foreign = json!({ "project_id": id, "cursor": "changes:x" });
+    let foreign = admin.call("project_changes", foreign).await;
+    assert!(foreign.sentence().contains("cursor"));
+    for tool in ["project_changes", "project_tasks"] {
+        let mut asked = json!({ "project_id": id, "workspace_id": "nowhere" });
+        if tool == "project_tasks" {
+            asked["change_id"] = json!("c:00");
+        }
+        let refused = admin.call(tool, asked).await;
+        assert!(refused.sentence().contains("workspace `nowhere` not found"));
+    }
+    let missing = json!({ "project_id": id, "change_id": "nothing" });
+    let missing = admin.call("project_tasks", missing).await;
+    assert!(missing.sentence().contains("`project_changes` shows those"));
+}
+
+#[tokio::test]
+async fn nothing_outside_of_the_workspace_is_read() {
+    let server = Server::start();
+    let admin = server.admin();
+    let outside = tempfile::tempdir().unwrap();
+    let secret = "- [x] hunter2\n";
+    for file in [
+        "tasks.md",
+        "c/tasks.md",
+        "spec.md",
+        "schema.yaml",
+        "config.yaml",
+    ] {
+        let path = outside.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, secret).unwrap();
+    }
+    let out = outside.path().to_str().unwrap();
+    let neighbour = project(&admin, "neighbour").await;
+    Case::new("")
+        .of_change("tasks.md", secret)
+        .write(&server.workspace(&neighbour));
+    let up = format!("../../../../../{neighbour}/workspace/openspec/changes/c/tasks.md");
+    let cases = [
+        Case::new("list").link("openspec/changes/c/tasks.md", &format!("{out}/tasks.md")),
+        Case::new("up").link("openspec/changes/c/tasks.md", &up),
+        Case::new("change").link("openspec/changes/c", &format!("{out}/c")),
+        Case::new("changes")
+            .directory("openspec/specs")
+            .link("openspec/changes", out),
+        Case::new("openspec").link("openspec", out),
+        Case::new("specs")
+            .of_change("tasks.md", "- [ ] a")
+            .link("openspec/changes/c/specs", out),
+        Case::new("spec")
+            .of_change("tasks.md", "- [ ] a")
+            .link("openspec/changes/c/specs/a.md", &format!("{out}/spec.md")),
+        Case::new("config")
+            .of_change("tasks.md", "- [ ] a")
+            .link("openspec/config.yaml", &format!("{out}/config.yaml")),
+        Case::new("metadata").of_change("tasks.md", "- [ ] a").link(
+            "openspec/changes/c/.openspec.yaml",
+            &format!("{out}/config.yaml"),
+        ),
+        Case::new("process").link("openspec/changes/c/tasks.md", "/proc/self/environ"),
+        Case::new("device").link("openspec/changes/c/tasks.md", "/dev/zero"),
+    ];
+    for case in cases {
+        let id = project(&admin, &case.name).await;
+        case.write(&server.workspace(&id));
+        let listed = admin
+            .call("project_changes", json!({ "project_id": id }))
+            .await;
+        let shown = json!({ "project_id": id, "change_id": "c" });
+        let shown = admin.call("project_tasks", shown).await;
+        for reply in [&listed, &shown] {
+            assert!(
+                !reply.text.contains("hunter2"),
+                "{}: {}",
+                case.name,
+                reply.text
+            );
+            assert!(!reply.text.contains(out), "{}: {}", case.name, reply.text);
+        }
+        if !listed.is_error() {
+            let changes = listed.ok()["changes"].as_array().unwrap();
+            assert!(changes.iter().all(|change| change["completedTasks"] == 0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn progress_is_shown_on_the_terminal() {
+    let server = Server::start();
+    let id = project(&server.admin(), "my app").await;
+    Case::new("one")
+        .file("openspec/changes/add login/tasks.md", TASKS)
+        .file("openspec/changes/area/inner/tasks.md", TASKS)
+        .write(&server.workspace(&id));
+    let home = server.home().to_owned();
+    let run = async |arguments: &[&str]| {
+        let (home, arguments) = (home.clone(), arguments.iter().map(ToString::to_string));
+        let arguments: Vec<String> = arguments.collect();
+        let ran = tokio::task::spawn_blocking(move || cli(&home, arguments));
+        let ran = ran.await.unwrap();
+        assert!(
+            ran.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ran.stderr)
+        );
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    let changes = run(&["project", "changes", "my app"]).await;
+    let bar = "██████░░░░░░░░░░░░░░  1/3";
+    let line = changes.lines().find(|line| line.starts_with("add login"));
+    assert!(line.unwrap().contains(bar), "{changes}");
+    assert!(changes.contains("\"area\" is not a change"), "{changes}");
+    let tasks = run(&["project", "tasks", "my app", "add login"]).await;
+    assert!(
+        tasks.starts_with(&format!("add login  {bar}  ready")),
+        "{tasks}"
+    );
+    assert!(
+        tasks.contains("☑ 1.1 Begin") && tasks.contains("☐ 1.3 End"),
+        "{tasks}"
+    );
+    let json = run(&["project", "changes", "my app", "--json"]).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["changes"].as_array().unwrap().len(), 2);
+    project(&server.admin(), "empty").await;
+    assert_eq!(run(&["project", "changes", "empty"]).await, "No changes.\n");
+}
+
+async fn project(admin: &Modern, name: &str) -> String {
+    let made = admin
+        .call("project_create", json!({ "name": name, "init_git": false }))
+        .await;
+    made.ok()["project_id"].as_str().unwrap().to_owned()
+}
+
+/// What the server says, without what only it can say.
+async fn list(admin: &Modern, id: &str) -> Value {
+    let reply = admin
+        .call(
+            "project_changes",
+            json!({ "project_id": id, "limit": 1000 }),
+        )
+        .await;
+    if reply.is_error() {
+        return json!("failed");
+    }
+    let mut ours = reply.ok().clone();
+    for change in ours["changes"].as_array_mut().unwrap() {
+        let sessions = change.as_object_mut().unwrap().remove("active_sessions");
+        assert_eq!(sessions, Some(json!([])));
+    }
+    ours
+}
+
+async fn tasks(admin: &Modern, id: &str, change: &str) -> Value {
+    let reply = admin
+        .call(
+            "project_tasks",
+            json!({ "project_id": id, "change_id": change }),
+        )
+        .await;
+    if reply.is_error() {
+        return json!("failed");
+    }
+    let mut ours = reply.ok().clone();
+    let sessions = ours.as_object_mut().unwrap().remove("active_sessions");
+    assert_eq!(sessions, Some(json!([])));
+    ours
+}
+
+/// The contract: a project without OpenSpec has no changes, where the command fails. What has neither
+/// changes nor specifications but a configuration that cannot be read is one.
+fn their_list(said: &Value, top: &str) -> Value {
+    match said["code"].as_str() {
+        Some("no_openspec_root" | "invalid_store_pointer") => json!({ "changes": [] }),
+        _ => theirs(said, top),
+    }
+}
+
+/// What the command says, without the place it was asked in.
+fn theirs(said: &Value, top: &str) -> Value {
+    if said.get("error").is_some() {
+        return json!("failed");
+    }
+    let mut said = said.clone();
+    said.as_object_mut().unwrap().remove("root");
+    moved(&said, top)
+}
+
+/// The same with the paths as agents see them.
+fn moved(value: &Value, top: &str) -> Value {
+    match value {
+        Value::String(text) => Value::String(text.replace(top, "/workspace")),
+        Value::Array(items) => items.iter().map(|item| moved(item, top)).collect(),
+        Value::Object(pairs) => {
+            let pairs = pairs.iter();
+            let pairs: Map<String, Value> = pairs
+                .map(|(name, value)| (name.clone(), moved(value, top)))
+                .collect();
+            Value::Object(pairs)
+        }
+        other => other.clone(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    let short = |line: &str| line.chars().take(1500).collect::<String>();
+    text.lines().map(|line| short(line) + "\n").collect()
+}

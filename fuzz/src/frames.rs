@@ -164,6 +164,7 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
             tools: tools.to_string(),
             by: oubliette_model::TokenId::new(Uuid::from_u128(3)),
         }),
+        change_id: None,
         created_at: now,
     };
     let new = NewSession {

@@ -310,7 +310,26 @@ async fn tool_call_with_expired_key_fails() {
     admin.message(&session, list).await;
     let completion = admin.turn(&session, 2).await;
     assert_eq!(completion["text"], "invalid or expired API key");
-    drop(server);
+
+    // One that ends by itself, between discovery and call.
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(4);
+    let made = json!({ "name": "y", "scope": "read", "expires_at": soon.to_string() });
+    let made = admin.call("token_create", made).await;
+    let key = made.ok()["key"].as_str().unwrap();
+    let mut relay = Relay::connect(&server, &two).await;
+    assert!(discover(&mut relay, key).await.contains("project_list"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let refused = loop {
+        let reply = call(&mut relay, key, "project_list", json!({})).await;
+        if reply["result"].is_null() {
+            break reply;
+        }
+        assert!(Instant::now() < deadline, "{reply}");
+    };
+    assert_eq!(code(&refused), -32001, "{refused}");
+    // Ends of tokens are kept by the millisecond.
+    let grain = jiff::SignedDuration::from_millis(1);
+    assert!(jiff::Timestamp::now() + grain >= soon);
 }
 
 #[tokio::test]

@@ -90,6 +90,8 @@ impl Servers {
     pub(crate) async fn tools(&self) -> (Vec<String>, Vec<String>) {
         let (mut tools, mut problems) = (Vec::new(), Vec::new());
         for server in &self.0 {
+            // Some may have come or gone, and nobody said so yet.
+            server.forget_tools();
             match server.tools().await {
                 Ok(found) => tools.extend(found),
                 Err(problem) => problems.push(problem),

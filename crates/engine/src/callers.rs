@@ -5,33 +5,45 @@
 //! first.
 
 pub(crate) mod declare;
+mod ears;
 mod minder;
 mod presence;
 mod request;
 pub(crate) mod response;
 mod schema;
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use oubliette_model::SessionId;
 use tokio::sync::watch;
 
 pub use declare::dry_declaration;
+pub use ears::Ear;
 pub use presence::{Listening, OpenLine};
 pub use request::CallerError;
 
+use declare::Known;
+use ears::Ears;
 use presence::Presence;
 
 /// Who is there to answer, and who has to hear of new tools.
 #[derive(Debug)]
 pub(crate) struct Callers {
     pub(crate) presence: Presence,
+    ears: Ears,
     /// Rings when some session's tools were declared anew. The store has them.
     declared: watch::Sender<()>,
+    known: Mutex<HashMap<SessionId, Arc<Known>>>,
 }
 
 impl Default for Callers {
     fn default() -> Self {
         Self {
             presence: Presence::default(),
+            ears: Ears::default(),
             declared: watch::Sender::new(()),
+            known: Mutex::default(),
         }
     }
 }

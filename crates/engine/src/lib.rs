@@ -30,7 +30,7 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
-pub use callers::{CallerError, Listening, OpenLine, dry_declaration};
+pub use callers::{CallerError, Ear, Listening, OpenLine, dry_declaration};
 pub use clock::Clock;
 pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};

@@ -177,12 +177,17 @@ impl Engine {
     ) -> Result<Option<Stepped>, StoreError> {
         // Its agent's token ends with its agent.
         let ends_tokens = matches!(step.live, Some(None));
+        let stands_anew =
+            ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_begun;
         let stepped = self.store().step(id, step).await?;
         if ends_tokens {
             self.token_watch().wake();
         }
         if let Some(stepped) = &stepped {
             self.sessions().watch.tell(id, stepped.root_id);
+            if stands_anew {
+                self.sessions().watch.tell_standing(id);
+            }
             if let Some(parent) = stepped.parent_id {
                 self.sessions().watch.tell(parent, stepped.root_id);
             }

@@ -1,15 +1,20 @@
 //! The data directory: where everything is, who holds it, and the two small files beside the store.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use oubliette_model::ApiKey;
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
+
+/// What a server leaves that was killed is gone after so long.
+const LEFTOVER: Duration = Duration::from_secs(5);
 
 /// A data directory.
 #[derive(Debug, Clone)]
@@ -29,6 +34,12 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Hold {
     _file: File,
+}
+
+/// Whether a process is there, whosever it is. One that nobody names might be.
+fn is_alive(pid: &str) -> bool {
+    let pid = pid.parse().ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
 impl Home {
@@ -100,10 +111,18 @@ impl Home {
         let mut file = options
             .open(&path)
             .map_err(|error| Failure::of(format!("cannot open {}", path.display()), &error))?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let deadline = Instant::now() + LEFTOVER;
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
+            let _ = file.rewind();
             let _ = file.read_to_string(&mut holder);
             let holder = holder.trim();
+            // A server that was killed while it started a process: until that has become another
+            // program, it holds what the server held.
+            if !is_alive(holder) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
             let who = if holder.is_empty() {
                 String::new()
             } else {
@@ -116,7 +135,8 @@ impl Home {
             )));
         }
         let written = file
-            .set_len(0)
+            .rewind()
+            .and_then(|()| file.set_len(0))
             .and_then(|()| writeln!(file, "{}", std::process::id()));
         written.map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))?;
         Ok(Hold { _file: file })

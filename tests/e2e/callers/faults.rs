@@ -198,6 +198,27 @@ async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one()
 }
 
 #[tokio::test]
+async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
+    let (server, admin, project) = server_with("").await;
+    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut deaf = Relay::attached(&server, &project, &told).await;
+    let flood = tokio::spawn(async move {
+        for n in 0..50_000 {
+            deaf.begin(n, "config_limits", json!({})).await;
+        }
+    });
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    for n in 0..20 {
+        relay.begin(n, "caller_tool", json!({ "tool": "x" })).await;
+        let request = pending(&admin, &told.session_id, 1).await.remove(0);
+        answer(&admin, &request, json!({ "result": n })).await.ok();
+        assert_eq!(relay.reply(n).await["result"], n);
+    }
+    assert!(!flood.is_finished(), "somebody took it all");
+    flood.abort();
+}
+
+#[tokio::test]
 async fn an_agent_answers_neither_itself_nor_for_its_callers() {
     let (server, admin, project) = server_with("").await;
     // Even the caller's own key does not make the agent its caller.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{AgentClient, Chance, Modern, Relay};
+use support::{AgentClient, Chance, Modern, Relay, runtimes};
 
 use super::{SEND, answer, asked, notification, server_with, spawn, teller};
 
@@ -90,6 +90,26 @@ async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     assert_eq!(gone["error"]["data"]["kind"], "cancelled", "{gone}");
     let seen = admin.session(&told.session_id).await;
     assert_eq!(seen["pending_caller_requests"], json!([]));
+}
+
+#[tokio::test]
+async fn in_every_kind_of_container_a_call_outlives_its_server() {
+    for runtime in runtimes() {
+        let mut server = support::server_with(&runtime, "").await;
+        let admin = server.admin();
+        let made = json!({ "name": "one", "init_git": false });
+        let made = admin.call("project_create", made).await;
+        let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+        let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+        let request = asked(&admin, &session).await;
+        server.kill();
+        server.start_again();
+        let result = json!({ "result": { "runtime": runtime } });
+        answer(&admin, &request, result).await.ok();
+        let completion = admin.turn(&session, 1).await;
+        let expected = json!({ "runtime": runtime }).to_string();
+        assert_eq!(completion["text"], *expected, "{runtime}");
+    }
 }
 
 const CALLS: u64 = 500;

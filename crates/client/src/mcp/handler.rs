@@ -26,6 +26,8 @@ use super::tools::{Meant, Tools};
 
 /// How long the first list waits for the server: one agent of five asks only once.
 const FIRST_LIST: Duration = Duration::from_secs(2);
+/// By then everything is read that waits to be.
+const HEAR: Duration = Duration::from_millis(2);
 /// An agent that hears of progress so often does not give up.
 const PROGRESS: Duration = Duration::from_secs(4);
 
@@ -190,6 +192,9 @@ impl ServerHandler for Handler {
         if !self.listed.load(Ordering::Relaxed) {
             let _ = tokio::time::timeout(FIRST_LIST, self.tools.complete()).await;
             self.listed.store(true, Ordering::Relaxed);
+        } else {
+            // What the server said before this was asked is heard first.
+            tokio::time::sleep(HEAR).await;
         }
         Ok(ListToolsResult {
             ttl_ms: Some(0),

@@ -1,7 +1,9 @@
 //! The tools that a caller declares with a message.
 
 use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 
+use jsonschema::Validator;
 use oubliette_model::{SessionId, TokenId, quoted};
 use oubliette_store::Declaration;
 use oubliette_wire::{CallerTools, ToolEntry, caller_tool_name};
@@ -11,6 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::schema;
+use crate::containers::lock;
 use crate::{Engine, EngineError, Result, Verb};
 
 const LONGEST_NAME: usize = 256;
@@ -20,6 +23,8 @@ const LONGEST: usize = 4 << 20;
 /// Longer names are shortened by some agents.
 const COMFORTABLE: usize = 40;
 const LONGEST_TIMEOUT: f64 = 3600.0;
+/// Sessions whose tools are kept ready.
+const KEPT: usize = 500;
 /// As many as the configuration allows by itself.
 const MOST_TOOLS: usize = 500;
 /// How the names of Oubliette's own tools begin inside a container.
@@ -61,6 +66,34 @@ pub(super) struct Declared {
     pub(super) schema: Option<Map<String, Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) timeout_seconds: Option<f64>,
+}
+
+/// The tools of a session, read once.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) as_declared: oubliette_store::Declared,
+    pub(super) tools: Vec<Ready>,
+}
+
+/// A tool whose schema is compiled when it is called first.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) tool: Declared,
+    validator: OnceLock<std::result::Result<Validator, String>>,
+}
+
+impl Ready {
+    /// Checks arguments; the sentence says what is wrong with them.
+    pub(super) fn validate(&self, arguments: &Value) -> std::result::Result<(), String> {
+        let Some(schema) = &self.tool.schema else {
+            return Ok(());
+        };
+        let compile = || schema::compiled(&Value::Object(schema.clone()));
+        match self.validator.get_or_init(compile) {
+            Ok(validator) => schema::validate(validator, arguments),
+            Err(why) => Err(why.clone()),
+        }
+    }
 }
 
 impl Context {
@@ -146,10 +179,8 @@ pub fn dry_declaration(
         serde_json::from_str(&declaration.tools).map_err(|error| error.to_string())?;
     let seen = |tool: Declared| {
         let name = caller_tool_name(&declaration.caller_id, &tool.name);
-        let wrong = tool
-            .schema
-            .and_then(|schema| schema::validate(&schema, arguments).err());
-        (name, wrong)
+        let validator = OnceLock::new();
+        (name, Ready { tool, validator }.validate(arguments).err())
     };
     Ok(tools.into_iter().map(seen).collect())
 }
@@ -218,29 +249,46 @@ impl Tool {
 impl Engine {
     /// The tools that the caller of a session has declared, as its agent's client is told of them.
     pub async fn caller_tools(&self, id: SessionId) -> Result<CallerTools> {
-        let Some((caller_id, tools)) = self.declared_tools(id).await? else {
+        let Some(known) = self.declared_tools(id).await? else {
             return Ok(CallerTools::default());
         };
-        let entry = |tool: Declared| ToolEntry {
-            name: tool.name,
-            description: tool.description,
-            input_schema: tool.schema,
+        let entry = |ready: &Ready| ToolEntry {
+            name: ready.tool.name.clone(),
+            description: ready.tool.description.clone(),
+            input_schema: ready.tool.schema.clone(),
         };
         Ok(CallerTools {
-            caller_id: Some(caller_id),
-            tools: tools.into_iter().map(entry).collect(),
+            caller_id: Some(known.as_declared.caller_id.clone()),
+            tools: known.tools.iter().map(entry).collect(),
         })
     }
 
-    pub(super) async fn declared_tools(
-        &self,
-        id: SessionId,
-    ) -> Result<Option<(String, Vec<Declared>)>> {
+    /// The same, ready to be called.
+    pub(super) async fn declared_tools(&self, id: SessionId) -> Result<Option<Arc<Known>>> {
         let Some(found) = self.store().caller_tools(id).await? else {
             return Ok(None);
         };
-        let tools = serde_json::from_str(&found.tools).map_err(EngineError::fault)?;
-        Ok(Some((found.caller_id, tools)))
+        let mut known = lock(&self.callers().known);
+        if let Some(known) = known.get(&id)
+            && known.as_declared == found
+        {
+            return Ok(Some(known.clone()));
+        }
+        let tools: Vec<Declared> =
+            serde_json::from_str(&found.tools).map_err(EngineError::fault)?;
+        let ready = |tool: Declared| Ready {
+            tool,
+            validator: OnceLock::new(),
+        };
+        let new = Arc::new(Known {
+            tools: tools.into_iter().map(ready).collect(),
+            as_declared: found,
+        });
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(id, new.clone());
+        Ok(Some(new))
     }
 
     /// Rings whenever the tools of some session were declared anew.

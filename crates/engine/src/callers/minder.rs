@@ -13,6 +13,8 @@ use crate::{Engine, OnDisconnect, Result};
 
 /// A store that failed is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
+/// What is only heard of is looked at after so long all the same.
+const LOOK: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Takes up the calls that a server before this one left pending. Their deadlines hold.
@@ -62,10 +64,12 @@ impl Engine {
         caller_id: &str,
     ) -> Result<()> {
         let settings = &self.settings().caller_tools;
+        let fails = settings.on_disconnect == OnDisconnect::Fail;
+        let watch = &self.sessions().watch;
         let mut presence = self.callers().presence.subscribe();
         loop {
             // Before the look: what changes after it is heard.
-            let mut news = self.sessions().watch.session(session.id);
+            let (mut end, mut standing) = (watch.call(asked.call_id), watch.standing(session.id));
             let now = self.store().caller_call(session.id, asked.call_id).await?;
             if now.is_none_or(|now| now.ended.is_some()) {
                 return Ok(());
@@ -74,12 +78,12 @@ impl Engine {
             if now.is_none_or(|now| is_over(session, &now)) {
                 return self.cancel_request(asked, session).await;
             }
+            let look_again = Instant::now() + LOOK;
             // Callers come and go more often than sessions change: no look at the store for that.
-            loop {
+            while Instant::now() < look_again {
                 presence.mark_unchanged();
                 let left = self.left(asked.deadline);
                 let there = self.callers().presence.of(session.id, settings);
-                let fails = settings.on_disconnect == OnDisconnect::Fail;
                 let ended = match there {
                     _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(asked))),
                     There::No if fails => {
@@ -93,15 +97,16 @@ impl Engine {
                     self.settle_request(asked, session, ended, None).await?;
                     return Ok(());
                 }
-                let deadline = Instant::now() + left;
-                let look_again = match there {
-                    There::Until(end) if fails => end.min(deadline),
-                    _ => deadline,
+                let next = look_again.min(Instant::now() + left);
+                let next = match there {
+                    There::Until(end) if fails => end.min(next),
+                    _ => next,
                 };
                 tokio::select! {
-                    _ = news.changed() => break,
+                    () = end.reached() => return Ok(()),
+                    _ = standing.changed() => break,
                     _ = presence.changed() => {}
-                    () = tokio::time::sleep_until(look_again) => {}
+                    () = tokio::time::sleep_until(next) => {}
                 }
             }
         }

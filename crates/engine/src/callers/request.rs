@@ -9,7 +9,6 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::presence::There;
-use super::schema;
 use crate::operations::{Called, unpanicked};
 use crate::sessions::view::PendingRequest;
 use crate::{Actor, Call, Engine, EngineError, OnDisconnect, Result};
@@ -88,7 +87,7 @@ impl Engine {
             self.ask_caller(session, tool, arguments, call_id).await?;
         }
         loop {
-            let mut news = self.sessions().watch.session(session.id);
+            let mut end = self.sessions().watch.call(call_id);
             let asked = self.store().caller_call(session.id, call_id).await?;
             let Some(asked) = asked else {
                 return Err(EngineError::Failed("the session is gone".to_owned()).into());
@@ -97,7 +96,7 @@ impl Engine {
                 return ended_as(ended);
             }
             tokio::select! {
-                _ = news.changed() => {}
+                () = end.reached() => {}
                 () = call.cancelled() => {
                     self.cancel_request(&asked, session).await?;
                 }
@@ -112,15 +111,18 @@ impl Engine {
         arguments: Map<String, Value>,
         call_id: Uuid,
     ) -> Result<(), CallerError> {
-        let declared = self.declared_tools(session.id).await?;
-        let (caller_id, tools) = declared.unwrap_or_default();
-        let Some(declared) = tools.into_iter().find(|one| one.name == tool) else {
+        let known = self.declared_tools(session.id).await?;
+        let known = known.as_ref();
+        let mut tools = known.into_iter().flat_map(|known| &known.tools);
+        let declared = tools.find(|ready| ready.tool.name == tool);
+        let (Some(known), Some(declared)) = (known, declared) else {
             let why = format!(
                 "the caller of this session has declared no tool {}",
                 quoted(tool)
             );
             return Err(EngineError::invalid(why).into());
         };
+        let caller_id = known.as_declared.caller_id.clone();
         let hidden = self.redaction(session).await?;
         let arguments = hidden.value(Value::Object(arguments));
         let bytes = arguments.to_string().len();
@@ -131,23 +133,22 @@ impl Engine {
             ))
             .into());
         }
-        if let Some(schema) = &declared.schema {
-            schema::validate(schema, &arguments).map_err(EngineError::invalid)?;
-        }
+        let fits = declared.validate(&arguments);
+        fits.map_err(EngineError::invalid)?;
         let settings = &self.settings().caller_tools;
         let there = self.callers().presence.of(session.id, settings);
         if there == There::No && settings.on_disconnect == OnDisconnect::Fail {
             let why = disconnected(&caller_id);
             return Err(CallerError::Ended(CallerOutcome::Disconnected, why));
         }
-        let seconds = declared.timeout_seconds;
+        let seconds = declared.tool.timeout_seconds;
         let seconds = seconds.unwrap_or(settings.timeout_seconds as f64);
         let now = self.now();
         let asked = CallerRequest {
             session_id: session.id,
             request_id: Uuid::new_v4(),
             call_id,
-            tool: declared.name,
+            tool: declared.tool.name.clone(),
             arguments,
             asked_at: now,
             deadline: now + SignedDuration::from_millis((seconds * 1000.0) as i64),
@@ -206,6 +207,7 @@ impl Engine {
             .settle_request(id, request, &ended, event, now, audit)
             .await?;
         self.callers().presence.settled(id, request);
+        self.sessions().watch.tell_call(asked.call_id);
         if settled == Settled::Done {
             self.sessions().watch.tell(id, session.root_id);
         }

@@ -65,7 +65,8 @@ impl Operation for Events {
     const NAME: &'static str = "session_events";
     const ABOUT: &'static str = "Read what happens in a session, from `since_index` on: prompts, text, tool calls and their \
          results, questions, and a `completion` at the end of every turn. With `wait_seconds` it \
-         waits for the next event.";
+         waits for the next event. What the agent calls of your own tools is in \
+         `pending_caller_requests`.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use oubliette_model::SessionId;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::containers::lock;
 
@@ -12,6 +13,8 @@ use crate::containers::lock;
 enum Of {
     One(SessionId),
     Tree(SessionId),
+    Standing(SessionId),
+    Call(Uuid),
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +33,20 @@ impl Watch {
         self.subscribe(Of::Tree(root))
     }
 
+    /// Hears when a session's status or agent becomes another, and of nothing else.
+    pub(crate) fn standing(&self, id: SessionId) -> watch::Receiver<()> {
+        self.subscribe(Of::Standing(id))
+    }
+
+    /// Hears of the end of a call of a caller's tool.
+    pub(crate) fn call(&self, call_id: Uuid) -> CallEnd<'_> {
+        CallEnd {
+            watch: self,
+            call_id,
+            end: Some(self.subscribe(Of::Call(call_id))),
+        }
+    }
+
     fn subscribe(&self, of: Of) -> watch::Receiver<()> {
         let mut waiting = lock(&self.waiting);
         let sender = waiting.entry(of).or_insert_with(|| watch::Sender::new(()));
@@ -37,15 +54,75 @@ impl Watch {
     }
 
     pub(crate) fn tell(&self, id: SessionId, root: SessionId) {
+        self.ring(&[Of::One(id), Of::Tree(root)]);
+    }
+
+    pub(crate) fn tell_standing(&self, id: SessionId) {
+        self.ring(&[Of::Standing(id)]);
+    }
+
+    pub(crate) fn tell_call(&self, call_id: Uuid) {
+        self.ring(&[Of::Call(call_id)]);
+    }
+
+    fn ring(&self, all: &[Of]) {
         let mut waiting = lock(&self.waiting);
-        for of in [Of::One(id), Of::Tree(root)] {
+        for of in all {
             let left = waiting
-                .get(&of)
+                .get(of)
                 .is_some_and(|sender| sender.send(()).is_err());
             // Nobody waits any more.
             if left {
-                waiting.remove(&of);
+                waiting.remove(of);
             }
         }
+    }
+}
+
+/// Somebody who waits for the end of a call. Calls are many and never come again: what was kept for one
+/// goes with the last who waits.
+pub(crate) struct CallEnd<'a> {
+    watch: &'a Watch,
+    call_id: Uuid,
+    end: Option<watch::Receiver<()>>,
+}
+
+impl CallEnd<'_> {
+    pub(crate) async fn reached(&mut self) {
+        if let Some(end) = &mut self.end {
+            let _ = end.changed().await;
+        }
+    }
+}
+
+impl Drop for CallEnd<'_> {
+    fn drop(&mut self) {
+        let mut waiting = lock(&self.watch.waiting);
+        drop(self.end.take());
+        let of = Of::Call(self.call_id);
+        if waiting
+            .get(&of)
+            .is_some_and(|sender| sender.receiver_count() == 0)
+        {
+            waiting.remove(&of);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_kept_of_a_call_that_nobody_waits_for() {
+        let watch = Watch::default();
+        let call = Uuid::from_u128(1);
+        let (mut one, other) = (watch.call(call), watch.call(call));
+        watch.tell_call(call);
+        one.reached().await;
+        drop(one);
+        assert_eq!(lock(&watch.waiting).len(), 1);
+        drop(other);
+        assert!(lock(&watch.waiting).is_empty());
     }
 }

@@ -32,7 +32,8 @@ use crate::McpSettings;
 
 const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Make a project with `project` (action \
      `create`), then give an agent work with `session` (action `spawn`) and follow it with action \
-     `events` and `wait_seconds`. Each tool's `action` says what to do; errors say how to mend a \
+     `events` and `wait_seconds`. Tools of yours that you declare in `context` the agent can call: \
+     answer what is in `pending_caller_requests` with `caller_tool_response`. Each tool's `action` says what to do; errors say how to mend a \
      call.";
 
 /// The handler of the product's endpoint. Cheap to clone: there is one per request.

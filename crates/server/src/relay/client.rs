@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, Speaker, Stream};
+use oubliette_engine::{Call, Ear, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
@@ -88,6 +88,7 @@ pub(super) async fn serve(
         room: room.clone(),
         here: Arc::new(Semaphore::new(IN_FLIGHT_HERE)),
         speaker: None,
+        ear: None,
         told: None,
         replies,
         tasks: JoinSet::new(),
@@ -120,6 +121,7 @@ struct Client {
     here: Arc<Semaphore>,
     /// For which session this connection speaks.
     speaker: Option<Speaker>,
+    ear: Option<Ear>,
     /// Which tools of its caller it was told of.
     told: Option<CallerTools>,
     replies: mpsc::Sender<Vec<u8>>,
@@ -259,9 +261,12 @@ impl Client {
         if !always && self.told.as_ref() == Some(&tools) {
             return Some(());
         }
-        let line = tools.line();
+        self.send(tools.line()).await?;
+        if let Some(ear) = &self.ear {
+            ear.told(&tools);
+        }
         self.told = Some(tools);
-        self.send(line).await
+        Some(())
     }
 
     async fn recognise(&mut self, attach: &Attach) -> Outcome {
@@ -284,6 +289,9 @@ impl Client {
                 .await);
         };
         let session_id = speaker.session().to_string();
+        if self.ear.is_none() {
+            self.ear = Some(engine.ear(speaker.session()));
+        }
         self.speaker = Some(speaker);
         methods::rendered(&Attached {
             session_id,

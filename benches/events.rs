@@ -124,6 +124,7 @@ async fn prepare(store: &Sqlite) -> Vec<SessionId> {
             message: None,
             join: false,
             call: None,
+            run: None,
             limits,
         };
         let spawned = store.spawn_session(&new, None).await.unwrap();

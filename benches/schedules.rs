@@ -91,6 +91,7 @@ fn server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId
         session_behavior: SessionBehavior::New,
         missed_runs: MissedRuns::Skip,
         owner_id: TokenId::new(Uuid::from_u128(1)),
+        owner_session: None,
         next_at: Cadence::parse(cron_expr, "Europe/Berlin")
             .unwrap()
             .next_after(now),

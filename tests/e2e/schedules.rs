@@ -488,3 +488,74 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
     assert_eq!(run["status"], "failed");
     assert!(run["error"].as_str().unwrap().len() > 10, "{run}");
 }
+
+#[tokio::test]
+async fn the_command_line_takes_names_and_says_when_in_words() {
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"none\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    server.admin().project("app").await;
+    let run = async |arguments: &[&str]| {
+        let home = server.home().to_owned();
+        let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+        let output = tokio::task::spawn_blocking(move || cli(&home, arguments));
+        let output = output.await.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let create = |cron_expr, target| {
+        let zone = ["--timezone", "Asia/Tokyo", "--target", target];
+        [
+            &["schedule", "create", "yearly", cron_expr, "/say hi"],
+            &zone[..],
+        ]
+        .concat()
+    };
+    let (code, made, _) = run(&create("0 9 1 1 *", "app")).await;
+    assert!(
+        code == Some(0) && made.contains("1 Jan") && made.contains("09:00 Asia/Tokyo"),
+        "{made}"
+    );
+    let (_, listed, _) = run(&["schedule", "list"]).await;
+    assert!(
+        listed.contains("NEXT RUN") && listed.contains(" days, "),
+        "{listed}"
+    );
+    let (_, triggered, _) = run(&["schedule", "trigger", "yearly"]).await;
+    assert!(triggered.contains("queued"), "{triggered}");
+    let (code, history, _) = run(&["schedule", "history", "yearly", "--json"]).await;
+    let history: Value = serde_json::from_str(&history).unwrap();
+    assert_eq!(
+        (code, history["runs"].as_array().unwrap().len()),
+        (Some(0), 1)
+    );
+    let (code, _, error) = run(&["schedule", "get", "yearyl"]).await;
+    assert_eq!(
+        (code, error.trim()),
+        (
+            Some(1),
+            "error: there is no schedule `yearyl`; did you mean `yearly`?"
+        )
+    );
+    let (code, _, error) = run(&create("0 9 1 1 *", "ap")).await;
+    assert!(
+        code == Some(1) && error.contains("did you mean `app`?"),
+        "{error}"
+    );
+    let (code, _, error) = run(&create("0 25 1 1 *", "app/default")).await;
+    assert!(
+        code == Some(1) && error.contains("is not a cron expression"),
+        "{error}"
+    );
+    run(&create("0 9 1 1 *", "app")).await;
+    let (code, _, error) = run(&["schedule", "delete", "yearly"]).await;
+    assert!(
+        code == Some(1) && error.contains("2 schedules are called `yearly`"),
+        "{error}"
+    );
+}

@@ -50,10 +50,11 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
 
 async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let shutdown = stop_signals()?;
-    let opened = Opened::open(home, config).await?;
+    let opened = Opened {
+        stays: true,
+        ..Opened::open(home, config).await?
+    };
     greet(home, &opened.url, opened.first);
-    // Not in a server that ends with another command: it would end what it begins.
-    opened.engine.run_schedules();
     tracing::info!(url = %opened.url, data_dir = %home.path().display(), "ready");
     opened.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");
@@ -67,6 +68,9 @@ struct Opened {
     url: String,
     /// Whether it is the first on this data directory.
     first: bool,
+    /// Whether schedules are looked after. A server that ends with another command would end what they
+    /// begin.
+    stays: bool,
 }
 
 impl Opened {
@@ -100,6 +104,7 @@ impl Opened {
             listener,
             url,
             first,
+            stays: false,
         })
     }
 
@@ -109,6 +114,9 @@ impl Opened {
         let closing = CancellationToken::new();
         let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
         engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+        if self.stays {
+            engine.run_schedules();
+        }
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
         let looking = containers::keep_looking(engine.clone(), name, directory, docker);

@@ -15,6 +15,8 @@ create table schedules (
     missed_runs      text not null,
     -- The token that runs act with, as it is then.
     owner_id         text not null,
+    -- The session whose agent made it, and below which its own stand.
+    owner_session    text,
     next_at          integer,
     disabled_reason  text,
     -- Runs in a row that failed.

@@ -26,6 +26,8 @@ pub struct Schedule {
     pub missed_runs: MissedRuns,
     /// The token that runs act with, as it is then.
     pub owner_id: TokenId,
+    /// The session whose agent made it, if one did.
+    pub owner_session: Option<SessionId>,
     /// When it runs next; none while it is disabled.
     pub next_at: Option<Timestamp>,
     /// Why it was disabled, if nobody asked for that.
@@ -159,7 +161,7 @@ pub trait Schedules {
     ) -> Result<Page<Schedule>>;
 
     /// Writes a schedule if the stored revision is still `schedule.revision`. Targets that stay keep
-    /// their sessions.
+    /// their sessions, unless the schedule comes to stand below another session, or none.
     async fn update_schedule(
         &self,
         schedule: &Schedule,

@@ -80,6 +80,7 @@ impl Operation for Create {
             session_behavior: params.session_behavior.unwrap_or_default(),
             missed_runs: params.missed_runs.unwrap_or_default(),
             owner_id: actor.token_id,
+            owner_session: actor.session,
             next_at: checked.next.first().copied().filter(|_| enabled),
             disabled_reason: None,
             failures: 0,

@@ -74,6 +74,7 @@ mod tests {
             session_behavior: SessionBehavior::New,
             missed_runs,
             owner_id: TokenId::new(Uuid::from_u128(2)),
+            owner_session: None,
             next_at: Some(at(next)),
             disabled_reason: None,
             failures: 0,

@@ -163,26 +163,42 @@ impl Engine {
         }
     }
 
-    /// Who a run acts for: the schedule's token, as it is now.
+    /// Who a run acts for: the schedule's token, as it is now. What an agent made is held to what holds
+    /// for the agent, and ends with it.
     async fn authority(&self, schedule: &Schedule) -> Result<Actor> {
-        let remedy = "`schedule_update` with another token makes that one the schedule's";
-        let token = self.store().token(schedule.owner_id).await?;
-        let why = match token {
-            None => "does not exist any more",
-            Some(token) if token.revoked_at.is_some() => "was revoked",
-            Some(token) if !token.is_valid(self.now()) => "has expired",
-            Some(token) => {
-                return Ok(Actor {
-                    token_id: token.id,
-                    scope: token.scope,
-                    session: token.session_id,
-                    address: Some(format!("schedule {}", schedule.id)),
-                });
-            }
+        let ended = |what: &str| {
+            EngineError::invalid(format!(
+                "{what}; `schedule_update` with another token makes that one the schedule's"
+            ))
         };
-        Err(EngineError::invalid(format!(
-            "the token that the schedule acts with {why}; {remedy}"
-        )))
+        let token = self.store().token(schedule.owner_id).await?;
+        let why = match &token {
+            None => Some("does not exist any more"),
+            Some(token) if token.revoked_at.is_some() => Some("was revoked"),
+            Some(token) if !token.is_valid(self.now()) => Some("has expired"),
+            Some(_) => None,
+        };
+        let (Some(token), None) = (token, why) else {
+            let why = why.unwrap_or_default();
+            return Err(ended(&format!(
+                "the token that the schedule acts with {why}"
+            )));
+        };
+        let session = token.session_id.or(schedule.owner_session);
+        if let Some(id) = session {
+            let found = self.store().session(id).await?;
+            if found.is_none_or(|session| session.status.is_ended()) {
+                return Err(ended(&format!(
+                    "the session {id}, whose agent made the schedule, has ended"
+                )));
+            }
+        }
+        Ok(Actor {
+            token_id: token.id,
+            scope: token.scope,
+            session,
+            address: Some(format!("schedule {}", schedule.id)),
+        })
     }
 
     /// Why a session cannot go on with the next run, if it cannot.

@@ -97,6 +97,7 @@ impl World {
             session_behavior: SessionBehavior::New,
             missed_runs: MissedRuns::Skip,
             owner_id: self.token,
+            owner_session: None,
             next_at: cadence.next_after(now),
             disabled_reason: None,
             failures: 0,

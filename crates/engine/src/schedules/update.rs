@@ -68,6 +68,8 @@ impl Operation for Update {
                 Changed::Done => {
                     engine.schedules().tell();
                     let now = engine.now();
+                    let stored = engine.store().schedule(id).await?;
+                    let changed = stored.ok_or_else(|| Engine::schedule_not_found(id))?;
                     let next =
                         fields::next_runs(&changed.cron_expr, &changed.timezone, now).await?;
                     return Ok(Details::of(changed, &next, actor));
@@ -99,12 +101,7 @@ impl Engine {
             schedule.prompt = prompt.clone();
         }
         if let Some(places) = &params.targets {
-            let before = std::mem::take(&mut schedule.targets);
             schedule.targets = self.check_targets(places).await?;
-            for target in &mut schedule.targets {
-                let same = before.iter().find(|old| old.is_same_place(target));
-                target.session_id = same.and_then(|old| old.session_id);
-            }
         }
         let was_disabled = schedule.disabled_reason.take().is_some();
         let enabled = params.enabled.unwrap_or(schedule.enabled || was_disabled);
@@ -130,6 +127,7 @@ impl Engine {
         schedule.missed_runs = params.missed_runs.unwrap_or(schedule.missed_runs);
         schedule.failures = 0;
         schedule.owner_id = actor.token_id;
+        schedule.owner_session = actor.session;
         schedule.updated_at = self.now();
         Ok(schedule)
     }

@@ -86,9 +86,10 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
         .and_then(Value::as_str)
         .unwrap_or_default();
     let help = help.replace('\n', " ");
-    let argument = Arg::new(name).help(match name.ends_with("project_id") {
-        true => "The project, by name or id".to_owned(),
-        false => help.trim_end_matches('.').to_owned(),
+    let argument = Arg::new(name).help(match name {
+        name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
+        "schedule_id" => "The schedule, by name or id".to_owned(),
+        _ => help.trim_end_matches('.').to_owned(),
     });
     let value = flag.to_uppercase().replace('-', "_");
     let kind = kind(name, schema);

@@ -1,13 +1,13 @@
-//! Project names where operations take ids.
+//! Names of projects and schedules where operations take their ids.
 
 use oubliette_engine::operations::Entry;
-use oubliette_model::{ProjectId, nearest, quoted};
+use oubliette_model::{ProjectId, ScheduleId, nearest, quoted};
 use serde_json::{Map, Value};
 
 use super::client::Client;
 use crate::failure::Failure;
 
-/// Replaces every project's name by its id, in ids, in scopes and in targets.
+/// Replaces names by ids: of projects, also in scopes and in targets, and of schedules.
 pub(super) async fn resolve(
     entry: &Entry,
     mut given: Map<String, Value>,
@@ -29,6 +29,7 @@ pub(super) async fn resolve(
         };
         let resolved = match name {
             "project_id" => project(text, client).await?,
+            "schedule_id" => schedule(text, client).await?,
             "scope" | "agent_scope" => scope(text, client).await?,
             _ => continue,
         };
@@ -53,24 +54,27 @@ pub(super) async fn project(text: &str, client: &Client) -> Result<String, Failu
     if text.parse::<ProjectId>().is_ok() {
         return Ok(text.to_owned());
     }
-    let mut names = Vec::new();
+    named("project", text, client).await
+}
+
+async fn schedule(text: &str, client: &Client) -> Result<String, Failure> {
+    if text.parse::<ScheduleId>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    named("schedule", text, client).await
+}
+
+/// The id of the one thing of that name.
+async fn named(noun: &str, text: &str, client: &Client) -> Result<String, Failure> {
+    let (mut names, mut found) = (Vec::new(), Vec::new());
     let mut page = Map::from_iter([("limit".to_owned(), Value::from(1000))]);
     loop {
-        let mut result = client.call("project_list", page.clone()).await?;
-        for project in result
-            .get("projects")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-        {
-            let field = |name| {
-                project
-                    .get(name)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-            };
+        let mut result = client.call(&format!("{noun}_list"), page.clone()).await?;
+        let rows = result.get(&format!("{noun}s")).and_then(Value::as_array);
+        for row in rows.into_iter().flatten() {
+            let field = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
             if field("name") == text {
-                return Ok(field("project_id").to_owned());
+                found.push(field(&format!("{noun}_id")).to_owned());
             }
             names.push(field("name").to_owned());
         }
@@ -79,12 +83,21 @@ pub(super) async fn project(text: &str, client: &Client) -> Result<String, Failu
             None => break,
         };
     }
-    let hint = match nearest(text, names.iter().map(String::as_str)) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "`oubliette project list` shows those there are".to_owned(),
-    };
-    Err(Failure::new(format!(
-        "there is no project {}; {hint}",
-        quoted(text)
-    )))
+    let all = format!("`oubliette {noun} list` shows those there are");
+    match found.as_slice() {
+        [id] => Ok(id.clone()),
+        [] => {
+            let hint = match nearest(text, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => all,
+            };
+            let text = quoted(text);
+            Err(Failure::new(format!("there is no {noun} {text}; {hint}")))
+        }
+        several => Err(Failure::new(format!(
+            "{} {noun}s are called {}; name one by its id: {all}",
+            several.len(),
+            quoted(text)
+        ))),
+    }
 }

@@ -37,6 +37,7 @@ fn schedule(n: u128, projects: &[ProjectId], next: i64) -> Schedule {
         session_behavior: SessionBehavior::Resume,
         missed_runs: MissedRuns::RunOnce,
         owner_id: token_id(9),
+        owner_session: Some(SessionId::new(Uuid::from_u128(n))),
         next_at: Some(at(next)),
         disabled_reason: None,
         failures: 0,

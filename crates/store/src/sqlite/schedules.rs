@@ -71,8 +71,8 @@ fn insert(connection: &Connection, schedule: &Schedule) -> Result<()> {
         .prepare_cached(
             "insert into schedules (id, revision, name, cron_expr, timezone, prompt, enabled,
                 overlap, session_behavior, missed_runs, owner_id, next_at, disabled_reason,
-                failures, created_at, updated_at)
-             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+                failures, created_at, updated_at, owner_session)
+             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
         )?
         .execute(params![
             schedule.id.to_string(),
@@ -91,6 +91,7 @@ fn insert(connection: &Connection, schedule: &Schedule) -> Result<()> {
             schedule.failures,
             time(schedule.created_at),
             time(schedule.updated_at),
+            schedule.owner_session.map(|id| id.to_string()),
         ])?;
     insert_targets(
         connection,
@@ -114,7 +115,7 @@ fn update(connection: &Connection, schedule: &Schedule) -> Result<Changed> {
             "update schedules set revision = revision + 1, name = ?2, cron_expr = ?3,
                 timezone = ?4, prompt = ?5, enabled = ?6, overlap = ?7, session_behavior = ?8,
                 missed_runs = ?9, owner_id = ?10, next_at = ?11, disabled_reason = ?12,
-                failures = ?13, updated_at = ?14
+                failures = ?13, updated_at = ?14, owner_session = ?15
              where seq = ?1",
         )?
         .execute(params![
@@ -132,13 +133,17 @@ fn update(connection: &Connection, schedule: &Schedule) -> Result<Changed> {
             schedule.disabled_reason,
             schedule.failures,
             time(schedule.updated_at),
+            schedule.owner_session.map(|id| id.to_string()),
         ])?;
     connection
         .prepare_cached("delete from schedule_targets where schedule = ?1")?
         .execute([seq])?;
     let mut targets = schedule.targets.clone();
     for target in &mut targets {
-        let before = stored.targets.iter().find(|old| old.is_same_place(target));
+        // A session that stands below another one is not for who does not.
+        let same_owner = stored.owner_session == schedule.owner_session;
+        let mut before = stored.targets.iter().filter(|_| same_owner);
+        let before = before.find(|old| old.is_same_place(target));
         target.session_id = before.and_then(|old| old.session_id);
     }
     insert_targets(connection, seq, &targets)?;

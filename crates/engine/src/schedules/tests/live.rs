@@ -3,12 +3,18 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oubliette_model::{Cause, Overlap, RunStatus, SessionBehavior, SessionId};
-use oubliette_store::{Firing, Run, RunMark, Schedule, SessionFilter, Visible};
-use serde_json::json;
+use oubliette_model::{
+    Cause, Overlap, RunStatus, SessionBehavior, SessionId, Status, Usage, WorkspaceId,
+};
+use oubliette_store::{
+    Choices, Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits,
+    Visible,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{World, actor, at, seconds};
-use crate::Call;
+use crate::{Actor, Call};
 
 const START: &str = "2027-03-01T10:00:30Z";
 
@@ -269,4 +275,101 @@ async fn a_session_that_fails_twice_in_a_row_is_replaced_and_the_history_says_so
         "{note}"
     );
     world.restart().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
+    let world = World::new(at(START), |_| {}).await;
+    world.engine.run_schedules();
+    let admin = actor(world.token);
+    let call = async |actor: &Actor, name: &str, parameters: Value| {
+        let parameters = parameters.as_object().cloned().unwrap();
+        world
+            .engine
+            .call(actor, name, parameters, Call::new())
+            .await
+    };
+    // A session at work: nobody has woken its owner.
+    let own = SessionId::new(Uuid::from_u128(7));
+    let session = Session {
+        id: own,
+        root_id: own,
+        project_id: world.project,
+        workspace_id: WorkspaceId::default_one(),
+        parent_id: None,
+        depth: 0,
+        owner_id: Some(world.token),
+        agent: "demo".to_owned(),
+        choices: Choices::default(),
+        status: Status::Created,
+        waiting: None,
+        wanted: None,
+        error: None,
+        usage: Usage::default(),
+        cost_usd: 0.0,
+        turns: 0,
+        key: None,
+        agent_session_id: None,
+        live: None,
+        log_end: 0,
+        trimmed_before: 0,
+        created_at: at(START),
+        updated_at: at(START),
+        ended_at: None,
+    };
+    let new = NewSession {
+        session,
+        message: None,
+        join: false,
+        call: None,
+        run: None,
+        limits: TreeLimits {
+            depth: 3,
+            sessions: 9,
+            cost_usd: 1.0,
+            spawns_per_minute: 9,
+        },
+    };
+    world.store().spawn_session(&new, None).await.unwrap();
+    // The key is anybody's, but it is used on the connection of that session.
+    let agent = Actor {
+        session: Some(own),
+        ..admin.clone()
+    };
+    let made = json!({
+        "name": "mine", "cron_expr": "@yearly", "prompt": "x",
+        "targets": [{ "project_id": world.project }],
+    });
+    let made = call(&agent, "schedule_create", made).await.unwrap();
+    let id = json!({ "schedule_id": made["schedule_id"] });
+    let schedule = made["schedule_id"].as_str().unwrap().parse().unwrap();
+    let schedule = world.store().schedule(schedule).await.unwrap().unwrap();
+    call(&admin, "schedule_trigger", id.clone()).await.unwrap();
+    let runs = world.settled(&schedule, 1).await;
+    let child = runs[0].session_id.unwrap();
+    let child = world.store().session(child).await.unwrap().unwrap();
+    assert_eq!((child.parent_id, child.root_id), (Some(own), own));
+
+    let ended = Step {
+        at: at(START),
+        status: Some(Status::Completed),
+        ..Step::default()
+    };
+    world.store().step(own, ended).await.unwrap();
+    call(&admin, "schedule_trigger", id.clone()).await.unwrap();
+    let runs = world.settled(&schedule, 2).await;
+    assert_eq!(runs[1].session_id, None);
+    let error = runs[1].error.as_ref().unwrap();
+    assert!(
+        error.contains("has ended") && error.contains("schedule_update"),
+        "{error}"
+    );
+    // Whoever takes it over has it.
+    call(&admin, "schedule_update", id.clone()).await.unwrap();
+    call(&admin, "schedule_trigger", id).await.unwrap();
+    let runs = world.settled(&schedule, 3).await;
+    let session = runs[2].session_id.unwrap();
+    let session = world.store().session(session).await.unwrap().unwrap();
+    assert_eq!(session.parent_id, None);
+    world.engine.stop().await;
 }

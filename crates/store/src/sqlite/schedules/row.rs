@@ -9,12 +9,12 @@ use crate::{Result, Run, Schedule, Target};
 
 const COLUMNS: &str = "seq, id, revision, name, cron_expr, timezone, prompt, enabled, overlap, \
      session_behavior, missed_runs, owner_id, next_at, disabled_reason, failures, \
-     created_at, updated_at";
+     created_at, updated_at, owner_session";
 
 /// The same without most of the prompt, for when there are many.
 pub(super) const BRIEF: &str = "seq, id, revision, name, cron_expr, timezone, \
      substr(prompt, 1, 200), enabled, overlap, session_behavior, missed_runs, owner_id, next_at, \
-     disabled_reason, failures, created_at, updated_at";
+     disabled_reason, failures, created_at, updated_at, owner_session";
 
 const RUN_COLUMNS: &str = "schedule_runs.seq, schedule_runs.id, schedules.id, \
      project_id, workspace_id, due_at, cause, status, session, note, schedule_runs.created_at, \
@@ -40,6 +40,7 @@ fn bare(row: &Row<'_>) -> rusqlite::Result<(i64, Schedule)> {
         failures: row.get(14)?,
         created_at: row.time(15)?,
         updated_at: row.time(16)?,
+        owner_session: row.maybe_parsed(17)?,
     };
     Ok((row.get(0)?, schedule))
 }

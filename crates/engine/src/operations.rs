@@ -85,6 +85,8 @@ pub struct Reach {
     pub restricted: Option<&'static str>,
     /// Whether it decides about something that the session waits for.
     pub decides: bool,
+    /// Whether it has agents begin what the schedule says.
+    pub begins: bool,
 }
 
 impl Reach {

@@ -195,6 +195,9 @@ impl Engine {
     /// An agent does not decide about itself, whatever its scope: neither what its tree of sessions
     /// asks for, nor what bounds that tree.
     async fn restrain(&self, actor: &Actor, reach: &Reach) -> Result<()> {
+        if reach.begins {
+            self.keep_in_tree(actor, reach).await?;
+        }
         let bounds = reach.restricted;
         let (Some(own), true) = (actor.session, reach.decides || bounds.is_some()) else {
             return Ok(());
@@ -217,6 +220,25 @@ impl Engine {
             return Err(refused);
         }
         Ok(())
+    }
+
+    /// An agent starts no session outside its tree, by way of a schedule neither: the sessions of one
+    /// that others made are not below its own.
+    async fn keep_in_tree(&self, actor: &Actor, reach: &Reach) -> Result<()> {
+        let (Some(own), Some(id)) = (actor.session, reach.schedule) else {
+            return Ok(());
+        };
+        let store = self.store();
+        let made_by = store.schedule(id).await?.and_then(|s| s.owner_session);
+        let root = async |id: Option<SessionId>| -> Result<Option<SessionId>> {
+            let Some(id) = id else { return Ok(None) };
+            Ok(store.session(id).await?.map(|session| session.root_id))
+        };
+        let (own, made_by) = (root(Some(own)).await?, root(made_by).await?);
+        match own.is_some() && own == made_by {
+            true => Ok(()),
+            false => Err(EngineError::Refused { parameter: None }),
+        }
     }
 
     fn entry(

@@ -36,7 +36,10 @@ impl Operation for Trigger {
     type Output = Output;
 
     fn reach(params: &Params) -> Reach {
-        Reach::schedule(params.schedule_id)
+        Reach {
+            begins: true,
+            ..Reach::schedule(params.schedule_id)
+        }
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{World, actor, at, seconds};
-use crate::{Actor, Call};
+use crate::{Actor, Call, EngineError};
 
 const START: &str = "2027-03-01T10:00:30Z";
 
@@ -344,7 +344,7 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
     let id = json!({ "schedule_id": made["schedule_id"] });
     let schedule = made["schedule_id"].as_str().unwrap().parse().unwrap();
     let schedule = world.store().schedule(schedule).await.unwrap().unwrap();
-    call(&admin, "schedule_trigger", id.clone()).await.unwrap();
+    call(&agent, "schedule_trigger", id.clone()).await.unwrap();
     let runs = world.settled(&schedule, 1).await;
     let child = runs[0].session_id.unwrap();
     let child = world.store().session(child).await.unwrap().unwrap();
@@ -364,8 +364,13 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
         error.contains("has ended") && error.contains("schedule_update"),
         "{error}"
     );
-    // Whoever takes it over has it.
+    // Whoever takes it over has it, and what is not the agent's own it cannot begin.
     call(&admin, "schedule_update", id.clone()).await.unwrap();
+    let refused = call(&agent, "schedule_trigger", id.clone()).await;
+    assert!(
+        matches!(refused, Err(EngineError::Refused { .. })),
+        "{refused:?}"
+    );
     call(&admin, "schedule_trigger", id).await.unwrap();
     let runs = world.settled(&schedule, 3).await;
     let session = runs[2].session_id.unwrap();

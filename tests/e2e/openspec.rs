@@ -176,6 +176,10 @@ async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
         .call("project_changes", json!({ "project_id": id }))
         .await;
     assert_eq!(none.ok(), &json!({ "changes": [] }));
+    let tools = admin.tools().await;
+    let tool = tools.iter().find(|tool| tool["name"] == "project_changes");
+    let required = &tool.unwrap()["outputSchema"]["required"];
+    assert_eq!(*required, json!(["changes"]), "clients check it");
     let mut case = Case::new("one");
     for number in 0..25 {
         case = case.file(&format!("openspec/changes/c:{number:02}/tasks.md"), TASKS);

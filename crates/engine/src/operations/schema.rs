@@ -7,8 +7,8 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use serde_json::{Map, Value};
 
-fn generate<T: JsonSchema>() -> Map<String, Value> {
-    let settings = SchemaSettings::draft2020_12().with(|settings| {
+fn generate<T: JsonSchema>(settings: SchemaSettings) -> Map<String, Value> {
+    let settings = settings.with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
         settings
@@ -40,7 +40,7 @@ fn without_number_format(schema: &mut Schema) {
 /// The schema of an operation's parameters. Optional parameters are simply absent, so their
 /// schemas do not speak of null.
 pub(crate) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
-    let mut schema = generate::<T>();
+    let mut schema = generate::<T>(SchemaSettings::draft2020_12());
     schema
         .entry("properties")
         .or_insert_with(|| Value::Object(Map::new()));
@@ -51,9 +51,9 @@ pub(crate) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
     schema
 }
 
-/// The schema of an operation's result.
+/// The schema of an operation's result. What a result leaves out is not required: clients check.
 pub(super) fn of_result<T: JsonSchema>() -> Map<String, Value> {
-    generate::<T>()
+    generate::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 
 fn without_null(schema: &mut Value) {
@@ -99,4 +99,33 @@ pub(super) fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str
         .into_iter()
         .flatten()
         .filter_map(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Serialize, JsonSchema)]
+    struct Output {
+        always: Option<u32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        word: Option<String>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        words: Vec<String>,
+    }
+
+    #[test]
+    fn what_a_result_may_leave_out_is_not_required() {
+        let schema = of_result::<Output>();
+        assert_eq!(schema["required"], json!(["always"]));
+        let output = Output {
+            always: None,
+            word: None,
+            words: Vec::new(),
+        };
+        assert_eq!(json!(output), json!({ "always": null }));
+    }
 }

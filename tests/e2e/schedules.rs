@@ -133,6 +133,26 @@ async fn a_schedule_says_when_it_runs_and_what_came_of_it() {
     let found = admin.session(session).await;
     assert_eq!(found["source"], format!("schedule {schedule}"));
 
+    // Of a long text the history has the beginning.
+    update(
+        &admin,
+        &schedule,
+        json!({ "prompt": "/sh yes äöü | head -c 20000" }),
+    )
+    .await;
+    let long = run_once(&admin, &schedule).await;
+    assert_eq!(
+        (&long["status"], &long["truncated"]),
+        (&json!("success"), &json!(true))
+    );
+    assert!((8000..=8192).contains(&long["output"].as_str().unwrap().len()));
+    update(
+        &admin,
+        &schedule,
+        json!({ "prompt": prompt, "enabled": false }),
+    )
+    .await;
+
     // The session goes on, also after it has ended.
     admin
         .call("session_end", json!({ "session_id": session }))
@@ -143,7 +163,7 @@ async fn a_schedule_says_when_it_runs_and_what_came_of_it() {
         (&second["session_id"], &second["cost_usd"]),
         (&json!(session), &json!(0.5))
     );
-    assert_eq!(admin.session(session).await["turns"], 2);
+    assert_eq!(admin.session(session).await["turns"], 3);
 
     let log = admin
         .call("audit_list", json!({ "operation": "session_message" }))

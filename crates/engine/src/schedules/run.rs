@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{Actor, Call, Engine, EngineError, Result, agents};
 
-/// What is kept of an agent's final text.
-const LONGEST_OUTPUT: usize = 16 << 10;
+/// What is kept of an agent's final text, and of why it failed.
+const LONGEST_OUTPUT: usize = 8 << 10;
+const LONGEST_ERROR: usize = 2 << 10;
 /// After so many failures in a row a schedule is disabled.
 const MOST_FAILURES: u32 = 5;
 /// How soon, and how seldom in the end, a store is asked again that could not answer.
@@ -326,7 +327,10 @@ impl Engine {
             status: outcome.status,
             output: outcome.output,
             truncated: outcome.truncated,
-            error: outcome.error,
+            error: outcome.error.map(|mut error| {
+                error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+                error
+            }),
             wanted: outcome.wanted,
             most_failures: MOST_FAILURES,
             disabled: format!(
@@ -375,9 +379,7 @@ fn answered(logged: &Logged) -> Result<Outcome> {
         StopReason::Error => Some("the turn failed"),
     };
     let truncated = text.len() > LONGEST_OUTPUT;
-    if truncated {
-        text.truncate(text.floor_char_boundary(LONGEST_OUTPUT));
-    }
+    text.truncate(text.floor_char_boundary(LONGEST_OUTPUT));
     Ok(Outcome {
         status: match why {
             None => RunStatus::Success,

@@ -76,12 +76,19 @@ pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
 }
 
 /// Names first and ids last; an id that stands there under two names stands there once.
+const MORE: [&str; 4] = ["id", "updated_at", "last_index", "depth"];
+
 fn columns<'a>(rows: &[&'a Map<String, Value>]) -> Vec<&'a str> {
     let mut columns: Vec<&str> = Vec::new();
     for row in rows {
         for (name, value) in *row {
-            let shown = !matches!(value, Value::Array(_)) && name != "id" && name != "updated_at";
-            if shown && !columns.contains(&name.as_str()) {
+            // Whoever wants to see more of one looks at that one.
+            let more = match value {
+                Value::Array(_) => true,
+                Value::Object(fields) => !fields.contains_key("value"),
+                _ => MORE.contains(&name.as_str()) || is_empty(value),
+            };
+            if !more && !columns.contains(&name.as_str()) {
                 columns.push(name);
             }
         }
@@ -217,6 +224,14 @@ mod tests {
         assert!(lines[2].starts_with("longer"), "{text}");
         assert!(!text.contains('\u{1b}'));
         assert_eq!(rendered(&json!({ "tokens": [] })), "No tokens.");
+    }
+
+    #[test]
+    fn what_is_empty_or_of_many_parts_is_no_column() {
+        let text = rendered(&json!({ "sessions": [
+            { "session_id": "1", "status": "idle", "usage": { "input_tokens": 1 }, "error": null },
+        ]}));
+        assert_eq!(text, "STATUS  SESSION ID\nidle    1");
     }
 
     #[test]

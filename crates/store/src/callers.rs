@@ -11,8 +11,9 @@ use uuid::Uuid;
 
 use crate::{AuditEntry, Result};
 
-/// Calls of one session that can be pending at once.
+/// Calls of one session that can be pending at once, and the bytes of their arguments.
 pub const MOST_PENDING: u32 = 1000;
+pub const MOST_PENDING_BYTES: i64 = 16 << 20;
 
 /// The tools that a caller declares with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +91,13 @@ pub trait Callers {
     /// A call by the agent's client's name for it.
     async fn caller_call(&self, session: SessionId, call_id: Uuid)
     -> Result<Option<CallerRequest>>;
+
+    /// A call by the name that its caller knows it by.
+    async fn caller_request(
+        &self,
+        session: SessionId,
+        request_id: Uuid,
+    ) -> Result<Option<CallerRequest>>;
 
     /// Calls of a session that are pending, oldest first.
     async fn pending_requests(&self, session: SessionId) -> Result<Vec<CallerRequest>>;

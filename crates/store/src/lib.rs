@@ -22,7 +22,8 @@ mod workspaces;
 
 pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
 pub use callers::{
-    Asked, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, Settled,
+    Asked, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, MOST_PENDING_BYTES,
+    Settled,
 };
 pub use calls::{Begun, CallTurn, Calls, ChildCall};
 pub use containers::{Container, Containers, Exec};

@@ -37,7 +37,9 @@ impl Engine {
     }
 
     /// Minds a call to its end. The session is as it was when the call was made.
-    pub(super) fn mind(&self, asked: CallerRequest, session: Session, caller_id: String) {
+    pub(super) fn mind(&self, mut asked: CallerRequest, session: Session, caller_id: String) {
+        // The store has them.
+        asked.arguments = Value::Null;
         let engine = self.clone();
         self.spawn(async move {
             tokio::select! {

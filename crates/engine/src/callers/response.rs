@@ -86,10 +86,10 @@ impl Operation for Response {
             )));
         }
         let request = Uuid::try_parse(&params.request_id).ok();
-        let pending = engine.store().pending_requests(id).await?;
-        let asked = pending
-            .into_iter()
-            .find(|asked| Some(asked.request_id) == request);
+        let asked = match request {
+            Some(request) => engine.store().caller_request(id, request).await?,
+            None => None,
+        };
         let settled = match &asked {
             Some(asked) => {
                 engine

@@ -11,7 +11,7 @@ use oubliette_store::{AuditEntry, Outcome};
 use serde_json::{Map, Value};
 
 use super::{Entry, Operation, Reach, lookup};
-use crate::sessions::events::{Events, Followed, Place};
+use crate::sessions::events::{Events, Followed};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// A call that is over.
@@ -96,10 +96,7 @@ impl Engine {
         let reach = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
         tokio::select! {
-            page = self.read_events(id, Place::after(since), wait) => {
-                let page = page?;
-                Ok(Followed { last_index: page.last_index, events: page.events })
-            }
+            followed = self.follow_events(id, since, wait) => followed,
             () = self.token_ended(actor.token_id) => Err(EngineError::Refused { parameter: None }),
         }
     }

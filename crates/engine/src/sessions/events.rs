@@ -132,7 +132,7 @@ enum From {
 
 impl Place {
     /// After an index of one session's log.
-    pub(crate) fn after(index: i64) -> Self {
+    fn after(index: i64) -> Self {
         Self {
             from: From::Index(index),
             limit: USUAL,
@@ -196,12 +196,33 @@ impl Engine {
     }
 
     /// Reads a page of a session's log, waiting for one if there is nothing yet.
-    pub(crate) async fn read_events(
+    async fn read_events(&self, id: SessionId, place: Place, wait: Duration) -> Result<Output> {
+        let found = self.next_events(id, place, wait).await?;
+        // Read after the events: a page never shows an older status than its events.
+        let session = self.session_or_not(id).await?;
+        self.page(session, place, found).await
+    }
+
+    /// What is in a session's log after some place, for somebody who follows it.
+    pub(crate) async fn follow_events(
+        &self,
+        id: SessionId,
+        since: i64,
+        wait: Duration,
+    ) -> Result<Followed> {
+        let found = self.next_events(id, Place::after(since), wait).await?;
+        Ok(Followed {
+            last_index: found.last().map_or(since, |event| event.index),
+            events: found.into_iter().map(envelope).collect(),
+        })
+    }
+
+    async fn next_events(
         &self,
         id: SessionId,
         place: Place,
         wait: Duration,
-    ) -> Result<Output> {
+    ) -> Result<Vec<Logged>> {
         let deadline = tokio::time::Instant::now() + wait;
         let session = self.session_or_not(id).await?;
         // Before the first look: what comes between a look and the wait is heard.
@@ -221,9 +242,7 @@ impl Engine {
             };
             let over = tokio::time::Instant::now() >= deadline;
             if !found.is_empty() || over {
-                // Read after the events: a page never shows an older status than its events.
-                let session = self.session_or_not(id).await?;
-                return self.page(session, place, found).await;
+                return Ok(found);
             }
             tokio::select! {
                 changed = news.changed() => {
@@ -236,10 +255,7 @@ impl Engine {
                     }
                 }
                 () = tokio::time::sleep_until(deadline) => {}
-                () = self.stopping() => {
-                    let session = self.session_or_not(id).await?;
-                    return self.page(session, place, Vec::new()).await;
-                }
+                () = self.stopping() => return Ok(Vec::new()),
             }
         }
     }

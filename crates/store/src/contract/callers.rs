@@ -182,6 +182,8 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
     let told: Vec<i64> = told.map(|event| event.index).collect();
     assert_eq!(told, [asked.event_index]);
     store.hand_out(made.id, &[asked.request_id]).await.must();
+    let by_name = store.caller_request(made.id, asked.request_id).await.must();
+    assert_eq!(by_name.map(|found| found.call_id), Some(asked.call_id));
     let handed = store.caller_call(made.id, asked.call_id).await.must();
     assert!(handed.is_some_and(|asked| asked.handed));
 
@@ -222,8 +224,10 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
 
 pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
     let made = running(store, 1).await;
-    for n in 1..=MOST_PENDING {
-        let asked = store.ask_caller(&request(&made, n.into(), 5000)).await;
+    let all: Vec<CallerRequest> = (1..=MOST_PENDING)
+        .map(|n| request(&made, n.into(), 5000))
+        .collect();
+    for asked in join_all(all.iter().map(|asked| store.ask_caller(asked))).await {
         assert_eq!(asked.must(), Asked::New);
     }
     let surplus = request(&made, 100_000, 5000);
@@ -235,6 +239,16 @@ pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
     ));
     settle(store, &first, CallerOutcome::Answered, json!(1), 20).await;
     assert_eq!(store.ask_caller(&surplus).await.must(), Asked::New);
+
+    let other = running(store, 2).await;
+    let long = |n: u128| CallerRequest {
+        arguments: json!("x".repeat(5 << 20)),
+        ..request(&other, 200_000 + n, 5000)
+    };
+    for n in 0..3 {
+        assert_eq!(store.ask_caller(&long(n)).await.must(), Asked::New);
+    }
+    assert_eq!(store.ask_caller(&long(3)).await.must(), Asked::TooMany);
 }
 
 pub(super) async fn a_session_waits_for_its_caller_and_for_nobody_longer_than_it_must(

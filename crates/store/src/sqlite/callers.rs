@@ -12,8 +12,8 @@ use super::calls::is_alive;
 use super::convert::{Columns, misread, time};
 use super::sessions::{append_events, find, from_word, json, number, text, word};
 use crate::{
-    Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, Result,
-    Session, Settled, StoreError,
+    Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING,
+    MOST_PENDING_BYTES, Result, Session, Settled, StoreError,
 };
 
 const COLUMNS: &str = "sessions.id, request_id, call_id, tool, arguments, asked_at, deadline, \
@@ -111,12 +111,14 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
     let (Some(session), Some(seq)) = (session, number(connection, asked.session_id)?) else {
         return Ok(Asked::Gone);
     };
-    let waiting: u32 = connection
+    let arguments = text(&asked.arguments)?;
+    let (waiting, bytes): (u32, i64) = connection
         .prepare_cached(
-            "select count(*) from caller_requests where session = ?1 and outcome is null",
+            "select count(*), coalesce(sum(length(arguments)), 0) from caller_requests
+             where session = ?1 and outcome is null",
         )?
-        .query_row([seq], |row| row.get(0))?;
-    if waiting >= MOST_PENDING {
+        .query_row([seq], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if waiting >= MOST_PENDING || bytes + arguments.len() as i64 > MOST_PENDING_BYTES {
         return Ok(Asked::TooMany);
     }
     connection
@@ -130,7 +132,7 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
             asked.request_id.to_string(),
             asked.call_id.to_string(),
             asked.tool,
-            text(&asked.arguments)?,
+            arguments,
             time(asked.asked_at),
             time(asked.deadline),
             session.log_end,
@@ -263,6 +265,24 @@ impl Callers for Sqlite {
         call_id: Uuid,
     ) -> Result<Option<CallerRequest>> {
         self.look(|connection| call(connection, session, call_id))
+    }
+
+    async fn caller_request(
+        &self,
+        session: SessionId,
+        request_id: Uuid,
+    ) -> Result<Option<CallerRequest>> {
+        self.look(|connection| {
+            Ok(connection
+                .prepare_cached(&format!(
+                    "select {COLUMNS} {FROM} where request_id = ?2 and sessions.id = ?1"
+                ))?
+                .query_row(
+                    params![session.to_string(), request_id.to_string()],
+                    request,
+                )
+                .optional()?)
+        })
     }
 
     async fn pending_requests(&self, session: SessionId) -> Result<Vec<CallerRequest>> {

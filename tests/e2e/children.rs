@@ -154,6 +154,34 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
 }
 
 #[tokio::test]
+async fn an_agent_that_has_to_ask_has_no_child_that_need_not() {
+    let (server, admin, project) = project_with("", json!({})).await;
+    let careful = json!({ "new_session": true, "autonomy": "off" });
+    let session = admin.spawn_with(&project, "/say hello", careful).await;
+    admin.turn(&session, 1).await;
+    let told = told_to(&server, &project, &session);
+    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut seen = Vec::new();
+    for (id, bold) in [json!({}), json!({ "autonomy": "high" })]
+        .into_iter()
+        .enumerate()
+    {
+        let mut ask = bold;
+        ask["prompt"] = json!("/ask may I?");
+        relay.begin(id, "session_message", ask).await;
+        let new = |e: &Value| e["type"] == "child_spawned" && !seen.contains(&e["child_id"]);
+        let log = admin.follow(&session, new).await;
+        let child = log.iter().find(|e| new(e)).unwrap()["child_id"].clone();
+        let name = child.as_str().unwrap();
+        admin.status(name, "waiting").await;
+        let end = json!({ "session_id": name });
+        admin.call("session_end", end).await.ok();
+        relay.reply(id).await;
+        seen.push(child);
+    }
+}
+
+#[tokio::test]
 async fn a_session_names_only_what_is_below_it() {
     let (server, admin, project) = project_with("", json!({})).await;
     let (one, mut first) = root(&server, &admin, &project).await;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::Modern;
 
 /// Nothing that a test waits for takes longer, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Modern {
     /// Gives a project a prompt; the session's id.

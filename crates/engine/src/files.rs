@@ -250,11 +250,15 @@ impl Files {
     ) -> Result<T> {
         let directory = self.workspace_dir(project, workspace);
         let seen_as = path_in_container(workspace);
-        let turn = self.looks.acquire().await;
-        let _turn = turn.map_err(EngineError::fault)?;
-        blocking(move || match Tree::open(&directory, seen_as, bounds) {
-            Ok(tree) => Ok(look(&tree)),
-            Err(lost) => Err(io::Error::other(lost)),
+        let turn = Arc::clone(&self.looks).acquire_owned().await;
+        let turn = turn.map_err(EngineError::fault)?;
+        blocking(move || {
+            // Ends with the work, not with the call: a call that is given up leaves its thread at it.
+            let _turn = turn;
+            match Tree::open(&directory, seen_as, bounds) {
+                Ok(tree) => Ok(look(&tree)),
+                Err(lost) => Err(io::Error::other(lost)),
+            }
         })
         .await
     }
@@ -356,6 +360,33 @@ mod tests {
         assert!(!workspaces.join(".new-x").exists());
         assert!(live.exists(), "it is being worked on");
         files.discard_project(project).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_look_that_was_given_up_keeps_its_turn_until_its_thread_is_done() {
+        let home = tempfile::tempdir().unwrap();
+        let files = Files::open(home.path()).unwrap();
+        let project = ProjectId::new(Uuid::from_u128(1));
+        files.create_project(project).await.unwrap();
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let looking = files.clone();
+        let call = tokio::spawn(async move {
+            let look = move |_: &Tree| {
+                begin.send(()).unwrap();
+                ended.recv().unwrap();
+            };
+            let workspace = WorkspaceId::default_one();
+            let bounds = crate::openspec::OF_ALL;
+            looking.look(project, &workspace, bounds, look).await
+        });
+        begun.await.unwrap();
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        assert_eq!(files.looks.available_permits(), MOST_LOOKS - 1);
+        end.send(()).unwrap();
+        let all = u32::try_from(MOST_LOOKS).unwrap();
+        drop(files.looks.acquire_many(all).await.unwrap());
     }
 
     #[tokio::test]

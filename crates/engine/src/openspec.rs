@@ -20,11 +20,16 @@ mod yaml;
 pub(crate) use apply::{Apply, NoTasks, apply};
 pub(crate) use list::{Change, list};
 
+use std::time::Duration;
+
 use crate::files::Bounds;
 
 /// What one call may look at: far more than people write by hand.
 pub(crate) const OF_ALL: Bounds = Bounds {
     entries: 200_000,
+    // So many for each entry that it is the entries that end a look at an honest tree.
+    looks: 5_000_000,
+    time: Duration::from_secs(10),
     bytes: 128 << 20,
     file: 8 << 20,
 };

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::{RemoteUrl, Scope, Secret, secret};
 
 /// How much of something an agent does, from nothing to all it can.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Level {

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oubliette_wire::{
-    Attach, CallerTools, Cancel, Lines, ListTools, Message, RpcError, ToolList, calls, codes,
+    Attach, CallerTools, Cancel, LONGEST_LINE, Lines, ListTools, Message, RpcError, ToolList,
+    calls, codes,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -184,10 +185,20 @@ impl Task {
         }
         let mut lines = Lines::default();
         let mut chunk = vec![0; 8 << 10];
+        let mut warned = false;
         loop {
             while let Some(line) = lines.next_line() {
-                if let Ok(line) = line {
-                    self.hear(&line);
+                match line {
+                    Ok(line) => self.hear(&line),
+                    // Whose answer it was went with it.
+                    Err(_) if !warned => {
+                        warned = true;
+                        say(&format!(
+                            "warning: the server sent a line of more than {LONGEST_LINE} bytes, which \
+                             was left out; a call that it answers gets no answer"
+                        ));
+                    }
+                    Err(_) => {}
                 }
             }
             tokio::select! {

@@ -16,6 +16,8 @@ use crate::{Actor, CallerSettings, Engine, Result};
 
 /// Sessions and lines that are remembered; past it the longest unseen go.
 const REMEMBERED: usize = 50_000;
+/// Lines of one session; past it a closed one goes, or else the one named longest ago.
+const LINES: usize = 16;
 
 /// Whether somebody is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +50,8 @@ struct Seen {
     called: Option<Instant>,
     /// What it has to answer, and until when.
     handed: HashMap<Uuid, Instant>,
-    /// Where it is told of events.
-    line: Option<String>,
+    /// Where it is told of events, the one named last at the end.
+    lines: Vec<String>,
 }
 
 /// A stream to a caller.
@@ -79,11 +81,22 @@ impl Presence {
     }
 
     fn change(&self, id: SessionId, change: impl FnOnce(&mut Seen)) {
+        self.change_by_lines(id, |seen, _| change(seen));
+    }
+
+    fn change_by_lines(
+        &self,
+        id: SessionId,
+        change: impl FnOnce(&mut Seen, &HashMap<String, Line>),
+    ) {
         let mut known = lock(&self.known);
         if known.sessions.len() >= REMEMBERED && !known.sessions.contains_key(&id) {
             known.make_room();
         }
-        change(known.sessions.entry(id).or_default());
+        let Known {
+            sessions, lines, ..
+        } = &mut *known;
+        change(sessions.entry(id).or_default(), lines);
         drop(known);
         self.changed.send_replace(());
     }
@@ -108,9 +121,17 @@ impl Presence {
         });
     }
 
-    /// From now on the session's events go there.
+    /// From now on the session's events go there too.
     fn bind(&self, id: SessionId, line: &str) {
-        self.change(id, |seen| seen.line = Some(line.to_owned()));
+        self.change_by_lines(id, |seen, lines| {
+            seen.lines.retain(|bound| bound != line);
+            if seen.lines.len() >= LINES {
+                let is_closed = |bound: &String| lines.get(bound).is_none_or(|line| line.open == 0);
+                let closed = seen.lines.iter().position(is_closed);
+                seen.lines.remove(closed.unwrap_or(0));
+            }
+            seen.lines.push(line.to_owned());
+        });
     }
 
     fn listen(&self, id: SessionId) -> Listening {
@@ -145,14 +166,14 @@ impl Presence {
         let known = lock(&self.known);
         let nobody = Seen::default();
         let seen = known.sessions.get(&id).unwrap_or(&nobody);
-        let line = seen.line.as_ref().and_then(|line| known.lines.get(line));
-        if seen.listening > 0 || line.is_some_and(|line| line.open > 0) {
+        let lines = || seen.lines.iter().filter_map(|line| known.lines.get(line));
+        if seen.listening > 0 || lines().any(|line| line.open > 0) {
             return There::Yes;
         }
         let ends = [
             Some(seen.called.unwrap_or(known.started) + presence),
             seen.listened.map(|at| at + grace),
-            line.map(|line| line.closed + grace),
+            lines().map(|line| line.closed + grace).max(),
             seen.handed.values().max().copied(),
         ];
         match ends.into_iter().flatten().max() {
@@ -281,6 +302,22 @@ mod tests {
         assert_eq!(there(), There::Yes);
         drop(again);
         after(4).await;
+        assert_eq!(there(), There::No);
+
+        let (first, second) = (presence.open("mcp"), presence.open("other"));
+        presence.bind(id, "other");
+        drop(second);
+        after(60).await;
+        assert_eq!(there(), There::Yes, "its first stream is open");
+        for number in 0..2 * LINES {
+            presence.bind(id, &format!("closed {number}"));
+        }
+        assert_eq!(lock(&presence.known).sessions[&id].lines.len(), LINES);
+        assert_eq!(there(), There::Yes, "an open stream outlasts closed ones");
+        drop(first);
+        after(2).await;
+        assert!(matches!(there(), There::Until(_)));
+        after(2).await;
         assert_eq!(there(), There::No);
 
         presence.called(id);

@@ -207,8 +207,8 @@ impl Engine {
             .settle_request(id, request, &ended, event, now, audit)
             .await?;
         self.callers().presence.settled(id, request);
-        self.sessions().watch.tell_call(asked.call_id);
         if settled == Settled::Done {
+            self.sessions().watch.tell_call(asked.call_id);
             self.sessions().watch.tell(id, session.root_id);
         }
         Ok(settled)

@@ -3,14 +3,16 @@
 
 use std::collections::HashMap;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
 const LONGEST: usize = 64 << 10;
 /// Nodes of a schema with every reference followed.
 const LARGEST: u64 = 20_000;
 /// The largest program that a pattern may become.
-const PATTERN: usize = 1 << 20;
+const PATTERN: usize = 64 << 10;
+const MOST_PATTERNS: usize = 64;
 
 /// Keywords whose schemas are about the same value as the schema they are in.
 const IN_PLACE: [&str; 9] = [
@@ -46,7 +48,20 @@ pub(super) fn compiled(schema: &Value) -> Result<Validator, String> {
         .with_draft(jsonschema::Draft::Draft202012)
         .with_pattern_options(PatternOptions::regex().size_limit(PATTERN))
         .build(schema)
-        .map_err(|error| format!("is not a schema: {}", short(&error.to_string())))
+        .map_err(|error| {
+            let hint = match is_about_pattern(&error) {
+                true => format!(
+                    "; a pattern is a regular expression without look-around and back-references \
+                     that takes at most {PATTERN} bytes when it is compiled"
+                ),
+                false => String::new(),
+            };
+            format!("is not a schema: {}{hint}", short(&error.to_string()))
+        })
+}
+
+fn is_about_pattern(error: &ValidationError<'_>) -> bool {
+    matches!(error.kind(), ValidationErrorKind::Format { format } if format == "regex")
 }
 
 /// Checks arguments; the sentence says what is wrong with them.
@@ -97,6 +112,12 @@ impl<'a> Walk<'a> {
     }
 
     fn whole(mut self) -> Result<(), String> {
+        let patterns = patterns(self.root);
+        if patterns > MOST_PATTERNS {
+            return Err(format!(
+                "has {patterns} patterns; at most {MOST_PATTERNS} are taken"
+            ));
+        }
         let size = self.size(self.root)?;
         if size.nodes > LARGEST {
             return Err(format!(
@@ -187,6 +208,26 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// How many patterns stand in a schema. References need not be followed, as each pattern is compiled
+/// once; but they may lead anywhere, so that values count like schemas.
+fn patterns(node: &Value) -> usize {
+    match node {
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| {
+                let own = match (key.as_str(), value) {
+                    ("pattern", Value::String(_)) => 1,
+                    ("patternProperties", Value::Object(by_pattern)) => by_pattern.len(),
+                    _ => 0,
+                };
+                own + patterns(value)
+            })
+            .sum(),
+        _ => 0,
+    }
+}
+
 fn add(one: Size, other: Size) -> Size {
     Size {
         nodes: one.nodes.saturating_add(other.nodes),
@@ -236,6 +277,44 @@ mod tests {
         ] {
             let error = validate(&validator, &bad).unwrap_err();
             assert!(error.contains(word), "{word}: {error}");
+        }
+    }
+
+    #[test]
+    fn patterns_are_few_and_small() {
+        let numbered = |count: usize, value: fn(usize) -> Value| -> Value {
+            let pairs = (0..count).map(|n| (format!("x{n}"), value(n)));
+            Value::Object(pairs.collect())
+        };
+        let named = |count| {
+            let pattern = |n: usize| json!({ "pattern": format!("\\w{{9}}{n}") });
+            object(numbered(count, pattern))
+        };
+        let keyed = |count| {
+            let keys = numbered(count, |_| json!({ "type": "string" }));
+            json!({ "type": "object", "patternProperties": keys })
+        };
+        for (most, more) in [
+            (named(MOST_PATTERNS), named(MOST_PATTERNS + 1)),
+            (keyed(MOST_PATTERNS), keyed(MOST_PATTERNS + 1)),
+        ] {
+            assert_eq!(check(&most), Ok(()));
+            let error = check(&more).unwrap_err();
+            assert!(error.contains("at most 64 are taken"), "{error}");
+        }
+        let hidden = json!({
+            "type": "object",
+            "properties": { "x": { "$ref": "#/default" } },
+            "default": named(MOST_PATTERNS + 1),
+        });
+        assert!(check(&hidden).is_err());
+        let large = "\\w{5000}";
+        for large in [
+            object(json!({ "x": { "pattern": large } })),
+            json!({ "type": "object", "patternProperties": { large: {} } }),
+        ] {
+            let error = check(&large).unwrap_err();
+            assert!(error.contains("at most 65536 bytes"), "{error}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat,
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 /// As many as the kernel follows.
 const MOST_LINKS: usize = 40;
 const DEEPEST: usize = 100;
+const SPENT: &str = "the openspec directory is too big or too intricate to be read in time";
 const DIRECTORY: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
@@ -27,7 +29,12 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY
 /// How much one look at a workspace may see in all.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
+    /// Names in directories, which are held in memory.
     pub(crate) entries: usize,
+    /// Paths that are followed, each name that is looked up on the way, and directories that are
+    /// listed: those cost time even where nothing is.
+    pub(crate) looks: usize,
+    pub(crate) time: Duration,
     pub(crate) bytes: u64,
     /// Of one file.
     pub(crate) file: u64,
@@ -41,6 +48,8 @@ pub(crate) struct Tree {
     seen_as: String,
     file: u64,
     entries: Cell<usize>,
+    looks: Cell<usize>,
+    deadline: Instant,
     bytes: Cell<u64>,
     /// The directories on the way to the last one that was used.
     way: RefCell<Vec<Step>>,
@@ -111,9 +120,27 @@ impl Tree {
             seen_as,
             file: bounds.file,
             entries: Cell::new(bounds.entries),
+            looks: Cell::new(bounds.looks),
+            deadline: Instant::now() + bounds.time,
             bytes: Cell::new(bounds.bytes),
             way: RefCell::default(),
         })
+    }
+
+    /// Fails from the moment on when looks or time are used up. Who made something of such a failure,
+    /// as that a file is not there, learns here that it may be wrong.
+    pub(crate) fn goes_on(&self) -> Result<(), Lost> {
+        let is_spent = self.looks.get() == 0 || Instant::now() >= self.deadline;
+        match is_spent {
+            true => Err(Lost::TooMuch(SPENT)),
+            false => Ok(()),
+        }
+    }
+
+    fn count_look(&self) -> Result<(), Lost> {
+        self.goes_on()?;
+        self.looks.set(self.looks.get().saturating_sub(1));
+        Ok(())
     }
 
     /// How an agent names what is at a path.
@@ -143,8 +170,10 @@ impl Tree {
         let Some(directory) = arrival.directory else {
             return Err(Lost::NotADirectory);
         };
+        self.count_look()?;
         let mut entries = Vec::new();
         for entry in Dir::read_from(&directory).map_err(Lost::Failed)? {
+            self.goes_on()?;
             let entry = entry.map_err(Lost::Failed)?;
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
@@ -214,6 +243,7 @@ impl Tree {
 
     /// Follows a path to its end.
     fn arrive(&self, path: &str) -> Result<Arrival, Lost> {
+        self.count_look()?;
         let mut way = self.way.borrow_mut();
         let mut ahead: VecDeque<(String, bool)> = split(path, false).collect();
         let known = way
@@ -229,6 +259,7 @@ impl Tree {
                 way.pop().ok_or(Lost::Outside)?;
                 continue;
             }
+            self.count_look()?;
             let holder = way.last().map_or(&self.top, |step| &step.directory);
             let stat = match statat(holder, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
@@ -342,6 +373,8 @@ mod tests {
 
     const BOUNDS: Bounds = Bounds {
         entries: 20,
+        looks: 1000,
+        time: Duration::from_secs(600),
         bytes: 100,
         file: 40,
     };
@@ -411,5 +444,27 @@ mod tests {
             fs::write(at(&format!("file {number}")), "").unwrap();
         }
         assert!(matches!(tree.list(""), Err(Lost::TooMuch(_))));
+    }
+
+    #[test]
+    fn looks_at_what_is_not_there_or_empty_end_too() {
+        let inside = tempfile::tempdir().unwrap();
+        fs::create_dir(inside.path().join("empty")).unwrap();
+        let spent = Err(Lost::TooMuch(SPENT));
+        let finds = |tree: &Tree| tree.find("absent").map(drop);
+        let lists = |tree: &Tree| tree.list("empty").map(drop);
+        for look in [finds as fn(&Tree) -> Result<(), Lost>, lists] {
+            let tree = open(inside.path());
+            assert_ne!(look(&tree), spent);
+            assert_eq!(tree.goes_on(), Ok(()));
+            assert!((0..BOUNDS.looks).any(|_| look(&tree) == spent));
+            assert_eq!(tree.goes_on(), spent);
+            let bounds = Bounds {
+                time: Duration::ZERO,
+                ..BOUNDS
+            };
+            let late = Tree::open(inside.path(), "/workspace".to_owned(), bounds).unwrap();
+            assert_eq!(look(&late), spent);
+        }
     }
 }

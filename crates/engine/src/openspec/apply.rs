@@ -123,7 +123,9 @@ pub(crate) fn apply(tree: &Tree, name: &str) -> Result<Apply, NoTasks> {
     if let Some(nested) = nested::below(&project, &directory, name, &entries)? {
         return Err(NoTasks::Damaged(nested::describe(name, &nested)));
     }
-    Work::look(&project, name, directory)?.describe(project.config)
+    let apply = Work::look(&project, name, directory)?.describe(project.config)?;
+    tree.goes_on()?;
+    Ok(apply)
 }
 
 /// A change and what there is of it.

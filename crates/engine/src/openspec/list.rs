@@ -27,7 +27,9 @@ impl Change {
 
 /// All changes, the last changed first. The error is a sentence for people.
 pub(crate) fn list(tree: &Tree) -> Result<Vec<Change>, String> {
-    read(tree).map_err(|lost| format!("`{CHANGES}` cannot be read: {lost}"))
+    read(tree)
+        .and_then(|changes| tree.goes_on().map(|()| changes))
+        .map_err(|lost| format!("`{CHANGES}` cannot be read: {lost}"))
 }
 
 fn read(tree: &Tree) -> Result<Vec<Change>, Lost> {
@@ -121,4 +123,60 @@ fn last_modified(tree: &Tree, directory: &str, entries: &[Entry]) -> Result<Opti
         latest = latest.max(modified);
     }
     Ok(latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, Instant};
+
+    use oubliette_model::{ProjectId, WorkspaceId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::files::{Bounds, Files};
+    use crate::openspec::OF_ALL;
+
+    #[tokio::test]
+    async fn an_intricate_schema_over_empty_directories_is_given_up() {
+        let home = tempfile::tempdir().unwrap();
+        let files = Files::open(home.path()).unwrap();
+        let project = ProjectId::new(Uuid::from_u128(1));
+        let workspace = files.create_project(project).await.unwrap();
+        let openspec = workspace.join("openspec");
+        for number in 0..100 {
+            fs::create_dir_all(openspec.join(format!("changes/{number}/empty"))).unwrap();
+        }
+        let ways = "{a,b}".repeat(8);
+        let mut schema = "name: s\nversion: 1\nartifacts:\n".to_owned();
+        for number in 0..1000 {
+            schema += &format!(
+                "  - {{id: a{number}, generates: '*/{ways}', template: t, description: d}}\n"
+            );
+        }
+        fs::create_dir_all(openspec.join("schemas/s")).unwrap();
+        fs::write(openspec.join("schemas/s/schema.yaml"), schema).unwrap();
+        fs::write(openspec.join("config.yaml"), "schema: s\n").unwrap();
+        let (few, short) = (
+            Bounds {
+                looks: 10_000,
+                time: Duration::from_secs(600),
+                ..OF_ALL
+            },
+            Bounds {
+                entries: usize::MAX,
+                looks: usize::MAX,
+                time: Duration::from_secs(1),
+                ..OF_ALL
+            },
+        );
+        for bounds in [few, short] {
+            let begun = Instant::now();
+            let workspace = WorkspaceId::default_one();
+            let listed = files.look(project, &workspace, bounds, list).await.unwrap();
+            let why = listed.unwrap_err();
+            assert!(why.contains("too intricate"), "{why}");
+            assert!(begun.elapsed() < Duration::from_secs(60));
+        }
+    }
 }

@@ -6,6 +6,9 @@ use super::glob::{self, Pattern, Segment};
 use super::{by_units, is_within, normalised};
 use crate::files::{Found, Kind, Lost, Tree};
 
+/// Links can lead from directory to directory for ever, and each takes of the stack.
+const DEEPEST: usize = 400;
+
 /// Why nobody can say.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unclear {
@@ -21,6 +24,8 @@ pub(super) enum Unclear {
 
 /// The files that a path or pattern stands for in a change, without links, sorted.
 pub(super) fn of(tree: &Tree, change: &str, generates: &str) -> Result<Vec<String>, Unclear> {
+    // Patterns cost time before anything is looked at.
+    tree.goes_on()?;
     match glob::parse(generates) {
         Pattern::Literal => literal(tree, change, generates),
         Pattern::Strange => Err(Unclear::Strange(generates.to_owned())),
@@ -75,6 +80,9 @@ impl Search<'_> {
         if !self.visited.insert(here.clone()) {
             return Ok(());
         }
+        if self.above.len() >= DEEPEST {
+            return Err(Lost::TooMuch("directories that are too deep").into());
+        }
         self.above.insert(here.clone());
         let gone = self.look(directory, rest);
         self.above.remove(&here);
@@ -95,6 +103,7 @@ impl Search<'_> {
             Err(lost) => return Err(lost.into()),
         };
         for entry in entries {
+            self.tree.goes_on()?;
             let fits = match segment {
                 Segment::AnyDepth => !entry.name.starts_with('.'),
                 Segment::Name(parts) => glob::matches(parts, &entry.name),

@@ -371,7 +371,11 @@ impl Engine {
             (None, Some(parent)) => parent.agent.clone(),
             (None, None) => self.default_agent(project),
         };
-        let choices = ask.choices(self, &origin, &agent)?;
+        let mut choices = ask.choices(self, &origin, &agent)?;
+        if let Some(parent) = parent {
+            let level = self.level_below(parent, project, choices.autonomy).await?;
+            choices.autonomy = Some(level);
+        }
         let workspace = match (&ask.workspace_id, ask.create_workspace, beside) {
             // A child works where its parent does.
             (None, None | Some(false), Some(parent)) => Choice {

@@ -9,8 +9,8 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use oubliette_model::{Mode, SessionId};
-use oubliette_store::{AuditEntry, Outcome, Session};
+use oubliette_model::{Level, Mode, SessionId};
+use oubliette_store::{AuditEntry, Outcome, Project, Session};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,27 @@ impl Verb {
 }
 
 impl Engine {
+    /// How much a session may do without being asked: no more than the one above it, or an agent would
+    /// permit itself what it has to ask for.
+    pub(super) async fn level_below(
+        &self,
+        parent: &Session,
+        project: &Project,
+        asked: Option<Level>,
+    ) -> Result<Level> {
+        let usual = project.settings.autonomy.unwrap_or(Level::High);
+        let above = match parent.choices.autonomy {
+            Some(level) => level,
+            None if parent.project_id == project.id => usual,
+            None => {
+                let above = self.store().get(parent.project_id).await?;
+                let level = above.and_then(|above| above.settings.autonomy);
+                level.unwrap_or(Level::High)
+            }
+        };
+        Ok(asked.unwrap_or(usual).min(above))
+    }
+
     /// Does what the agent of a session asks for. `address` is for the audit log.
     pub async fn call_as(
         &self,

@@ -41,6 +41,7 @@ pub(super) struct Push {
 #[derive(Debug)]
 struct Bound {
     mcp_session: String,
+    peer: Peer<RoleServer>,
     task: AbortHandle,
 }
 
@@ -72,15 +73,21 @@ impl Push {
         let mut bound = lock(&self.bound);
         bound.retain(|_, bound| !bound.task.is_finished());
         if let Some(known) = bound.get(&id) {
-            if known.mcp_session == client.mcp_session {
+            // A session that was taken up again has another stream, and its task may not know yet.
+            if known.mcp_session == client.mcp_session && !known.peer.is_transport_closed() {
                 return;
             }
             known.task.abort();
         }
-        let mcp_session = client.mcp_session.clone();
+        let (mcp_session, peer) = (client.mcp_session.clone(), client.peer.clone());
         let task = tokio::spawn(tell(self.clone(), engine.clone(), client, id, since));
         let task = task.abort_handle();
-        bound.insert(id, Bound { mcp_session, task });
+        let binding = Bound {
+            mcp_session,
+            peer,
+            task,
+        };
+        bound.insert(id, binding);
     }
 }
 

@@ -1,8 +1,9 @@
 //! One connection of an agent's MCP server: requests in, replies out in whatever order they are
 //! ready.
 //!
-//! Bounded for one container: connections, requests in flight, the bytes they hold, and long lines
-//! in the making. Past a bound it is read from no further until something is done.
+//! Bounded for one container: connections, requests in flight, the bytes they hold, long lines in
+//! the making, and the bytes of replies that nobody has read. Past a bound it is read from no
+//! further until something is done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use oubliette_engine::{Call, Ear, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
+    Attach, Attached, CallerTools, Cancel, LONGEST_LINE, Lines, Message, RpcError, calls, codes,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -35,8 +36,10 @@ const HELD: usize = 64 << 10;
 const SHORT: usize = 64 << 10;
 const LONG_LINES: usize = 4;
 const LONG_LINE: Duration = Duration::from_secs(30);
-/// Replies that wait to be written.
+/// Replies of one connection that wait to be written.
 const REPLIES: usize = 32;
+/// Kibibytes of all lines that wait to be written.
+const UNREAD: usize = 64 << 10;
 /// A peer that takes no reply for so long is gone.
 const STALLED: Duration = Duration::from_secs(60);
 /// Who says no more may still hear what was asked.
@@ -49,6 +52,7 @@ pub(super) struct Room {
     in_flight: Arc<Semaphore>,
     held: Arc<Semaphore>,
     long_lines: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
 }
 
 impl Default for Room {
@@ -58,6 +62,7 @@ impl Default for Room {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
             held: Arc::new(Semaphore::new(HELD)),
             long_lines: Arc::new(Semaphore::new(LONG_LINES)),
+            unread: Arc::new(Semaphore::new(UNREAD)),
         }
     }
 }
@@ -81,7 +86,7 @@ pub(super) async fn serve(
         return;
     };
     let (reader, writer) = tokio::io::split(stream);
-    let (replies, waiting) = mpsc::channel(REPLIES);
+    let (queue, waiting) = mpsc::channel(REPLIES);
     let client = Client {
         relay: relay.clone(),
         container: container.clone(),
@@ -90,7 +95,10 @@ pub(super) async fn serve(
         speaker: None,
         ear: None,
         told: None,
-        replies,
+        replies: Replies {
+            queue,
+            unread: room.unread.clone(),
+        },
         tasks: JoinSet::new(),
         asked: HashMap::new(),
         next: 0,
@@ -105,13 +113,54 @@ pub(super) async fn serve(
     }
 }
 
-async fn write(mut writer: WriteHalf<Box<dyn Stream>>, mut waiting: mpsc::Receiver<Vec<u8>>) {
-    while let Some(line) = waiting.recv().await {
+/// A line on its way, and the room that it takes until it is written.
+type Outgoing = (Vec<u8>, OwnedSemaphorePermit);
+
+async fn write(mut writer: WriteHalf<Box<dyn Stream>>, mut waiting: mpsc::Receiver<Outgoing>) {
+    while let Some((line, _room)) = waiting.recv().await {
         let written = tokio::time::timeout(STALLED, writer.write_all(&line)).await;
         if !matches!(written, Ok(Ok(()))) {
             return;
         }
     }
+}
+
+/// The way back to a client.
+#[derive(Clone)]
+struct Replies {
+    queue: mpsc::Sender<Outgoing>,
+    unread: Arc<Semaphore>,
+}
+
+impl Replies {
+    async fn reply(&self, id: Value, outcome: Outcome) -> Option<()> {
+        self.send(reply_line(id, outcome)).await
+    }
+
+    /// Queues a line once there is room for it. None means that the connection is over.
+    async fn send(&self, line: Vec<u8>) -> Option<()> {
+        // One that is longer than all the room would otherwise wait for ever.
+        let kibibytes = u32::try_from((line.len() / 1024 + 1).min(UNREAD)).ok()?;
+        let room = self.unread.clone().acquire_many_owned(kibibytes).await;
+        self.queue.send((line, room.ok()?)).await.ok()
+    }
+}
+
+/// A reply as a line that its reader takes: one that is too long would be skipped, and whoever asked
+/// would wait for ever.
+fn reply_line(id: Value, outcome: Outcome) -> Vec<u8> {
+    let message = Message::reply(id, outcome);
+    let line = message.line();
+    let bytes = line.len() - 1;
+    if bytes <= LONGEST_LINE {
+        return line;
+    }
+    let why = format!(
+        "the answer to this call has {bytes} bytes, of which no more than {LONGEST_LINE} fit, and was \
+         left out; ask for less: a page of it, a smaller bound, or have it written to a file"
+    );
+    let error = RpcError::new(codes::FAILED, why);
+    Message::reply(message.id.unwrap_or_default(), Err(error)).line()
 }
 
 struct Client {
@@ -124,7 +173,7 @@ struct Client {
     ear: Option<Ear>,
     /// Which tools of its caller it was told of.
     told: Option<CallerTools>,
-    replies: mpsc::Sender<Vec<u8>>,
+    replies: Replies,
     /// Requests in flight, each giving back its number.
     tasks: JoinSet<u64>,
     asked: HashMap<u64, (Option<Value>, CancellationToken)>,
@@ -154,7 +203,7 @@ impl Client {
                             codes::SHAPE,
                             "the line is longer than 16 MiB and was left out",
                         );
-                        self.reply(Value::Null, Err(error)).await
+                        self.replies.reply(Value::Null, Err(error)).await
                     }
                 };
                 if taken.is_none() {
@@ -207,7 +256,7 @@ impl Client {
         let request = match Read::of(line) {
             Read::Request(request) => request,
             Read::Nothing => return Some(()),
-            Read::Wrong(id, error) => return self.reply(id, Err(error)).await,
+            Read::Wrong(id, error) => return self.replies.reply(id, Err(error)).await,
         };
         match request.method.as_str() {
             // In its turn: what comes after it relies on it.
@@ -215,20 +264,12 @@ impl Client {
             calls::CANCEL => {
                 self.cancel(request.params);
                 match request.id {
-                    Some(id) => self.reply(id, Ok(Value::Object(Map::new()))).await,
+                    Some(id) => self.replies.reply(id, Ok(Value::Object(Map::new()))).await,
                     None => Some(()),
                 }
             }
             _ => self.begin(request, line.len()).await,
         }
-    }
-
-    async fn reply(&self, id: Value, outcome: Outcome) -> Option<()> {
-        self.send(Message::reply(id, outcome).line()).await
-    }
-
-    async fn send(&self, line: Vec<u8>) -> Option<()> {
-        self.replies.send(line).await.ok()
     }
 
     async fn attach(&mut self, request: Request) -> Option<()> {
@@ -238,7 +279,7 @@ impl Client {
         };
         let attached = outcome.is_ok();
         if let Some(id) = request.id {
-            self.reply(id, outcome).await?;
+            self.replies.reply(id, outcome).await?;
         }
         match attached {
             true => self.tell_tools(true).await,
@@ -261,7 +302,7 @@ impl Client {
         if !always && self.told.as_ref() == Some(&tools) {
             return Some(());
         }
-        self.send(tools.line()).await?;
+        self.replies.send(tools.line()).await?;
         if let Some(ear) = &self.ear {
             ear.told(&tools);
         }
@@ -329,7 +370,7 @@ impl Client {
             let Request { id, method, params } = request;
             let outcome = methods::answer(from, &method, params, call).await;
             if let Some(id) = id {
-                let _ = replies.send(Message::reply(id, outcome).line()).await;
+                let _ = replies.reply(id, outcome).await;
             }
             drop(held);
             number
@@ -351,5 +392,44 @@ impl Client {
                     .ok()?,
             ],
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_its_reader_would_skip_becomes_an_error() {
+        let fits = reply_line(Value::from(7), Ok("a".repeat(1000).into()));
+        assert!(fits.len() > 1000);
+        let line = reply_line(Value::from(7), Ok("a".repeat(LONGEST_LINE).into()));
+        let message: Message = serde_json::from_slice(&line).unwrap();
+        assert_eq!(message.id, Some(Value::from(7)));
+        assert_eq!(message.error.unwrap().code, codes::FAILED);
+    }
+
+    #[tokio::test]
+    async fn lines_that_wait_take_room_until_they_are_written() {
+        let (queue, mut waiting) = mpsc::channel(REPLIES);
+        let unread = Arc::new(Semaphore::new(UNREAD));
+        let replies = Replies {
+            queue,
+            unread: unread.clone(),
+        };
+        // Longer than all the room there is.
+        replies.send(vec![0; (UNREAD + 1) << 10]).await.unwrap();
+        assert_eq!(unread.available_permits(), 0);
+        let mut next = std::pin::pin!(replies.send(vec![0; 10]));
+        tokio::select! {
+            biased;
+            _ = &mut next => panic!("there was no room"),
+            () = std::future::ready(()) => {}
+        }
+        drop(waiting.recv().await);
+        next.await.unwrap();
+        assert_eq!(unread.available_permits(), UNREAD - 1);
+        drop(waiting.recv().await);
+        assert_eq!(unread.available_permits(), UNREAD);
     }
 }

@@ -294,6 +294,17 @@ pub(super) async fn a_run_that_is_not_over_keeps_others_back_as_the_schedule_say
                 .await
                 .must();
         }
+        // However many may go on at once, not ever more of them wait.
+        let mut queued = 0;
+        for second in 600..720 {
+            let runs = fire(store, trigger(&made, second)).await;
+            queued += runs.iter().filter(|run| run.status == Queued).count();
+        }
+        assert_eq!(queued, if overlap == Overlap::Parallel { 100 } else { 1 });
+        while let Some(run) = claim(store, "a", 800, 1).await.pop() {
+            let over = ended(RunStatus::Success, 801);
+            store.finish_run(run.id, over).await.must();
+        }
     }
 }
 

@@ -58,6 +58,9 @@ pub(super) fn fire(connection: &Connection, firing: &Firing) -> Result<Vec<Run>>
     Ok(made)
 }
 
+/// Runs of one target that wait, however many of them may go on at once.
+const MOST_WAITING: u32 = 100;
+
 /// Why a target's run does not even wait.
 fn in_the_way(
     connection: &Connection,
@@ -65,16 +68,16 @@ fn in_the_way(
     schedule: &Schedule,
     target: &Target,
 ) -> Result<Option<&'static str>> {
-    let (statuses, why) = match schedule.overlap {
-        Overlap::Parallel => return Ok(None),
-        Overlap::Skip => ("'queued', 'running'", "the run before it was not over"),
-        Overlap::Queue => ("'queued'", "another run waits already"),
+    let (statuses, others, why) = match schedule.overlap {
+        Overlap::Skip => ("'queued', 'running'", 0, "the run before it was not over"),
+        Overlap::Queue => ("'queued'", 0, "another run waits already"),
+        Overlap::Parallel => ("'queued'", MOST_WAITING - 1, "too many runs wait already"),
     };
     let busy = exists(
         connection,
         &format!(
             "select 1 from schedule_runs where schedule = ?1 and project_id = ?2
-                and workspace_id is ?3 and status in ({statuses}) limit 1"
+                and workspace_id is ?3 and status in ({statuses}) limit 1 offset {others}"
         ),
         params![
             seq,

@@ -239,6 +239,12 @@ impl Runtime for Docker {
         match self.once_settled(WORK.saturating_add(grace), stop).await {
             Ok(()) => Ok(()),
             Err(error) if status(&error) == Some(404) => Ok(()),
+            // It ended between the engine's look at it and its signal.
+            Err(Error::DockerResponseServerError { message, .. })
+                if message.contains("is not running") =>
+            {
+                Ok(())
+            }
             Err(error) => Err(self.engine.explain(error)),
         }
     }

@@ -141,6 +141,9 @@ impl Engine {
         let finished = self
             .run_inside(&container, link, cloning(&directory, id), Vec::new())
             .await?;
+        // The command of a server that died may have begun one after the next server looked for them.
+        let files = self.files().clone();
+        self.spawn(async move { files.sweep(Vec::new()).await });
         self.accept_draft(project.id, id, &draft, finished).await
     }
 

@@ -11,10 +11,10 @@ use jiff::Timestamp;
 use oubliette_benches::figures::median;
 use oubliette_benches::table::times;
 use oubliette_benches::{Aims, Table, is_quick};
-use oubliette_model::{Event, ProjectId, SessionId, Status, Usage, WorkspaceId};
+use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    Choices, NewSession, Project, Projects, Session, Sessions, Spawned, Step, TreeLimits,
+    NewSession, Project, Projects, Session, Sessions, Spawned, Step, TreeLimits,
 };
 use rusqlite::{Connection, params};
 use uuid::Uuid;
@@ -87,32 +87,7 @@ async fn prepare(store: &Sqlite) -> Vec<SessionId> {
     let mut sessions = Vec::new();
     for n in 0..64 {
         let id = SessionId::new(Uuid::from_u128(n + 1));
-        let session = Session {
-            id,
-            project_id: project.id,
-            workspace_id: WorkspaceId::default_one(),
-            parent_id: None,
-            root_id: id,
-            depth: 0,
-            owner_id: None,
-            agent: "demo".to_owned(),
-            choices: Choices::default(),
-            status: Status::Created,
-            waiting: None,
-            wanted: None,
-            error: None,
-            usage: Usage::default(),
-            cost_usd: 0.0,
-            turns: 0,
-            key: None,
-            agent_session_id: None,
-            live: None,
-            log_end: 0,
-            trimmed_before: 0,
-            created_at: now,
-            updated_at: now,
-            ended_at: None,
-        };
+        let session = Session::new(id, project.id, WorkspaceId::default_one(), "demo", now);
         let limits = TreeLimits {
             depth: 1,
             sessions: 1,

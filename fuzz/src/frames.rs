@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oubliette_engine::{Doors, Engine, Minted, Settings};
-use oubliette_model::{
-    ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, Usage, WorkspaceId,
-};
+use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_server::{Doorkeeper, Relay};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    Choices, Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
+    Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
 };
 use serde_json::{Value, json};
 use support::Chance;
@@ -127,32 +125,7 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
     store.reserve(&project).await.unwrap();
     assert!(store.confirm(project.id, None).await.unwrap());
     let id = SessionId::new(Uuid::from_u128(2));
-    let session = Session {
-        id,
-        project_id: project.id,
-        workspace_id: WorkspaceId::default_one(),
-        parent_id: None,
-        root_id: id,
-        depth: 0,
-        owner_id: None,
-        agent: "demo".to_owned(),
-        choices: Choices::default(),
-        status: Status::Created,
-        waiting: None,
-        wanted: None,
-        error: None,
-        usage: Usage::default(),
-        cost_usd: 0.0,
-        turns: 0,
-        key: None,
-        agent_session_id: None,
-        live: None,
-        log_end: 0,
-        trimmed_before: 0,
-        created_at: now,
-        updated_at: now,
-        ended_at: None,
-    };
+    let session = Session::new(id, project.id, WorkspaceId::default_one(), "demo", now);
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tools = json!([{ "name": "send", "schema": schema }, { "name": "any" }]);
     let message = Message {

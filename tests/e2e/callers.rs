@@ -56,6 +56,15 @@ async fn answer(caller: &Modern, request: &Value, answer: Value) -> support::Rep
     caller.call("caller_tool_response", parameters).await
 }
 
+/// Returns when a caller that began a session just now, and is heard of no more, counts as gone: so long
+/// has everybody else been silent, too.
+async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
+    let other = server.with_key(&admin.token("write").await);
+    let session = spawn(&other, project, SEND, json!([notification()])).await;
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
+}
+
 /// A session whose agent has told its keys, and has these tools.
 async fn teller(server: &Server, caller: &Modern, project: &str, tools: Value) -> Told {
     let more = json!({ "new_session": true, "agent": "teller", "context": context(tools) });

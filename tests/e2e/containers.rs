@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Modern, Server, runtime_name, runtimes, server_with};
+use support::{Modern, Server, mounted, runtime_name, runtimes, server_with};
 
 async fn exec(admin: &Modern, project: &str, command: Value) -> Value {
     exec_with(admin, project, json!({ "command": command })).await
@@ -214,13 +214,6 @@ async fn a_named_command_runs_once_however_many_ask_for_it() {
         let times = std::fs::read_to_string(server.workspace(&id).join("times")).unwrap();
         assert_eq!(times, "ran\n", "{runtime}");
     }
-}
-
-/// Runtimes whose containers have a socket of the host.
-fn mounted() -> impl Iterator<Item = String> {
-    runtimes()
-        .into_iter()
-        .filter(|runtime| !runtime.ends_with("-channel"))
 }
 
 #[tokio::test]

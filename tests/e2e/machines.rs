@@ -4,18 +4,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, runtimes, server_with};
+use support::{Modern, Server, ServerOptions, mounted, runtimes, server_with};
 
 async fn exec(admin: &Modern, project: &str, command: Value) -> Value {
     let call = json!({ "project_id": project, "command": command });
     admin.call("container_exec", call).await.ok().clone()
-}
-
-/// Runtimes whose containers have a socket of the host.
-fn mounted() -> impl Iterator<Item = String> {
-    runtimes()
-        .into_iter()
-        .filter(|runtime| !runtime.ends_with("-channel"))
 }
 
 #[tokio::test]

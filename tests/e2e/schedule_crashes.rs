@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Chance, Modern, Server, ServerOptions, eventually};
-
-/// Two minutes pass until something that comes each minute has come twice.
-const PATIENCE: Duration = Duration::from_secs(180);
+use support::schedules::{history, until};
+use support::{Chance, Server, ServerOptions};
 
 async fn scheduled(server: &Server, project: &str, cron_expr: &str) -> String {
     let parameters = json!({
@@ -15,30 +13,6 @@ async fn scheduled(server: &Server, project: &str, cron_expr: &str) -> String {
     });
     let made = server.admin().call("schedule_create", parameters).await;
     made.ok()["schedule_id"].as_str().unwrap().to_owned()
-}
-
-/// The runs of a schedule, oldest first; none if the server does not answer.
-async fn history(caller: &Modern, schedule: &str) -> Vec<Value> {
-    let parameters = json!({ "schedule_id": schedule, "limit": 1000 });
-    let call = json!({ "name": "schedule_history", "arguments": parameters });
-    let Some(reply) = caller.try_send("tools/call", call).await else {
-        return Vec::new();
-    };
-    let runs = reply.body["result"]["structuredContent"]["runs"].as_array();
-    let mut runs = runs.cloned().unwrap_or_default();
-    runs.reverse();
-    runs
-}
-
-async fn until(caller: &Modern, schedule: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    let mut seen = Vec::new();
-    let came = eventually(PATIENCE, async || {
-        seen = history(caller, schedule).await;
-        wanted(&seen)
-    });
-    let came = came.await;
-    assert!(came, "what was waited for did not come: {seen:#?}");
-    seen
 }
 
 fn succeeded(runs: &[Value]) -> usize {

@@ -1,12 +1,8 @@
 //! Schedules on the real server, with the demo agent in real containers.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, cli, eventually};
-
-/// Nothing that a test waits for takes longer, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+use support::schedules::{history, until};
+use support::{Modern, Server, ServerOptions, cli};
 
 fn server(config: &str) -> Server {
     Server::start_with(ServerOptions {
@@ -45,32 +41,6 @@ async fn trigger(caller: &Modern, schedule: &str) -> Vec<Value> {
     let parameters = json!({ "schedule_id": schedule });
     let reply = caller.call("schedule_trigger", parameters).await;
     reply.ok()["runs"].as_array().unwrap().clone()
-}
-
-/// The runs of a schedule, oldest first.
-async fn history(caller: &Modern, schedule: &str) -> Vec<Value> {
-    let parameters = json!({ "schedule_id": schedule, "limit": 1000 });
-    let call = json!({ "name": "schedule_history", "arguments": parameters });
-    // A server may die meanwhile.
-    let Some(reply) = caller.try_send("tools/call", call).await else {
-        return Vec::new();
-    };
-    let runs = reply.body["result"]["structuredContent"]["runs"].as_array();
-    let mut runs = runs.cloned().unwrap_or_default();
-    runs.reverse();
-    runs
-}
-
-/// Waits until the history is as wanted.
-async fn until(caller: &Modern, schedule: &str, wanted: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    let mut seen = Vec::new();
-    let came = eventually(PATIENCE, async || {
-        seen = history(caller, schedule).await;
-        wanted(&seen)
-    });
-    let came = came.await;
-    assert!(came, "what was waited for did not come: {seen:#?}");
-    seen
 }
 
 fn statuses(runs: &[Value]) -> Vec<&str> {

@@ -84,3 +84,10 @@ fn image() -> &'static Path {
     });
     CONTEXT.path()
 }
+
+/// Runtimes whose containers have a socket of the host.
+pub fn mounted() -> impl Iterator<Item = String> {
+    runtimes()
+        .into_iter()
+        .filter(|runtime| !runtime.ends_with("-channel"))
+}

@@ -3,6 +3,8 @@
 use oubliette_model::{ProjectId, Scope, SessionId, TokenId, sees};
 use oubliette_store::Visible;
 
+use crate::{Engine, EngineError, Result};
+
 /// The token a call was made with, as it was at that moment.
 #[derive(Debug, Clone)]
 pub struct Actor {
@@ -22,5 +24,22 @@ impl Actor {
 
     pub fn sees(&self, project: ProjectId) -> bool {
         sees(self.scope, project)
+    }
+}
+
+impl Engine {
+    /// What a list shows that may be of one project.
+    pub(crate) async fn visible(
+        &self,
+        actor: &Actor,
+        project: Option<ProjectId>,
+    ) -> Result<Visible> {
+        match project {
+            Some(id) if self.store().get(id).await?.is_none() => {
+                Err(EngineError::project_not_found(id))
+            }
+            Some(id) => Ok(Visible::Only(id)),
+            None => Ok(actor.visible()),
+        }
     }
 }

@@ -70,6 +70,44 @@ pub struct Session {
     pub ended_at: Option<Timestamp>,
 }
 
+impl Session {
+    /// One that has just been made: nothing has happened in it, and it is the first of its tree.
+    pub fn new(
+        id: SessionId,
+        project_id: ProjectId,
+        workspace_id: WorkspaceId,
+        agent: impl Into<String>,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            id,
+            project_id,
+            workspace_id,
+            parent_id: None,
+            root_id: id,
+            depth: 0,
+            owner_id: None,
+            agent: agent.into(),
+            choices: Choices::default(),
+            status: Status::Created,
+            waiting: None,
+            wanted: None,
+            error: None,
+            usage: Usage::default(),
+            cost_usd: 0.0,
+            turns: 0,
+            key: None,
+            agent_session_id: None,
+            live: None,
+            log_end: 0,
+            trimmed_before: 0,
+            created_at: at,
+            updated_at: at,
+            ended_at: None,
+        }
+    }
+}
+
 /// A message for a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {

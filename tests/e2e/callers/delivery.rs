@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::{Legacy, Modern, Server};
 
-use super::{SEND, answer, context, notification, server_with, spawn};
+use super::{SEND, another_is_gone, answer, context, notification, server_with, spawn};
 use crate::push::until;
 
 /// Only the ways under test keep a caller there.
@@ -72,7 +72,7 @@ async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
     until(&mut stream, is_request).await;
     drop(stream);
     let again = caller.stream().await;
-    tokio::time::sleep(Duration::from_millis(2500)).await;
+    another_is_gone(&server, &admin, &project).await;
     let seen = admin.session(&session).await;
     assert_eq!(seen["status"], "waiting", "{seen}");
     drop(again);

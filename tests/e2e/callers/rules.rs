@@ -1,7 +1,5 @@
 //! Who may declare and answer, and what is taken.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::{SEND, answer, asked, context, notification, server_with, spawn};
@@ -14,7 +12,13 @@ async fn a_caller_that_is_gone_can_be_waited_for() {
     let caller = server.with_key(&admin.token("write").await);
     let session = spawn(&caller, &project, SEND, json!([notification()])).await;
     let request = asked(&admin, &session).await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // Another call comes to its deadline, and to no end before it.
+    let mut brief = notification();
+    brief["timeout_seconds"] = json!(2);
+    let other = spawn(&caller, &project, SEND, json!([brief])).await;
+    let completion = admin.turn(&other, 1).await;
+    let said = "caller tool \"send_notification\" timed out after 2 s";
+    assert_eq!(completion["text"], said);
     answer(&caller, &request, json!({ "result": { "late": true } }))
         .await
         .ok();

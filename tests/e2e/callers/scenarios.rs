@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::Relay;
 
-use super::{SEND, answer, asked, context, notification, server_with, spawn, teller};
+use super::{
+    SEND, another_is_gone, answer, asked, context, notification, server_with, spawn, teller,
+};
 
 fn tools_of_two() -> Value {
     json!([notification(), { "name": "get_memory", "description": "Retrieve memories" }])
@@ -106,7 +108,7 @@ async fn caller_disconnected_before_response() {
     let log = caller.follow_from(&session, since, wanted).await;
     let request = log.last().unwrap();
     // What it was given to answer it is working on.
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    another_is_gone(&server, &admin, &project).await;
     answer(&caller, request, json!({ "result": "at last" }))
         .await
         .ok();

@@ -1,13 +1,12 @@
 //! `schedule_list`.
 
 use oubliette_model::{Access, Mode, ProjectId};
-use oubliette_store::Visible;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::view::Summary;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result, paging};
+use crate::{Actor, Call, Engine, Result, paging};
 
 const LIST: &str = "schedules";
 
@@ -52,15 +51,7 @@ impl Operation for List {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let limit = paging::limit(params.limit)?;
         let after = paging::open(params.cursor.as_deref(), LIST)?;
-        let visible = match params.project_id {
-            Some(id) => {
-                if engine.store().get(id).await?.is_none() {
-                    return Err(EngineError::project_not_found(id));
-                }
-                Visible::Only(id)
-            }
-            None => actor.visible(),
-        };
+        let visible = engine.visible(actor, params.project_id).await?;
         let page = engine.store().schedules(visible, after, limit).await?;
         let (schedules, next_cursor) = paging::close(page, LIST);
         let view = |schedule| Summary::of(schedule, actor);

@@ -4,9 +4,7 @@ use std::path::{Component, Path};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_model::{
-    Level, ProjectId, Scope, SessionId, Status, TokenId, Usage, WorkspaceId, quoted,
-};
+use oubliette_model::{Level, ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, quoted};
 use oubliette_store::{
     Attachment, Choices, Limit, Message, NewSession, Project, Session, Spawned, TreeLimits,
 };
@@ -390,30 +388,18 @@ impl Engine {
         let workspace = self.choose_workspace(project.id, &workspace, call).await?;
         let id = SessionId::new(Uuid::new_v4());
         let session = Session {
-            id,
-            project_id: project.id,
-            workspace_id: workspace.id.clone(),
             parent_id: parent.map(|parent| parent.id),
             root_id: parent.map_or(id, |parent| parent.root_id),
             depth: parent.map_or(0, |parent| parent.depth + 1),
             owner_id: origin.owner,
-            agent,
             choices,
-            status: Status::Created,
-            waiting: None,
-            wanted: None,
-            error: None,
-            usage: Usage::default(),
-            cost_usd: 0.0,
-            turns: 0,
-            key: None,
-            agent_session_id: None,
-            live: None,
-            log_end: 0,
-            trimmed_before: 0,
-            created_at: message.created_at,
-            updated_at: message.created_at,
-            ended_at: None,
+            ..Session::new(
+                id,
+                project.id,
+                workspace.id.clone(),
+                agent,
+                message.created_at,
+            )
         };
         let limits = match parent {
             Some(parent) => self.limits_of_tree(parent).await?,

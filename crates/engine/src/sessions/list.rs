@@ -1,13 +1,13 @@
 //! `session_list`.
 
 use oubliette_model::{Access, Mode, ProjectId, SessionId, Status, WorkspaceId};
-use oubliette_store::{SessionFilter, Visible};
+use oubliette_store::SessionFilter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::view::Summary;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result, paging};
+use crate::{Actor, Call, Engine, Result, paging};
 
 const LIST: &str = "sessions";
 
@@ -66,15 +66,7 @@ impl Operation for List {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let limit = paging::limit(params.limit)?;
         let after = paging::open(params.cursor.as_deref(), LIST)?;
-        let visible = match params.project_id {
-            Some(id) => {
-                if engine.store().get(id).await?.is_none() {
-                    return Err(EngineError::project_not_found(id));
-                }
-                Visible::Only(id)
-            }
-            None => actor.visible(),
-        };
+        let visible = engine.visible(actor, params.project_id).await?;
         let filter = SessionFilter {
             workspace_id: params.workspace_id,
             status: params.status,

@@ -21,33 +21,11 @@ const LIMITS: TreeLimits = TreeLimits {
 pub(super) fn session(n: u128, project: ProjectId, second: i64) -> Session {
     let id = SessionId::new(Uuid::from_u128(n));
     Session {
-        id,
-        project_id: project,
-        workspace_id: WorkspaceId::default_one(),
-        parent_id: None,
-        root_id: id,
-        depth: 0,
-        owner_id: None,
-        agent: "demo".to_owned(),
         choices: Choices {
             model: Some("m".to_owned()),
             ..Choices::default()
         },
-        status: Status::Created,
-        waiting: None,
-        wanted: None,
-        error: None,
-        usage: Usage::default(),
-        cost_usd: 0.0,
-        turns: 0,
-        key: None,
-        agent_session_id: None,
-        live: None,
-        log_end: 0,
-        trimmed_before: 0,
-        created_at: at(second),
-        updated_at: at(second),
-        ended_at: None,
+        ..Session::new(id, project, WorkspaceId::default_one(), "demo", at(second))
     }
 }
 

@@ -3,12 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oubliette_model::{
-    Cause, Overlap, RunStatus, SessionBehavior, SessionId, Status, Usage, WorkspaceId,
-};
+use oubliette_model::{Cause, Overlap, RunStatus, SessionBehavior, SessionId, Status, WorkspaceId};
 use oubliette_store::{
-    Choices, Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits,
-    Visible,
+    Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -292,30 +289,14 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
     // A session at work: nobody has woken its owner.
     let own = SessionId::new(Uuid::from_u128(7));
     let session = Session {
-        id: own,
-        root_id: own,
-        project_id: world.project,
-        workspace_id: WorkspaceId::default_one(),
-        parent_id: None,
-        depth: 0,
         owner_id: Some(world.token),
-        agent: "demo".to_owned(),
-        choices: Choices::default(),
-        status: Status::Created,
-        waiting: None,
-        wanted: None,
-        error: None,
-        usage: Usage::default(),
-        cost_usd: 0.0,
-        turns: 0,
-        key: None,
-        agent_session_id: None,
-        live: None,
-        log_end: 0,
-        trimmed_before: 0,
-        created_at: at(START),
-        updated_at: at(START),
-        ended_at: None,
+        ..Session::new(
+            own,
+            world.project,
+            WorkspaceId::default_one(),
+            "demo",
+            at(START),
+        )
     };
     let new = NewSession {
         session,

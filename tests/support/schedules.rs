@@ -1,0 +1,43 @@
+//! What schedules have done.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::{Modern, eventually};
+
+/// Two minutes pass until something that comes each minute has come twice.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The runs of a schedule, oldest first.
+pub async fn history(caller: &Modern, schedule: &str) -> Vec<Value> {
+    let parameters = json!({ "schedule_id": schedule, "limit": 1000 });
+    let call = json!({ "name": "schedule_history", "arguments": parameters });
+    // A server may die meanwhile.
+    let Some(reply) = caller.try_send("tools/call", call).await else {
+        return Vec::new();
+    };
+    let runs = reply.body["result"]["structuredContent"]["runs"].as_array();
+    let mut runs = runs.cloned().unwrap_or_default();
+    runs.reverse();
+    runs
+}
+
+/// Waits until the history is as wanted.
+///
+/// # Panics
+/// If it does not become so.
+pub async fn until(
+    caller: &Modern,
+    schedule: &str,
+    wanted: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    let mut seen = Vec::new();
+    let came = eventually(PATIENCE, async || {
+        seen = history(caller, schedule).await;
+        wanted(&seen)
+    });
+    let came = came.await;
+    assert!(came, "what was waited for did not come: {seen:#?}");
+    seen
+}

@@ -1,10 +1,12 @@
 //! An agent's call of its caller's tool, from the agent's side of `oubliette-client` to the caller and
-//! back, beside a chain of the same pipes, sockets and streams with nothing at them; and what the client
-//! itself costs.
+//! back, beside a chain of the same pipes, sockets and streams with nothing at them, and one that also
+//! syncs what it passes on, as we have to; and what the client itself costs.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +17,7 @@ use oubliette_benches::table::{time, times};
 use oubliette_benches::{Aims, Sample, Table, is_quick};
 use serde_json::{Value, json};
 use support::relay::{TELLER, told_to};
-use support::{AgentClient, Legacy, Server, ServerOptions, built};
+use support::{AgentClient, Legacy, Server, ServerOptions, binary, built_as};
 use tokio::io::AsyncWriteExt;
 
 const AT_ONCE: usize = 16;
@@ -144,8 +146,7 @@ async fn ours(server: &Server) -> (Agent, Vec<String>) {
     (Agent::Ours(agent), variables)
 }
 
-async fn raw() -> Agent {
-    let chain = Chain::start().await;
+async fn raw(chain: Chain) -> Agent {
     let http = reqwest::Client::builder().no_proxy().tcp_nodelay(true);
     let http = http.build().unwrap();
     let stream = http.get(&chain.url).send().await.unwrap();
@@ -158,14 +159,22 @@ async fn raw() -> Agent {
     Agent::Raw(chain)
 }
 
-/// From the start of the client to its introduction, and what it holds when it has nothing to do.
-fn client(variables: &[String]) -> (f64, f64) {
+/// What the client costs, in milliseconds and mebibytes.
+struct Costs {
+    /// From its start to its introduction.
+    start: f64,
+    /// What it holds when it has nothing to do, and what of that it shares with nobody.
+    resident: f64,
+    own: f64,
+}
+
+fn client(program: &Path, variables: &[String]) -> Costs {
     use std::io::{BufRead, BufReader, Write};
-    let program = built("oubliette-client");
-    let (mut starts, mut resident) = (Vec::new(), 0.0);
+    let (mut starts, mut resident, mut own) = (Vec::new(), 0.0, 0.0);
     for _ in 0..20 {
         let begun = Instant::now();
-        let mut child = Command::new(&program)
+        let mut child = Command::new(program)
+            .arg0("oubliette-client")
             .env_clear()
             .envs(variables.iter().filter_map(|pair| pair.split_once('=')))
             .stdin(Stdio::piped())
@@ -189,13 +198,21 @@ fn client(variables: &[String]) -> (f64, f64) {
         // Not dumpable, so only root reads this.
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
         let status = status.unwrap_or_default();
-        let line = status.lines().find(|line| line.starts_with("VmRSS"));
-        let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        resident = f64::max(resident, kibibytes.unwrap_or(f64::NAN));
+        let of = |name: &str| -> f64 {
+            let line = status.lines().find(|line| line.starts_with(name));
+            let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+            kibibytes.unwrap_or(f64::NAN) / 1024.0
+        };
+        resident = f64::max(resident, of("VmRSS"));
+        own = f64::max(own, of("RssAnon"));
         drop(input);
         child.wait().unwrap();
     }
-    (median(starts) * 1e3, resident / 1024.0)
+    Costs {
+        start: median(starts) * 1e3,
+        resident,
+        own,
+    }
 }
 
 #[tokio::main]
@@ -209,7 +226,10 @@ async fn measure() {
         ..ServerOptions::default()
     });
     let (mut ours, variables) = ours(&server).await;
-    let mut raw = raw().await;
+    let mut raws = [
+        raw(Chain::start().await).await,
+        raw(Chain::start_lasting().await).await,
+    ];
     let mut table = Table::new([
         "round trips",
         "p50",
@@ -217,28 +237,38 @@ async fn measure() {
         "per second",
         "raw p50",
         "of raw",
+        "synced raw p50",
+        "of synced raw",
     ]);
     let mut aims = Aims::default();
     for at_once in [1, AT_ONCE] {
         // The first of each pays for connections.
         ours.load(at_once, 0, length / 4).await;
-        raw.load(at_once, 0, length / 4).await;
-        let mut samples = Vec::new();
+        for raw in &mut raws {
+            raw.load(at_once, 0, length / 4).await;
+        }
+        let mut samples = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
             let own = ours.load(at_once, 0, length).await;
-            samples.push((own, raw.load(at_once, 0, length).await));
+            for (raw, samples) in raws.iter_mut().zip(&mut samples) {
+                samples.push((own, raw.load(at_once, 0, length).await));
+            }
         }
-        let compared = Compared::of(&samples);
+        let [raw, synced] = samples.map(|samples| Compared::of(&samples));
         table.row([
             format!("{at_once} at once"),
-            time(compared.sample.p50),
-            time(compared.sample.p99),
-            format!("{:.0}", compared.sample.rate),
-            time(compared.beside.p50),
-            times(compared.ratio),
+            time(raw.sample.p50),
+            time(raw.sample.p99),
+            format!("{:.0}", raw.sample.rate),
+            time(raw.beside.p50),
+            times(raw.ratio),
+            time(synced.beside.p50),
+            times(synced.ratio),
         ]);
-        let what = format!("p50 of {at_once} at once, of the raw chain");
-        aims.at_most(&what, compared.ratio, 3.0, "×");
+        for (compared, chain) in [(raw, "raw chain"), (synced, "raw chain that syncs")] {
+            let what = format!("p50 of {at_once} at once, of the {chain}");
+            aims.at_most(&what, compared.ratio, 3.0, "×");
+        }
     }
     let slow = ours.load(AT_ONCE, 100, length * 2).await;
     let ideal = AT_ONCE as f64 / SLOW.as_secs_f64();
@@ -247,6 +277,8 @@ async fn measure() {
         time(slow.p50),
         time(slow.p99),
         format!("{:.0}", slow.rate),
+        String::new(),
+        String::new(),
         String::new(),
         String::new(),
     ]);
@@ -269,14 +301,28 @@ async fn measure() {
     aims.at_most("p99 beside a call that waits, of alone", ratio, 2.0, "×");
     table.print();
 
-    let (start, resident) = client(&variables);
-    aims.at_most(
-        "oubliette-client, from start to its introduction",
-        start,
-        5.0,
-        " ms",
-    );
-    aims.at_most("oubliette-client, resident when idle", resident, 3.0, " MB");
+    let mut table = Table::new([
+        "oubliette-client",
+        "to its introduction",
+        "resident",
+        "its own",
+    ]);
+    let small = client(&built_as("oubliette-client", "client"), &variables);
+    let large = client(binary(), &variables);
+    for (name, costs) in [("by itself", &small), ("as the server's file", &large)] {
+        table.row([
+            name.to_owned(),
+            format!("{:.1} ms", costs.start),
+            format!("{:.1} MB", costs.resident),
+            format!("{:.1} MB", costs.own),
+        ]);
+    }
+    table.print();
+    let start = f64::max(small.start, large.start);
+    let what = "oubliette-client, from start to its introduction";
+    aims.at_most(what, start, 5.0, " ms");
+    let what = "oubliette-client, resident when idle";
+    aims.at_most(what, small.resident, 3.0, " MB");
     aims.print();
 }
 

@@ -1,8 +1,11 @@
 //! The limit of any relay: the same hops as an agent's call of its caller's tool, and nothing at any of
 //! them. Lines through the pipes of a process, through a unix socket to a server, from there on a stream
-//! of HTTP to the caller, and back by a request of HTTP, the socket and the pipes.
+//! of HTTP to the caller, and back by a request of HTTP, the socket and the pipes. A chain that loses
+//! nothing besides writes down what passes, and passes it on when that is synced.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -17,11 +20,14 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 const SERVER: &str = "--be-the-server";
+const LASTING_SERVER: &str = "--be-the-server-that-syncs";
 const PIPE: &str = "--be-the-pipe";
 const QUEUE: usize = 1024;
+/// Bytes of a journal; it is written from the start again when it is full.
+const JOURNAL: u64 = 4 << 20;
 
 /// A running chain. Dropping it ends it.
 #[derive(Debug)]
@@ -36,6 +42,15 @@ pub struct Chain {
 impl Chain {
     /// Starts this program again as its parts; its `main` must call [`run_if_asked`] first.
     pub async fn start() -> Self {
+        Self::start_with(SERVER).await
+    }
+
+    /// The same, with a server that syncs what it passes on.
+    pub async fn start_lasting() -> Self {
+        Self::start_with(LASTING_SERVER).await
+    }
+
+    async fn start_with(server: &str) -> Self {
         let place = tempfile::tempdir().unwrap();
         let socket = place.path().join("socket");
         let start = |argument: &str| {
@@ -48,7 +63,7 @@ impl Chain {
                 .spawn()
                 .unwrap()
         };
-        let mut server = start(SERVER);
+        let mut server = start(server);
         let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
         let url = said.next_line().await.unwrap().unwrap();
         let mut pipe = start(PIPE);
@@ -70,7 +85,11 @@ pub fn run_if_asked() -> bool {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match part.as_str() {
-        SERVER => runtime.block_on(serve(socket.as_ref())),
+        SERVER => runtime.block_on(serve(socket.as_ref(), None)),
+        LASTING_SERVER => {
+            let journal = Journal::open(&Path::new(socket).with_extension("journal"));
+            runtime.block_on(serve(socket.as_ref(), Some(journal)));
+        }
         PIPE => pipe(socket.as_ref()),
         _ => return false,
     }
@@ -99,14 +118,72 @@ struct Server {
     /// Where to the answers go, by id.
     waiting: Mutex<HashMap<u64, mpsc::Sender<String>>>,
     caller: Mutex<Option<mpsc::Sender<String>>>,
+    journal: Option<Journal>,
+}
+
+impl Server {
+    async fn note(&self, line: &str) {
+        if let Some(journal) = &self.journal {
+            journal.note(line).await;
+        }
+    }
+}
+
+/// A line, and who waits until it is synced.
+type Note = (String, oneshot::Sender<()>);
+
+/// What comes while it is synced shares the next sync.
+#[derive(Debug)]
+struct Journal(std::sync::mpsc::Sender<Note>);
+
+impl Journal {
+    fn open(path: &Path) -> Self {
+        let file = File::create_new(path).unwrap();
+        // As any log that is used for a while, it has its blocks.
+        file.write_all_at(&vec![0; JOURNAL as usize], 0).unwrap();
+        file.sync_all().unwrap();
+        let (queue, notes) = std::sync::mpsc::channel();
+        std::thread::spawn(move || keep(&file, &notes));
+        Self(queue)
+    }
+
+    async fn note(&self, line: &str) {
+        let (synced, done) = oneshot::channel();
+        self.0.send((line.to_owned(), synced)).unwrap();
+        done.await.unwrap();
+    }
+}
+
+fn keep(file: &File, notes: &std::sync::mpsc::Receiver<Note>) {
+    let mut at = 0;
+    while let Ok(first) = notes.recv() {
+        let mut text = first.0;
+        let mut waiting = vec![first.1];
+        for (line, synced) in notes.try_iter() {
+            text.push_str(&line);
+            waiting.push(synced);
+        }
+        if at + text.len() as u64 > JOURNAL {
+            at = 0;
+        }
+        file.write_all_at(text.as_bytes(), at).unwrap();
+        file.sync_data().unwrap();
+        at += text.len() as u64;
+        for synced in waiting {
+            let _ = synced.send(());
+        }
+    }
 }
 
 #[allow(
     clippy::print_stdout,
     reason = "the address is what the parent waits for"
 )]
-async fn serve(socket: &Path) {
-    let server = Arc::new(Server::default());
+async fn serve(socket: &Path, journal: Option<Journal>) {
+    let server = Arc::new(Server {
+        journal,
+        ..Server::default()
+    });
     let clients = UnixListener::bind(socket).unwrap();
     let callers = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("http://{}/", callers.local_addr().unwrap());
@@ -139,8 +216,12 @@ async fn hear(server: Arc<Server>, client: UnixStream) {
         let request: Value = serde_json::from_str(&line).unwrap();
         let id = request["id"].as_u64().unwrap();
         server.waiting.lock().unwrap().insert(id, replies.clone());
-        let caller = server.caller.lock().unwrap().clone();
-        caller.unwrap().send(line).await.unwrap();
+        let server = server.clone();
+        tokio::spawn(async move {
+            server.note(&line).await;
+            let caller = server.caller.lock().unwrap().clone();
+            caller.unwrap().send(line).await.unwrap();
+        });
     }
 }
 
@@ -158,6 +239,8 @@ async fn listen(State(server): State<Arc<Server>>) -> Body {
 async fn answer(State(server): State<Arc<Server>>, Json(answer): Json<Value>) -> Json<Value> {
     let id = answer["id"].as_u64().unwrap();
     let waiting = server.waiting.lock().unwrap().remove(&id);
-    waiting.unwrap().send(answer.to_string()).await.unwrap();
+    let answer = answer.to_string();
+    server.note(&answer).await;
+    waiting.unwrap().send(answer).await.unwrap();
     Json(Value::Bool(true))
 }

@@ -10,8 +10,17 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
     named.map_or_else(|| built("oubliette"), PathBuf::from)
 });
 
-/// Builds a package's binary of the same name.
+/// Builds a package's binary of the same name as this one is built.
 pub fn built(package: &str) -> PathBuf {
+    let profile = match cfg!(debug_assertions) {
+        true => "dev",
+        false => "release",
+    };
+    built_as(package, profile)
+}
+
+/// The same with a profile of its own.
+pub fn built_as(package: &str, profile: &str) -> PathBuf {
     // Cargo builds no binaries of other packages for a test, so this does.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
@@ -22,6 +31,8 @@ pub fn built(package: &str) -> PathBuf {
         package,
         "--bin",
         package,
+        "--profile",
+        profile,
     ]);
     // What cargo says about this package must not reach the build of another: some build scripts
     // look at it and would run again each time.
@@ -31,18 +42,19 @@ pub fn built(package: &str) -> PathBuf {
             build.env_remove(&name);
         }
     }
-    if !cfg!(debug_assertions) {
-        build.arg("--release");
-    }
     assert!(
         build.status().unwrap().success(),
         "the product does not build"
     );
     let this = std::env::current_exe().unwrap();
-    let profile = this
+    let here = this
         .ancestors()
         .find(|path| path.ends_with("debug") || path.ends_with("release"));
-    profile.unwrap().join(package)
+    let directory = match profile {
+        "dev" => "debug",
+        other => other,
+    };
+    here.unwrap().with_file_name(directory).join(package)
 }
 
 /// The path of the `oubliette` binary of this build.

@@ -31,7 +31,7 @@ mod traces;
 mod wanted;
 
 pub use agent_client::AgentClient;
-pub use binary::{binary, built, cli};
+pub use binary::{binary, built, built_as, cli};
 pub use chance::Chance;
 pub use engine::{Engine, Mood};
 pub use legacy::Legacy;

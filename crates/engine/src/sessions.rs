@@ -29,7 +29,7 @@ mod start;
 mod tools;
 mod turn;
 pub(crate) mod view;
-mod watch;
+pub(crate) mod watch;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;

@@ -9,7 +9,7 @@ use oubliette_model::{CallerOutcome, Event, SessionId, TokenId};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::{AuditEntry, Result};
+use crate::{AuditEntry, Result, Session};
 
 /// Calls of one session that can be pending at once, and the bytes of their arguments.
 pub const MOST_PENDING: u32 = 1000;
@@ -62,7 +62,8 @@ pub struct Ended {
 /// Whether a call was made.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
-    New,
+    /// It is new; the session as it was then.
+    New(Box<Session>),
     /// It was made before, and this is what it is now.
     Before(Box<CallerRequest>),
     /// So many wait already that it was not.

@@ -20,6 +20,8 @@ const LONGEST_NAME: usize = 256;
 const LONGEST_ABOUT: usize = 16 << 10;
 /// Of all tools together.
 const LONGEST: usize = 4 << 20;
+/// Bytes of arguments that are checked where they come.
+const QUICK: usize = 64 << 10;
 /// Longer names are shortened by some agents.
 const COMFORTABLE: usize = 40;
 const LONGEST_TIMEOUT: f64 = 3600.0;
@@ -31,7 +33,7 @@ const MOST_TOOLS: usize = 500;
 const RESERVED: &str = "oubliette_";
 
 /// What a caller says about itself with a message.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(inline)]
 pub(crate) struct Context {
@@ -42,7 +44,7 @@ pub(crate) struct Context {
     caller_tools: Option<Vec<Tool>>,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(inline)]
 struct Tool {
     name: String,
@@ -83,6 +85,11 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    /// Whether so many bytes of arguments are checked in no time.
+    pub(super) fn is_quick(&self, bytes: usize) -> bool {
+        self.tool.schema.is_none() || (self.validator.get().is_some() && bytes <= QUICK)
+    }
+
     /// Checks arguments; the sentence says what is wrong with them.
     pub(super) fn validate(&self, arguments: &Value) -> std::result::Result<(), String> {
         let Some(schema) = &self.tool.schema else {

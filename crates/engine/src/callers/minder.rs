@@ -5,16 +5,35 @@ use std::time::Duration;
 use oubliette_model::{CallerOutcome, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::presence::There;
 use super::request::disconnected;
+use crate::sessions::watch::CallEnd;
 use crate::{Engine, OnDisconnect, Result};
 
 /// A store that failed is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(1);
 /// What is only heard of is looked at after so long all the same.
 const LOOK: Duration = Duration::from_secs(30);
+
+/// Who listens for a call.
+#[derive(Debug)]
+pub(super) struct Ears {
+    end: CallEnd,
+    standing: watch::Receiver<()>,
+}
+
+/// A call that is minded.
+struct Minded {
+    asked: CallerRequest,
+    session: Session,
+    caller_id: String,
+    ears: Ears,
+    /// Whether the store was looked at since somebody listens.
+    looked: bool,
+}
 
 impl Engine {
     /// Takes up the calls that a server before this one left pending. Their deadlines hold.
@@ -31,19 +50,51 @@ impl Engine {
             }
             let declared = self.store().caller_tools(session.id).await?;
             let caller_id = declared.map(|declared| declared.caller_id);
-            self.mind(asked, session, caller_id.unwrap_or_default());
+            self.mind(&asked, session, caller_id.unwrap_or_default(), None);
         }
         Ok(())
     }
 
-    /// Minds a call to its end. The session is as it was when the call was made.
-    pub(super) fn mind(&self, mut asked: CallerRequest, session: Session, caller_id: String) {
-        // The store has them.
-        asked.arguments = Value::Null;
+    /// Hears of what ends a call, from now on.
+    pub(super) fn ears_for(&self, asked: &CallerRequest) -> Ears {
+        let watch = &self.sessions().watch;
+        Ears {
+            end: watch.call(asked.call_id),
+            standing: watch.standing(asked.session_id),
+        }
+    }
+
+    /// Minds a call to its end. The session is as it was when the agent asked; `now` is what it was when
+    /// the call was noted, and who has listened since before that.
+    pub(super) fn mind(
+        &self,
+        asked: &CallerRequest,
+        session: Session,
+        caller_id: String,
+        now: Option<(Ears, Session)>,
+    ) {
+        // The store has its arguments.
+        let asked = CallerRequest {
+            arguments: Value::Null,
+            tool: asked.tool.clone(),
+            ended: None,
+            ..*asked
+        };
+        let (ears, looked) = match now {
+            Some((ears, now)) => (ears, !is_over(&session, &now)),
+            None => (self.ears_for(&asked), false),
+        };
+        let mut minded = Minded {
+            asked,
+            session,
+            caller_id,
+            ears,
+            looked,
+        };
         let engine = self.clone();
         self.spawn(async move {
             tokio::select! {
-                () = engine.see_it_end(&asked, &session, &caller_id) => {}
+                () = engine.see_it_end(&mut minded) => {}
                 // The next server does.
                 () = engine.stopping() => {}
             }
@@ -51,34 +102,35 @@ impl Engine {
     }
 
     /// A store that fails now may work later, and somebody waits.
-    async fn see_it_end(&self, asked: &CallerRequest, session: &Session, caller_id: &str) {
-        while let Err(error) = self.watch_over(asked, session, caller_id).await {
-            let request = asked.request_id;
+    async fn see_it_end(&self, minded: &mut Minded) {
+        while let Err(error) = self.watch_over(minded).await {
+            let request = minded.asked.request_id;
             tracing::error!(%request, %error, "a call of a caller's tool could not be looked after");
             tokio::time::sleep(AGAIN).await;
         }
     }
 
-    async fn watch_over(
-        &self,
-        asked: &CallerRequest,
-        session: &Session,
-        caller_id: &str,
-    ) -> Result<()> {
+    async fn watch_over(&self, minded: &mut Minded) -> Result<()> {
         let settings = &self.settings().caller_tools;
         let fails = settings.on_disconnect == OnDisconnect::Fail;
-        let watch = &self.sessions().watch;
         let mut presence = self.callers().presence.subscribe();
+        let Minded {
+            asked,
+            session,
+            caller_id,
+            ears,
+            looked,
+        } = minded;
         loop {
-            // Before the look: what changes after it is heard.
-            let (mut end, mut standing) = (watch.call(asked.call_id), watch.standing(session.id));
-            let now = self.store().caller_call(session.id, asked.call_id).await?;
-            if now.is_none_or(|now| now.ended.is_some()) {
-                return Ok(());
-            }
-            let now = self.store().session(session.id).await?;
-            if now.is_none_or(|now| is_over(session, &now)) {
-                return self.cancel_request(asked, session).await;
+            if !std::mem::take(looked) {
+                let now = self.store().caller_call(session.id, asked.call_id).await?;
+                if now.is_none_or(|now| now.ended.is_some()) {
+                    return Ok(());
+                }
+                let now = self.store().session(session.id).await?;
+                if now.is_none_or(|now| is_over(session, &now)) {
+                    return self.cancel_request(asked, session).await;
+                }
             }
             let look_again = Instant::now() + LOOK;
             // Callers come and go more often than sessions change: no look at the store for that.
@@ -106,8 +158,8 @@ impl Engine {
                 };
                 tokio::select! {
                     // Looked up: an answer that came too late rings, too.
-                    () = end.reached() => break,
-                    _ = standing.changed() => break,
+                    () = ears.end.reached() => break,
+                    _ = ears.standing.changed() => break,
                     _ = presence.changed() => {}
                     () = tokio::time::sleep_until(next) => {}
                 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oubliette_model::SessionId;
+use oubliette_store::Session;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::containers::lock;
-use crate::{Actor, CallerSettings, Engine, Result};
+use crate::{Actor, CallerSettings, Engine};
 
 /// Sessions and lines that are remembered; past it the longest unseen go.
 const REMEMBERED: usize = 50_000;
@@ -75,19 +76,24 @@ impl Default for Presence {
 }
 
 impl Presence {
-    /// Hears of every change from now on.
+    /// Hears from now on whenever somebody may be there for less long than before. Who is there for
+    /// longer is seen when its time would have been over.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
     fn change(&self, id: SessionId, change: impl FnOnce(&mut Seen)) {
-        self.change_by_lines(id, |seen, _| change(seen));
+        self.change_by_lines(id, |seen, _| {
+            change(seen);
+            false
+        });
     }
 
+    /// `change` says whether something was taken away.
     fn change_by_lines(
         &self,
         id: SessionId,
-        change: impl FnOnce(&mut Seen, &HashMap<String, Line>),
+        change: impl FnOnce(&mut Seen, &HashMap<String, Line>) -> bool,
     ) {
         let mut known = lock(&self.known);
         if known.sessions.len() >= REMEMBERED && !known.sessions.contains_key(&id) {
@@ -96,9 +102,11 @@ impl Presence {
         let Known {
             sessions, lines, ..
         } = &mut *known;
-        change(sessions.entry(id).or_default(), lines);
+        let less = change(sessions.entry(id).or_default(), lines);
         drop(known);
-        self.changed.send_replace(());
+        if less {
+            self.changed.send_replace(());
+        }
     }
 
     /// The caller has named the session in a call.
@@ -116,21 +124,21 @@ impl Presence {
 
     /// There is nothing more to answer about it.
     pub(super) fn settled(&self, id: SessionId, request: Uuid) {
-        self.change(id, |seen| {
-            seen.handed.remove(&request);
-        });
+        self.change_by_lines(id, |seen, _| seen.handed.remove(&request).is_some());
     }
 
     /// From now on the session's events go there too.
     fn bind(&self, id: SessionId, line: &str) {
         self.change_by_lines(id, |seen, lines| {
             seen.lines.retain(|bound| bound != line);
-            if seen.lines.len() >= LINES {
+            let full = seen.lines.len() >= LINES;
+            if full {
                 let is_closed = |bound: &String| lines.get(bound).is_none_or(|line| line.open == 0);
                 let closed = seen.lines.iter().position(is_closed);
                 seen.lines.remove(closed.unwrap_or(0));
             }
             seen.lines.push(line.to_owned());
+            full
         });
     }
 
@@ -151,7 +159,6 @@ impl Presence {
         });
         entry.open += 1;
         drop(known);
-        self.changed.send_replace(());
         OpenLine {
             presence: self.clone(),
             line: line.to_owned(),
@@ -200,9 +207,10 @@ pub struct Listening(Option<(Presence, SessionId)>);
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some((presence, id)) = &self.0 {
-            presence.change(*id, |seen| {
+            presence.change_by_lines(*id, |seen, _| {
                 seen.listening = seen.listening.saturating_sub(1);
                 seen.listened = Some(Instant::now());
+                true
             });
         }
     }
@@ -249,12 +257,10 @@ impl Engine {
     }
 
     /// Notes a call of a session's caller, if it is one.
-    pub(crate) async fn note_call(&self, actor: &Actor, id: SessionId) -> Result<()> {
-        let session = self.store().session(id).await?;
-        if session.is_some_and(|session| session.owner_id == Some(actor.token_id)) {
-            self.callers().presence.called(id);
+    pub(crate) fn note_call(&self, actor: &Actor, session: &Session) {
+        if session.owner_id == Some(actor.token_id) {
+            self.callers().presence.called(session.id);
         }
-        Ok(())
     }
 
     /// How long until then.

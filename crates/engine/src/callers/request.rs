@@ -82,16 +82,14 @@ impl Engine {
         call_id: Uuid,
         call: &Call,
     ) -> Result<Value, CallerError> {
+        // Before the look: what changes after it is heard.
+        let mut end = self.sessions().watch.call(call_id);
         let before = self.store().caller_call(session.id, call_id).await?;
-        if before.is_none() {
-            self.ask_caller(session, tool, arguments, call_id).await?;
-        }
+        let mut asked = match before {
+            Some(before) => before,
+            None => self.ask_caller(session, tool, arguments, call_id).await?,
+        };
         loop {
-            let mut end = self.sessions().watch.call(call_id);
-            let asked = self.store().caller_call(session.id, call_id).await?;
-            let Some(asked) = asked else {
-                return Err(EngineError::Failed("the session is gone".to_owned()).into());
-            };
             if let Some(ended) = asked.ended {
                 return ended_as(ended);
             }
@@ -101,6 +99,8 @@ impl Engine {
                     self.cancel_request(&asked, session).await?;
                 }
             }
+            let now = self.store().caller_call(session.id, call_id).await?;
+            asked = now.ok_or_else(|| EngineError::Failed("the session is gone".to_owned()))?;
         }
     }
 
@@ -110,12 +110,13 @@ impl Engine {
         tool: &str,
         arguments: Map<String, Value>,
         call_id: Uuid,
-    ) -> Result<(), CallerError> {
+    ) -> Result<CallerRequest, CallerError> {
         let known = self.declared_tools(session.id).await?;
-        let known = known.as_ref();
-        let mut tools = known.into_iter().flat_map(|known| &known.tools);
-        let declared = tools.find(|ready| ready.tool.name == tool);
-        let (Some(known), Some(declared)) = (known, declared) else {
+        let place = known.as_ref().and_then(|known| {
+            let mut tools = known.tools.iter();
+            tools.position(|ready| ready.tool.name == tool)
+        });
+        let (Some(known), Some(place)) = (known, place) else {
             let why = format!(
                 "the caller of this session has declared no tool {}",
                 quoted(tool)
@@ -124,7 +125,7 @@ impl Engine {
         };
         let caller_id = known.as_declared.caller_id.clone();
         let hidden = self.redaction(session).await?;
-        let arguments = hidden.value(Value::Object(arguments));
+        let mut arguments = hidden.value(Value::Object(arguments));
         let bytes = arguments.to_string().len();
         if bytes > LONGEST {
             return Err(EngineError::invalid(format!(
@@ -133,7 +134,18 @@ impl Engine {
             ))
             .into());
         }
-        let fits = declared.validate(&arguments);
+        let declared = &known.tools[place];
+        let fits = match declared.is_quick(bytes) {
+            true => declared.validate(&arguments),
+            false => {
+                let known = known.clone();
+                let check = move || (known.tools[place].validate(&arguments), arguments);
+                let checked = tokio::task::spawn_blocking(check).await;
+                let (fits, checked) = checked.map_err(EngineError::fault)?;
+                arguments = checked;
+                fits
+            }
+        };
         fits.map_err(EngineError::invalid)?;
         let settings = &self.settings().caller_tools;
         let there = self.callers().presence.of(session.id, settings);
@@ -156,13 +168,14 @@ impl Engine {
             handed: false,
             ended: None,
         };
+        let ears = self.ears_for(&asked);
         match self.store().ask_caller(&asked).await? {
-            Asked::New => {
+            Asked::New(now) => {
                 self.sessions().watch.tell(session.id, session.root_id);
-                self.mind(asked, session.clone(), caller_id);
-                Ok(())
+                self.mind(&asked, session.clone(), caller_id, Some((ears, *now)));
+                Ok(asked)
             }
-            Asked::Before(_) => Ok(()),
+            Asked::Before(before) => Ok(*before),
             Asked::TooMany => Err(EngineError::Failed(
                 "too many calls of this session wait for its caller; wait for some of them"
                     .to_owned(),

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use oubliette_model::{
     Access, Decision, Mode, ProjectId, ScheduleId, SessionId, allows, allows_class,
 };
-use oubliette_store::{AuditEntry, Outcome};
+use oubliette_store::{AuditEntry, Outcome, Session};
 use serde_json::{Map, Value};
 
 use super::{Entry, Operation, Reach, lookup};
@@ -93,7 +93,7 @@ impl Engine {
         if !allows_class(actor.scope, entry.access) {
             return Err(EngineError::Refused { parameter: None });
         }
-        let reach = self.resolve(actor, entry, Reach::session(id)).await?;
+        let (reach, _) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
         tokio::select! {
             followed = self.follow_events(id, since, wait) => followed,
@@ -119,8 +119,8 @@ impl Engine {
             Err(error) => return (Reach::everywhere(), Err(error)),
         };
         let asked = prepared.reach.clone();
-        let reach = match self.resolve(actor, entry, prepared.reach).await {
-            Ok(reach) => reach,
+        let (reach, session) = match self.resolve(actor, entry, prepared.reach).await {
+            Ok(resolved) => resolved,
             Err(error) => return (asked, Err(error)),
         };
         if let Err(error) = permit(actor, entry, &reach) {
@@ -130,37 +130,41 @@ impl Engine {
             return (reach, Err(error));
         }
         // Whoever names its session is there to answer for it.
-        if let Some(session) = reach.session
-            && let Err(error) = self.note_call(actor, session).await
-        {
-            return (reach, Err(error));
+        if let Some(session) = &session {
+            self.note_call(actor, session);
         }
         call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
         let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
     }
 
-    /// Finds the project of the session that a call names. A session of a project that the token may
+    /// Finds the session that a call names, and its project. A session of a project that the token may
     /// not touch, or of another than the call names too, is the same as none.
-    async fn resolve(&self, actor: &Actor, entry: &Entry, reach: Reach) -> Result<Reach> {
+    async fn resolve(
+        &self,
+        actor: &Actor,
+        entry: &Entry,
+        reach: Reach,
+    ) -> Result<(Reach, Option<Session>)> {
         if let Some(id) = reach.schedule {
-            return self.resolve_schedule(actor, entry, id, reach).await;
+            let reach = self.resolve_schedule(actor, entry, id, reach).await?;
+            return Ok((reach, None));
         }
         let Some(id) = reach.session else {
-            return Ok(reach);
+            return Ok((reach, None));
         };
         let session = self.store().session(id).await?;
-        let project = session.map(|session| session.project_id).filter(|project| {
-            let named = reach.project.is_none_or(|named| named == *project);
-            named && allows(actor.scope, entry.access, &[*project]) == Decision::Allowed
+        let session = session.filter(|session| {
+            let project = session.project_id;
+            let named = reach.project.is_none_or(|named| named == project);
+            named && allows(actor.scope, entry.access, &[project]) == Decision::Allowed
         });
-        match project {
-            Some(project) => Ok(Reach {
-                project: Some(project),
-                ..reach
-            }),
-            None => Err(Self::session_not_found(id)),
-        }
+        let session = session.ok_or_else(|| Self::session_not_found(id))?;
+        let reach = Reach {
+            project: Some(session.project_id),
+            ..reach
+        };
+        Ok((reach, Some(session)))
     }
 
     /// The same for the targets of a schedule: to read it is enough to reach one, to write it takes

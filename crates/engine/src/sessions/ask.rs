@@ -167,7 +167,11 @@ pub(crate) fn check_prompt(text: &str) -> Result<()> {
 
 impl Ask {
     /// The message, checked, with the tools that it declares and what there is to say about those.
-    fn to_declaring(&self, engine: &Engine, by: Option<TokenId>) -> Result<(Message, Vec<String>)> {
+    async fn to_declaring(
+        &self,
+        engine: &Engine,
+        by: Option<TokenId>,
+    ) -> Result<(Message, Vec<String>)> {
         let message = self.to_message(engine)?;
         let Some(context) = &self.context else {
             return Ok((message, Vec::new()));
@@ -175,19 +179,21 @@ impl Ask {
         let Some(by) = by else {
             return Err(no_context());
         };
-        Ok(
-            match context.declaration(engine.settings().caller_tools.max_tools as usize, by)? {
-                Some((declaration, warnings)) => {
-                    let declaration = Some(declaration);
-                    let message = Message {
-                        declaration,
-                        ..message
-                    };
-                    (message, warnings)
-                }
-                None => (message, Vec::new()),
-            },
-        )
+        // Hundreds of schemas take their time.
+        let (context, most) = (context.clone(), engine.settings().caller_tools.max_tools);
+        let declared = move || context.declaration(most as usize, by);
+        let declared = tokio::task::spawn_blocking(declared).await;
+        Ok(match declared.map_err(EngineError::fault)?? {
+            Some((declaration, warnings)) => {
+                let declaration = Some(declaration);
+                let message = Message {
+                    declaration,
+                    ..message
+                };
+                (message, warnings)
+            }
+            None => (message, Vec::new()),
+        })
     }
 
     /// The message, checked.
@@ -360,7 +366,7 @@ impl Engine {
     ) -> Result<Delivered> {
         // What an agent asks for through its own session, it does not ask for as a caller.
         let by = origin.owner.filter(|_| origin.call.is_none());
-        let (message, warnings) = ask.to_declaring(self, by)?;
+        let (message, warnings) = ask.to_declaring(self, by).await?;
         let declares = message.declaration.is_some();
         let parent = origin.parent.as_ref();
         let beside = parent.filter(|parent| parent.project_id == project.id);
@@ -476,7 +482,7 @@ impl Engine {
             }
             None => Some(actor.token_id),
         };
-        let (message, warnings) = ask.to_declaring(self, by)?;
+        let (message, warnings) = ask.to_declaring(self, by).await?;
         let queued = match call.run() {
             Some(run) => {
                 let queued = self.store().queue_run(run, id, &message, call.audit());

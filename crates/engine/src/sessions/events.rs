@@ -224,12 +224,17 @@ impl Engine {
         wait: Duration,
     ) -> Result<Vec<Logged>> {
         let deadline = tokio::time::Instant::now() + wait;
-        let session = self.session_or_not(id).await?;
-        // Before the first look: what comes between a look and the wait is heard.
-        let mut news = match place.from {
-            From::Index(_) => self.sessions().watch.session(id),
-            From::Position(_) => self.sessions().watch.tree(session.root_id),
+        let root = match place.from {
+            From::Index(_) => None,
+            From::Position(_) => Some(self.session_or_not(id).await?.root_id),
         };
+        let watch = &self.sessions().watch;
+        let listen = || match root {
+            None => watch.session(id),
+            Some(root) => watch.tree(root),
+        };
+        // Before the first look: what comes between a look and the wait is heard.
+        let mut news = listen();
         loop {
             news.mark_unchanged();
             let found = match place.from {
@@ -248,10 +253,7 @@ impl Engine {
                 changed = news.changed() => {
                     if changed.is_err() {
                         // The watch was given up between two readers; there is a new one.
-                        news = match place.from {
-                            From::Index(_) => self.sessions().watch.session(id),
-                            From::Position(_) => self.sessions().watch.tree(session.root_id),
-                        };
+                        news = listen();
                     }
                 }
                 () = tokio::time::sleep_until(deadline) => {}

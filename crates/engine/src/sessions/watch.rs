@@ -1,7 +1,7 @@
 //! Who waits for news of a session. It carries no events: the log has those.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use oubliette_model::SessionId;
 use tokio::sync::watch;
@@ -17,9 +17,11 @@ enum Of {
     Call(Uuid),
 }
 
+type Waiting = Mutex<HashMap<Of, watch::Sender<()>>>;
+
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    waiting: Mutex<HashMap<Of, watch::Sender<()>>>,
+    waiting: Arc<Waiting>,
 }
 
 impl Watch {
@@ -39,9 +41,9 @@ impl Watch {
     }
 
     /// Hears of the end of a call of a caller's tool.
-    pub(crate) fn call(&self, call_id: Uuid) -> CallEnd<'_> {
+    pub(crate) fn call(&self, call_id: Uuid) -> CallEnd {
         CallEnd {
-            watch: self,
+            waiting: self.waiting.clone(),
             call_id,
             end: Some(self.subscribe(Of::Call(call_id))),
         }
@@ -81,13 +83,14 @@ impl Watch {
 
 /// Somebody who waits for the end of a call. Calls are many and never come again: what was kept for one
 /// goes with the last who waits.
-pub(crate) struct CallEnd<'a> {
-    watch: &'a Watch,
+#[derive(Debug)]
+pub(crate) struct CallEnd {
+    waiting: Arc<Waiting>,
     call_id: Uuid,
     end: Option<watch::Receiver<()>>,
 }
 
-impl CallEnd<'_> {
+impl CallEnd {
     pub(crate) async fn reached(&mut self) {
         if let Some(end) = &mut self.end {
             let _ = end.changed().await;
@@ -95,9 +98,9 @@ impl CallEnd<'_> {
     }
 }
 
-impl Drop for CallEnd<'_> {
+impl Drop for CallEnd {
     fn drop(&mut self) {
-        let mut waiting = lock(&self.watch.waiting);
+        let mut waiting = lock(&self.waiting);
         drop(self.end.take());
         let of = Of::Call(self.call_id);
         if waiting

@@ -45,6 +45,14 @@ struct Bound {
     task: AbortHandle,
 }
 
+impl Bound {
+    /// A session that was taken up again has another stream, and its task may not know yet.
+    fn is_to(&self, mcp_session: &str) -> bool {
+        let open = !self.task.is_finished() && !self.peer.is_transport_closed();
+        open && self.mcp_session == mcp_session
+    }
+}
+
 /// A client of the era with sessions: where its stream leads, and whose it is.
 #[derive(Debug, Clone)]
 pub(super) struct Client {
@@ -66,6 +74,12 @@ impl Push {
         level.is_none_or(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
     }
 
+    /// Whether all events of an agent session go to this MCP session already.
+    pub(super) fn is_bound(&self, id: SessionId, mcp_session: &str) -> bool {
+        let bound = lock(&self.bound);
+        bound.get(&id).is_some_and(|bound| bound.is_to(mcp_session))
+    }
+
     /// Binds an agent session to the MCP session of its owner that named it last: from `since` on,
     /// all its events go there.
     pub(super) fn bind(&self, engine: &Engine, client: Client, id: SessionId, since: i64) {
@@ -73,8 +87,7 @@ impl Push {
         let mut bound = lock(&self.bound);
         bound.retain(|_, bound| !bound.task.is_finished());
         if let Some(known) = bound.get(&id) {
-            // A session that was taken up again has another stream, and its task may not know yet.
-            if known.mcp_session == client.mcp_session && !known.peer.is_transport_closed() {
+            if known.is_to(&client.mcp_session) {
                 return;
             }
             known.task.abort();

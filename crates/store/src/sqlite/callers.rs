@@ -10,7 +10,7 @@ use super::Sqlite;
 use super::audit::append;
 use super::calls::is_alive;
 use super::convert::{Columns, misread, time};
-use super::sessions::{append_events, find, from_word, json, number, text, word};
+use super::sessions::{append_events, find_numbered, from_word, json, number, text, word};
 use crate::{
     Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING,
     MOST_PENDING_BYTES, Result, Session, Settled, StoreError,
@@ -61,11 +61,11 @@ fn call(
         .optional()?)
 }
 
-fn pending(connection: &Connection, seq: i64) -> Result<Vec<CallerRequest>> {
+fn pending(connection: &Connection, seq: i64, most: u32) -> Result<Vec<CallerRequest>> {
     let mut statement = connection.prepare_cached(&format!(
-        "select {COLUMNS} {FROM} where session = ?1 and outcome is null order by asked_at"
+        "select {COLUMNS} {FROM} where session = ?1 and outcome is null order by asked_at limit ?2"
     ))?;
-    let rows = statement.query_map([seq], request)?;
+    let rows = statement.query_map(params![seq, most], request)?;
     Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
 }
 
@@ -107,14 +107,15 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
     if let Some(before) = call(connection, asked.session_id, asked.call_id)? {
         return Ok(Asked::Before(Box::new(before)));
     }
-    let session = find(connection, asked.session_id)?.filter(is_alive);
-    let (Some(session), Some(seq)) = (session, number(connection, asked.session_id)?) else {
+    let found = find_numbered(connection, asked.session_id)?;
+    let Some((seq, session)) = found.filter(|(_, session)| is_alive(session)) else {
         return Ok(Asked::Gone);
     };
     let arguments = text(&asked.arguments)?;
     let (waiting, bytes): (u32, i64) = connection
         .prepare_cached(
-            "select count(*), coalesce(sum(length(arguments)), 0) from caller_requests
+            "select count(*), coalesce(sum(length(arguments)), 0)
+             from caller_requests indexed by caller_requests_pending
              where session = ?1 and outcome is null",
         )?
         .query_row([seq], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -143,20 +144,21 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
         arguments: asked.arguments.clone(),
         expires_at: asked.deadline,
     };
-    append_events(connection, seq, asked.asked_at, &[event])?;
+    let mut events = vec![event];
     if session.status == Status::Running {
-        wait_for(connection, seq, Some(asked), asked.asked_at)?;
+        events.push(wait_for(connection, seq, Some(asked), asked.asked_at)?);
     }
-    Ok(Asked::New)
+    append_events(connection, seq, asked.asked_at, &events)?;
+    Ok(Asked::New(Box::new(session)))
 }
 
-/// Has a session wait for a call, or go on.
+/// Has a session wait for a call, or go on; the event that says so.
 fn wait_for(
     connection: &Connection,
     seq: i64,
     asked: Option<&CallerRequest>,
     at: Timestamp,
-) -> Result<()> {
+) -> Result<Event> {
     let waiting = asked.map(|asked| Waiting {
         kind: WaitingKind::CallerTool,
         request_id: asked.request_id.to_string(),
@@ -176,13 +178,11 @@ fn wait_for(
             waiting.as_ref().map(text).transpose()?,
             time(at)
         ])?;
-    let event = Event::Status {
+    Ok(Event::Status {
         status,
         waiting_for: waiting,
         error: None,
-    };
-    append_events(connection, seq, at, &[event])?;
-    Ok(())
+    })
 }
 
 fn settle(
@@ -193,7 +193,7 @@ fn settle(
     event: Event,
     at: Timestamp,
 ) -> Result<Settled> {
-    let (Some(seq), Some(session)) = (number(connection, id)?, find(connection, id)?) else {
+    let Some((seq, session)) = find_numbered(connection, id)? else {
         return Ok(Settled::NoSuchRequest);
     };
     let answered = matches!(
@@ -223,14 +223,15 @@ fn settle(
             false => Settled::NoSuchRequest,
         });
     }
-    append_events(connection, seq, at, &[event])?;
+    let mut events = vec![event];
     let waited_for = session
         .waiting
         .is_some_and(|waiting| waiting.request_id == request_id.to_string());
     if session.status == Status::Waiting && waited_for {
-        let next = pending(connection, seq)?;
-        wait_for(connection, seq, next.first(), at)?;
+        let next = pending(connection, seq, 1)?;
+        events.push(wait_for(connection, seq, next.first(), at)?);
     }
+    append_events(connection, seq, at, &events)?;
     Ok(Settled::Done)
 }
 
@@ -287,7 +288,7 @@ impl Callers for Sqlite {
 
     async fn pending_requests(&self, session: SessionId) -> Result<Vec<CallerRequest>> {
         self.look(|connection| match number(connection, session)? {
-            Some(seq) => pending(connection, seq),
+            Some(seq) => pending(connection, seq, MOST_PENDING),
             None => Ok(Vec::new()),
         })
     }

@@ -3,12 +3,15 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::SessionId;
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::Sqlite;
 use super::convert::{Columns, misread, time};
 use super::sessions::{TREE, number};
 use crate::{Events, Logged, Result};
+
+/// Events that are read where they are asked for.
+const FEW: u32 = 16;
 
 pub(super) fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
     Ok(Logged {
@@ -37,6 +40,24 @@ fn bounded(
     Ok(taken)
 }
 
+fn page(
+    connection: &Connection,
+    id: SessionId,
+    since: i64,
+    limit: u32,
+    bytes: usize,
+) -> Result<Vec<Logged>> {
+    let Some(seq) = number(connection, id)? else {
+        return Ok(Vec::new());
+    };
+    let mut statement = connection.prepare_cached(
+        "select position, ?4, idx, at, body from events
+         where session = ?1 and idx > ?2 order by idx limit ?3",
+    )?;
+    let rows = statement.query_map(params![seq, since, limit, id.to_string()], logged)?;
+    bounded(rows, bytes)
+}
+
 #[async_trait]
 impl Events for Sqlite {
     async fn events(
@@ -46,18 +67,13 @@ impl Events for Sqlite {
         limit: u32,
         bytes: usize,
     ) -> Result<Vec<Logged>> {
-        self.scan(move |connection| {
-            let Some(seq) = number(connection, id)? else {
-                return Ok(Vec::new());
-            };
-            let mut statement = connection.prepare_cached(
-                "select position, ?4, idx, at, body from events
-                 where session = ?1 and idx > ?2 order by idx limit ?3",
-            )?;
-            let rows = statement.query_map(params![seq, since, limit, id.to_string()], logged)?;
-            bounded(rows, bytes)
-        })
-        .await
+        // Who follows a session asks for the few that are new.
+        let few = self.look(|connection| page(connection, id, since, limit.min(FEW), bytes))?;
+        if limit <= FEW || few.len() < FEW as usize {
+            return Ok(few);
+        }
+        self.scan(move |connection| page(connection, id, since, limit, bytes))
+            .await
     }
 
     async fn tree_events(

@@ -1,9 +1,11 @@
 //! Opening the file: whose it is, which format it has, and the way up to the current one.
 
 use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::convert::explain;
@@ -28,6 +30,9 @@ pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;
 
 const BUSY: Duration = Duration::from_secs(5);
 
+/// Bytes of the write-ahead log between two checkpoints, and a little more.
+pub(super) const LOG: u64 = 4608 << 10;
+
 pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
     let fresh = std::fs::metadata(path).map_or(true, |meta| meta.len() == 0);
     if fresh {
@@ -36,7 +41,7 @@ pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
         check_ours(path)?;
     }
     let mut connection = Connection::open(path).map_err(|e| explain(e, path))?;
-    prepare(&connection).map_err(|e| explain(e, path))?;
+    prepare_for_writing(&connection).map_err(|e| explain(e, path))?;
     migrate(&mut connection, path)?;
     Ok(connection)
 }
@@ -53,11 +58,27 @@ fn make_private(path: &Path) -> std::io::Result<()> {
 pub(super) fn open_for_reading(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|e| explain(e, path))?;
-    connection
-        .busy_timeout(BUSY)
-        .map_err(|e| explain(e, path))?;
-    connection.set_prepared_statement_cache_capacity(64);
+    prepare(&connection, 64).map_err(|e| explain(e, path))?;
     Ok(connection)
+}
+
+/// Gives the write-ahead log its blocks before it needs them: to sync a commit to a file that grows takes
+/// many times as long. What is behind the last commit in a log is not read, and this is nothing but zeros.
+/// Only whoever writes may call it, and before the first commit.
+pub(super) fn lay_out_log(path: &Path) -> std::io::Result<()> {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let mut log = OpenOptions::new().append(true).open(log)?;
+    let there = log.metadata()?.len();
+    if there < LOG {
+        let laid_out = log.write_all(&vec![0; (LOG - there) as usize]);
+        if let Err(error) = laid_out.and_then(|()| log.sync_all()) {
+            // Others need what little space there is.
+            log.set_len(there)?;
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// Looks at a file without changing a byte of it.
@@ -84,14 +105,20 @@ pub(super) fn check_ours(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+fn prepare(connection: &Connection, statements: usize) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(statements);
+    // Without this a statement with a bound limit is compiled anew each time it is run.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
+fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
+    prepare(connection, 128)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "fullfsync", true)?;
-    connection.pragma_update(None, "foreign_keys", true)?;
-    connection.set_prepared_statement_cache_capacity(128);
-    Ok(())
+    connection.pragma_update(None, "foreign_keys", true)
 }
 
 fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {

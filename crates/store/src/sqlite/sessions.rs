@@ -17,7 +17,7 @@ use crate::{
     Sessions, Spawned, Step, Stepped, TreeUse, Visible, Wanted,
 };
 use row::{COLUMNS, session};
-pub(super) use row::{find, from_word, json, number, text, word};
+pub(super) use row::{find, find_numbered, from_word, json, number, text, word};
 pub(super) use spawn::{queue, tree_use};
 pub(super) use step::append_events;
 

@@ -55,6 +55,48 @@ async fn what_was_written_is_there_after_reopening() {
     );
 }
 
+#[tokio::test]
+async fn a_log_with_its_blocks_laid_out_keeps_what_was_committed_when_the_server_dies() {
+    let (_directory, path) = directory();
+    let log = |path: &Path| PathBuf::from(format!("{}-wal", path.display()));
+    let mut written = 0;
+    for death in 0..3 {
+        let (_next, copy) = directory();
+        let store = Sqlite::open(&path).unwrap();
+        for _ in 0..10 {
+            store.append_audit(vec![entry("kept")]).await.unwrap();
+            written += 1;
+        }
+        assert!(std::fs::metadata(log(&path)).unwrap().len() >= open::LOG);
+        // What a server that is killed now leaves behind, opened by the next one.
+        std::fs::copy(&path, &copy).unwrap();
+        std::fs::copy(log(&path), log(&copy)).unwrap();
+        drop(store);
+        std::fs::copy(&copy, &path).unwrap();
+        std::fs::copy(log(&copy), log(&path)).unwrap();
+        let next = Sqlite::open(&path).unwrap();
+        let found = next.audit(&AuditFilter::default(), None, 99).await.unwrap();
+        assert_eq!(found.rows.len(), written, "after {death} others");
+    }
+}
+
+#[test]
+fn a_statement_with_a_limit_is_compiled_once() {
+    let (_directory, path) = directory();
+    drop(Sqlite::open(&path).unwrap());
+    let connection = open::open_for_reading(&path).unwrap();
+    let mut statement = connection
+        .prepare("select id from audit where id > ?1 order by id limit ?2")
+        .unwrap();
+    for limit in [1, 2, 2, 300] {
+        assert!(!statement.exists([0, limit]).unwrap());
+    }
+    assert_eq!(
+        statement.get_status(rusqlite::StatementStatus::RePrepare),
+        0
+    );
+}
+
 #[test]
 fn a_newer_database_is_refused_and_left_untouched() {
     let (_directory, path) = directory();

@@ -8,6 +8,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::convert::explain;
+use super::open::lay_out_log;
 use crate::{Result, StoreError};
 
 const QUEUE: usize = 1024;
@@ -101,6 +102,9 @@ impl Drop for Writer {
 }
 
 fn run(connection: &Connection, path: &Path, mut units: mpsc::Receiver<Box<dyn Unit>>) {
+    if let Err(error) = lay_out_log(path) {
+        tracing::debug!(%error, "the first commits take longer");
+    }
     let mut batch = Vec::new();
     while units.blocking_recv_many(&mut batch, MOST_PER_COMMIT) > 0 {
         let outcome = commit(connection, path, &mut batch);

@@ -82,9 +82,19 @@ pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
 }
 
 pub(in crate::sqlite) fn find(connection: &Connection, id: SessionId) -> Result<Option<Session>> {
+    Ok(find_numbered(connection, id)?.map(|(_, session)| session))
+}
+
+/// A session, and its number in this store.
+pub(in crate::sqlite) fn find_numbered(
+    connection: &Connection,
+    id: SessionId,
+) -> Result<Option<(i64, Session)>> {
     Ok(connection
-        .prepare_cached(&format!("select {COLUMNS} from sessions where id = ?1"))?
-        .query_row([id.to_string()], session)
+        .prepare_cached(&format!(
+            "select {COLUMNS}, seq from sessions where id = ?1"
+        ))?
+        .query_row([id.to_string()], |row| Ok((row.get(24)?, session(row)?)))
         .optional()?)
 }
 

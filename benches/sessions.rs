@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use oubliette_benches::figures::median;
 use oubliette_benches::table::time;
-use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_benches::{Aims, Client, Era, Table, is_quick};
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, binary};
 
@@ -105,32 +105,27 @@ async fn wake(server: &Server, project: &str, readers: usize) -> (f64, f64) {
     let mut alone = Vec::new();
     let mut everybody = Vec::new();
     for count in [1, 1, 1, 1, 1, readers] {
-        let clients: Vec<Modern> = (0..count).map(|_| server.admin().kept_alive()).collect();
-        // A connection each, before anything is measured.
-        for client in &clients {
-            client
-                .call("session_get", json!({ "session_id": session }))
-                .await
-                .ok();
-        }
-        let waiting: Vec<_> = clients
-            .into_iter()
-            .map(|client| {
-                let arguments = wait(last);
-                tokio::spawn(async move {
-                    client.call("session_events", arguments).await.ok();
+        let readers: Vec<_> = (0..count)
+            .map(|_| {
+                let call = json!({ "name": "session_events", "arguments": wait(last) });
+                Client::connect(server, Era::Modern, "tools/call", call, |reply| {
+                    let events = &reply["result"]["structuredContent"]["events"];
+                    events.as_array().is_some_and(|events| !events.is_empty())
+                })
+            })
+            .map(|mut reader| {
+                std::thread::spawn(move || {
+                    reader.run();
                     Instant::now()
                 })
             })
             .collect();
         // Until all of them wait: a call that is answered is behind them in no queue.
-        tokio::time::sleep(Duration::from_millis(500 + count as u64)).await;
+        tokio::time::sleep(Duration::from_millis(500 + 2 * count as u64)).await;
         let begun = Instant::now();
         admin.message(&session, "/say next").await;
-        let mut times = Vec::new();
-        for reader in waiting {
-            times.push((reader.await.unwrap() - begun).as_secs_f64());
-        }
+        let times = readers.into_iter().map(|reader| reader.join().unwrap());
+        let times: Vec<f64> = times.map(|woken| (woken - begun).as_secs_f64()).collect();
         let settled = admin.status(&session, "idle").await;
         last = settled["last_index"].as_i64().unwrap();
         match count {
@@ -143,14 +138,36 @@ async fn wake(server: &Server, project: &str, readers: usize) -> (f64, f64) {
     (median(alone), p99)
 }
 
+/// Makes sessions, a few at a time, and waits until their agents have stopped.
+async fn rest(admin: &Modern, project: &str, count: u32) {
+    for batch in 0..count / 10 {
+        let mut made = Vec::new();
+        for _ in 0..10 {
+            let new = json!({ "new_session": true });
+            made.push(admin.spawn_with(project, "/say hi", new).await);
+        }
+        for session in &made {
+            admin.turn(session, 1).await;
+        }
+        if batch % 10 == 9 {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+}
+
+fn start() -> Server {
+    Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n[sessions]\nidle_seconds = 2\n".to_owned(),
+        ..ServerOptions::default()
+    })
+}
+
 #[tokio::main]
 async fn main() {
     let quick = is_quick();
     let rounds = if quick { 5 } else { 25 };
-    let server = Server::start_with(ServerOptions {
-        config: "runtime = \"sandbox\"\n[sessions]\nidle_seconds = 2\n".to_owned(),
-        ..ServerOptions::default()
-    });
+    let server = start();
     let admin = server.admin().kept_alive();
     let project = admin.project("measured").await;
     let (mut alone, mut warm, mut cold) = (Vec::new(), Vec::new(), Vec::new());
@@ -185,6 +202,10 @@ async fn main() {
 
     let readers = if quick { 100 } else { 1000 };
     let (one, p99) = wake(&server, &project, readers).await;
+    let mut table = Table::new(["from a message to its event in a long poll", ""]);
+    table.row(["one reader, median".to_owned(), shown(one)]);
+    table.row([format!("{readers} readers, 99th percentile"), shown(p99)]);
+    table.print();
     aims.at_most(
         &format!("p99 of {readers} long polls woken, of the median of one"),
         p99 / one,
@@ -203,7 +224,11 @@ async fn main() {
     let mut failed = 0;
     for (n, session) in &sessions {
         let completion = admin.turn(session, 1).await;
-        failed += u32::from(completion["text"].as_str() != Some(&n.to_string()));
+        let right = completion["text"].as_str() == Some(&n.to_string());
+        if !right && failed == 0 {
+            eprintln!("one that failed: {completion}");
+        }
+        failed += u32::from(!right);
     }
     aims.at_most(
         &format!("failures of {live} sessions at once"),
@@ -212,23 +237,17 @@ async fn main() {
         "",
     );
 
-    // Their agents stop when they are idle; what is left of a session is in the store.
-    let before = resident(&server);
+    // Their agents stop when they are idle; what is left of a session is in the store. A new server: what
+    // the one before has freed it has not given back.
+    let server = start();
+    let admin = server.admin().kept_alive();
+    let project = admin.project("idle").await;
     let idle = if quick { 50 } else { 1000 };
-    for batch in 0..idle / 10 {
-        let mut made = Vec::new();
-        for _ in 0..10 {
-            let new = json!({ "new_session": true });
-            made.push(admin.spawn_with(&project, "/say hi", new).await);
-        }
-        for session in &made {
-            admin.turn(session, 1).await;
-        }
-        if batch % 10 == 9 {
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-    }
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    let before = {
+        rest(&admin, &project, 200).await;
+        resident(&server)
+    };
+    rest(&admin, &project, idle).await;
     let each = (resident(&server) - before) / f64::from(idle);
     aims.at_most(
         &format!("memory of each of {idle} idle sessions"),

@@ -406,6 +406,58 @@ async fn a_long_poll_ends_with_the_event_it_waits_for() {
 }
 
 #[tokio::test]
+async fn many_sessions_that_begin_at_once_in_one_container_all_work() {
+    let (_server, admin, project) = sandboxed("").await;
+    let spawned = (0..100).map(|n| {
+        let (admin, project) = (admin.clone(), project.clone());
+        tokio::spawn(async move {
+            let prompt = format!("/sh sleep 1; echo {n}");
+            let new = json!({ "new_session": true });
+            admin.spawn_with(&project, &prompt, new).await
+        })
+    });
+    let spawned: Vec<_> = spawned.collect();
+    for (n, session) in spawned.into_iter().enumerate() {
+        let completion = admin.turn(&session.await.unwrap(), 1).await;
+        assert_eq!(completion["text"], n.to_string(), "{completion}");
+    }
+}
+
+#[tokio::test]
+async fn many_who_wait_for_the_same_are_told_the_same_and_those_further_on_what_is_theirs() {
+    let (_server, admin, project) = sandboxed("").await;
+    let session = admin.spawn(&project, "/say first").await;
+    admin.turn(&session, 1).await;
+    let last = admin.status(&session, "idle").await["last_index"].clone();
+    let last = last.as_i64().unwrap();
+    let read = |since: i64, most: u32| {
+        let arguments = json!({
+            "session_id": session, "since_index": since, "max_events": most, "wait_seconds": 30,
+        });
+        let admin = admin.clone();
+        tokio::spawn(async move { admin.call("session_events", arguments).await.ok().clone() })
+    };
+    let same: Vec<_> = (0..40).map(|_| read(last, 200)).collect();
+    let (one, further) = (read(last, 1), read(last + 1, 200));
+    // A call behind them: they wait by then, or see what comes at once.
+    admin.status(&session, "idle").await;
+    admin.message(&session, "/say second").await;
+    for page in same {
+        let page = page.await.unwrap();
+        let events = page["events"].as_array().unwrap();
+        assert_eq!(events[0]["index"], last + 1, "{page}");
+        assert_eq!(events[0]["type"], "prompt");
+        let end = events.last().unwrap()["index"].clone();
+        assert_eq!(page["last_index"], end);
+    }
+    let one = one.await.unwrap();
+    assert_eq!(one["events"].as_array().unwrap().len(), 1);
+    assert_eq!(one["last_index"], last + 1);
+    let further = further.await.unwrap();
+    assert_eq!(further["events"][0]["index"], last + 2, "{further}");
+}
+
+#[tokio::test]
 async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
     let (_server, admin, project) = sandboxed("").await;
     for (parameters, says) in [

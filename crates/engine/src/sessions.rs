@@ -13,6 +13,7 @@ mod decision;
 pub(crate) mod end;
 mod ending;
 pub(crate) mod events;
+pub(crate) mod follow;
 pub(crate) mod get;
 mod hearing;
 pub(crate) mod interrupt;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::presence::There;
 use super::request::disconnected;
-use crate::sessions::watch::CallEnd;
+use crate::sessions::watch::{CallEnd, Ring};
 use crate::{Engine, OnDisconnect, Result};
 
 /// A store that failed is asked again after so long.
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Ears {
     end: CallEnd,
-    standing: watch::Receiver<()>,
+    standing: watch::Receiver<Ring>,
 }
 
 /// A call that is minded.
@@ -157,8 +157,7 @@ impl Engine {
                     _ => next,
                 };
                 tokio::select! {
-                    // Looked up: an answer that came too late rings, too.
-                    () = ears.end.reached() => break,
+                    _ = ears.end.reached() => return Ok(()),
                     _ = ears.standing.changed() => break,
                     _ = presence.changed() => {}
                     () = tokio::time::sleep_until(next) => {}

@@ -85,22 +85,24 @@ impl Engine {
         // Before the look: what changes after it is heard.
         let mut end = self.sessions().watch.call(call_id);
         let before = self.store().caller_call(session.id, call_id).await?;
-        let mut asked = match before {
+        let asked = match before {
             Some(before) => before,
             None => self.ask_caller(session, tool, arguments, call_id).await?,
         };
-        loop {
-            if let Some(ended) = asked.ended {
-                return ended_as(ended);
+        if let Some(ended) = asked.ended {
+            return ended_as(ended);
+        }
+        tokio::select! {
+            ended = end.reached() => return ended_as(Ended::clone(&ended)),
+            () = call.cancelled() => {
+                self.cancel_request(&asked, session).await?;
             }
-            tokio::select! {
-                () = end.reached() => {}
-                () = call.cancelled() => {
-                    self.cancel_request(&asked, session).await?;
-                }
-            }
-            let now = self.store().caller_call(session.id, call_id).await?;
-            asked = now.ok_or_else(|| EngineError::Failed("the session is gone".to_owned()))?;
+        }
+        // Cancelled, unless somebody was faster.
+        let now = self.store().caller_call(session.id, call_id).await?;
+        match now.and_then(|now| now.ended) {
+            Some(ended) => ended_as(ended),
+            None => Err(EngineError::Failed("the session is gone".to_owned()).into()),
         }
     }
 
@@ -221,7 +223,7 @@ impl Engine {
             .await?;
         self.callers().presence.settled(id, request);
         if settled == Settled::Done {
-            self.sessions().watch.tell_call(asked.call_id);
+            self.sessions().watch.tell_call(asked.call_id, ended);
             self.sessions().watch.tell(id, session.root_id);
         }
         Ok(settled)

@@ -8,6 +8,8 @@ use super::process::Trouble;
 use super::streams::Expected;
 use super::{Containers, Incoming};
 
+/// How often a stream is asked for that does not come.
+const TRIES: u32 = 5;
 /// What is kept of each stream; the rest is counted and thrown away.
 pub(super) const KEPT: usize = 1 << 20;
 
@@ -59,22 +61,28 @@ impl Containers {
         kind: StreamKind,
         from: u64,
     ) -> Result<Incoming, LinkError> {
-        let expected = self.streams.expect(link.container());
-        let asked = OpenStream {
-            stream_id: expected.id.clone(),
-            process_id: process_id.to_owned(),
-            kind,
-            from,
-        };
-        link.ask(methods::OPEN_STREAM, &asked).await?;
-        arrive(link, expected).await
+        for _ in 0..TRIES {
+            let expected = self.streams.expect(link.container());
+            let asked = OpenStream {
+                stream_id: expected.id.clone(),
+                process_id: process_id.to_owned(),
+                kind,
+                from,
+            };
+            link.ask(methods::OPEN_STREAM, &asked).await?;
+            if let Some(incoming) = arrive(link, expected).await? {
+                return Ok(incoming);
+            }
+        }
+        Err(LinkError::Lost)
     }
 }
 
-/// Waits for a stream that was asked for, as long as there is somebody who can send it.
-async fn arrive(link: &Link, expected: Expected<'_>) -> Result<Incoming, LinkError> {
+/// Waits for a stream that was asked for, as long as there is somebody who can send it. None if its
+/// connection was lost on the way: then it has to be asked for again.
+async fn arrive(link: &Link, expected: Expected<'_>) -> Result<Option<Incoming>, LinkError> {
     tokio::select! {
-        incoming = expected.arrive() => incoming.ok_or(LinkError::Lost),
+        incoming = expected.arrive() => Ok(incoming),
         () = link.lost() => Err(LinkError::Lost),
     }
 }
@@ -87,8 +95,12 @@ pub(super) async fn capture(
     kind: StreamKind,
     captured: &mut Captured<'_>,
 ) -> Result<(), Trouble> {
-    let mut incoming = match captured.expected.take() {
+    let came = match captured.expected.take() {
         Some(expected) => arrive(link, expected).await?,
+        None => None,
+    };
+    let mut incoming = match came {
+        Some(incoming) => incoming,
         None => {
             let from = captured.offset;
             containers.open_stream(link, process_id, kind, from).await?

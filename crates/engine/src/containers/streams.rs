@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{Stream, lock};
 
 /// A stream that was asked for comes within this time or not at all.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection that carries the bytes of one stream.
 pub struct Incoming {

@@ -1,7 +1,7 @@
 //! The one path of every call: find, check the class, parse, check the project, run, audit.
 
 use std::panic::AssertUnwindSafe;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use oubliette_model::{
@@ -11,7 +11,7 @@ use oubliette_store::{AuditEntry, Outcome, Session};
 use serde_json::{Map, Value};
 
 use super::{Entry, Operation, Reach, lookup};
-use crate::sessions::events::{Events, Followed};
+use crate::sessions::events::Events;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// A call that is over.
@@ -79,26 +79,16 @@ impl Engine {
         }
     }
 
-    /// Reads a session's log for somebody with an open stream, waiting for more if there is none:
-    /// the decision is that of a `session_events` call, made anew each time.
-    pub async fn follow_session(
-        &self,
-        actor: &Actor,
-        id: SessionId,
-        since: i64,
-        wait: Duration,
-    ) -> Result<Followed> {
+    /// What somebody may follow on an open stream: the decision is that of a `session_events` call.
+    pub(crate) async fn permit_following(&self, actor: &Actor, id: SessionId) -> Result<Session> {
         let entry = lookup::find(<Events as Operation>::NAME)
             .ok_or_else(|| EngineError::fault("no such operation"))?;
         if !allows_class(actor.scope, entry.access) {
             return Err(EngineError::Refused { parameter: None });
         }
-        let (reach, _) = self.resolve(actor, entry, Reach::session(id)).await?;
+        let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
-        tokio::select! {
-            followed = self.follow_events(id, since, wait) => followed,
-            () = self.token_ended(actor.token_id) => Err(EngineError::Refused { parameter: None }),
-        }
+        session.ok_or_else(|| Self::session_not_found(id))
     }
 
     async fn perform(

@@ -12,11 +12,13 @@ use super::view::PendingRequest;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
-const USUAL: u32 = 200;
+pub(super) const USUAL: u32 = 200;
 const MOST: u32 = 1000;
 const LONGEST_WAIT: f64 = 50.0;
 /// Most bytes of one page: a caller that asked for many large events still gets an answer.
-const PAGE: usize = 4 << 20;
+pub(super) const PAGE: usize = 4 << 20;
+/// Bytes of a page that is kept for others who wait for the same.
+const SHARED: usize = 64 << 10;
 const LIST: &str = "events:";
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -35,7 +37,7 @@ pub(crate) struct Params {
     cursor: Option<String>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub(crate) struct Output {
     pub(crate) session_id: SessionId,
     pub(crate) status: Status,
@@ -108,22 +110,14 @@ enum Stopped {
     Refused,
 }
 
-/// Some of a session's log, for somebody who follows it.
-#[derive(Debug)]
-pub struct Followed {
-    pub events: Vec<Value>,
-    /// Where to go on.
-    pub last_index: i64,
-}
-
 /// Where a reader is, and how much it wants.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     from: From,
     limit: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Index(i64),
     /// A position among the events of a whole tree.
@@ -132,13 +126,6 @@ enum From {
 
 impl Place {
     /// After an index of one session's log.
-    fn after(index: i64) -> Self {
-        Self {
-            from: From::Index(index),
-            limit: USUAL,
-        }
-    }
-
     fn of(params: &Params) -> Result<Self> {
         let limit = match params.max_events.unwrap_or(USUAL) {
             limit @ 1..=MOST => limit,
@@ -197,32 +184,6 @@ impl Engine {
 
     /// Reads a page of a session's log, waiting for one if there is nothing yet.
     async fn read_events(&self, id: SessionId, place: Place, wait: Duration) -> Result<Output> {
-        let found = self.next_events(id, place, wait).await?;
-        // Read after the events: a page never shows an older status than its events.
-        let session = self.session_or_not(id).await?;
-        self.page(session, place, found).await
-    }
-
-    /// What is in a session's log after some place, for somebody who follows it.
-    pub(crate) async fn follow_events(
-        &self,
-        id: SessionId,
-        since: i64,
-        wait: Duration,
-    ) -> Result<Followed> {
-        let found = self.next_events(id, Place::after(since), wait).await?;
-        Ok(Followed {
-            last_index: found.last().map_or(since, |event| event.index),
-            events: found.into_iter().map(envelope).collect(),
-        })
-    }
-
-    async fn next_events(
-        &self,
-        id: SessionId,
-        place: Place,
-        wait: Duration,
-    ) -> Result<Vec<Logged>> {
         let deadline = tokio::time::Instant::now() + wait;
         let root = match place.from {
             From::Index(_) => None,
@@ -235,8 +196,12 @@ impl Engine {
         };
         // Before the first look: what comes between a look and the wait is heard.
         let mut news = listen();
+        let (mut woken, mut over) = (false, false);
         loop {
-            news.mark_unchanged();
+            let ring = news.borrow_and_update().clone();
+            if woken && let Some(page) = ring.page(place) {
+                return Ok(page);
+            }
             let found = match place.from {
                 From::Index(since) => self.store().events(id, since, place.limit, PAGE).await?,
                 From::Position(after) => {
@@ -245,19 +210,27 @@ impl Engine {
                         .await?
                 }
             };
-            let over = tokio::time::Instant::now() >= deadline;
+            over = over || tokio::time::Instant::now() >= deadline;
             if !found.is_empty() || over {
-                return Ok(found);
-            }
-            tokio::select! {
-                changed = news.changed() => {
-                    if changed.is_err() {
-                        // The watch was given up between two readers; there is a new one.
-                        news = listen();
-                    }
+                let bytes: usize = found.iter().map(|event| event.body.len()).sum();
+                // Read after the events: a page never shows an older status than its events.
+                let session = self.session_or_not(id).await?;
+                let page = self.page(session, place, found).await?;
+                let small = bytes <= SHARED && page.pending_caller_requests.is_empty();
+                if woken && small {
+                    ring.keep(place, &page);
                 }
+                return Ok(page);
+            }
+            woken = false;
+            tokio::select! {
+                changed = news.changed() => match changed {
+                    Ok(()) => woken = true,
+                    // The watch was given up between two readers; there is a new one.
+                    Err(_) => news = listen(),
+                },
                 () = tokio::time::sleep_until(deadline) => {}
-                () = self.stopping() => return Ok(Vec::new()),
+                () = self.stopping() => over = true,
             }
         }
     }

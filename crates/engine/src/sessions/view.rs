@@ -77,7 +77,7 @@ impl From<Session> for Summary {
 }
 
 /// A request that an agent waits for its caller to answer.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct PendingRequest {
     session_id: SessionId,

@@ -1,12 +1,15 @@
-//! Who waits for news of a session. It carries no events: the log has those.
+//! Who waits for news of a session. It carries no events: the log has those. What the first of many who
+//! were woken together has read of it serves the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use oubliette_model::SessionId;
+use oubliette_store::Ended;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use super::events::{Output, Place};
 use crate::containers::lock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,44 +17,66 @@ enum Of {
     One(SessionId),
     Tree(SessionId),
     Standing(SessionId),
-    Call(Uuid),
 }
 
-type Waiting = Mutex<HashMap<Of, watch::Sender<()>>>;
+/// What became of calls that somebody waits for.
+type Calls = Mutex<HashMap<Uuid, watch::Sender<Option<Arc<Ended>>>>>;
+
+/// A ring of the bell, and what somebody read after it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ring(Arc<Mutex<Option<(Place, Output)>>>);
+
+impl Ring {
+    /// The page that somebody who was woken by this ring, too, has read.
+    pub(crate) fn page(&self, place: Place) -> Option<Output> {
+        let page = lock(&self.0);
+        let page = page.as_ref().filter(|(of, _)| *of == place);
+        page.map(|(_, page)| page.clone())
+    }
+
+    pub(crate) fn keep(&self, place: Place, page: &Output) {
+        *lock(&self.0) = Some((place, page.clone()));
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    waiting: Arc<Waiting>,
+    waiting: Mutex<HashMap<Of, watch::Sender<Ring>>>,
+    calls: Arc<Calls>,
 }
 
 impl Watch {
     /// Hears of every change of a session's log from now on.
-    pub(crate) fn session(&self, id: SessionId) -> watch::Receiver<()> {
+    pub(crate) fn session(&self, id: SessionId) -> watch::Receiver<Ring> {
         self.subscribe(Of::One(id))
     }
 
     /// The same for every session of a tree.
-    pub(crate) fn tree(&self, root: SessionId) -> watch::Receiver<()> {
+    pub(crate) fn tree(&self, root: SessionId) -> watch::Receiver<Ring> {
         self.subscribe(Of::Tree(root))
     }
 
     /// Hears when a session's status or agent becomes another, and of nothing else.
-    pub(crate) fn standing(&self, id: SessionId) -> watch::Receiver<()> {
+    pub(crate) fn standing(&self, id: SessionId) -> watch::Receiver<Ring> {
         self.subscribe(Of::Standing(id))
     }
 
     /// Hears of the end of a call of a caller's tool.
     pub(crate) fn call(&self, call_id: Uuid) -> CallEnd {
+        let mut calls = lock(&self.calls);
+        let sender = calls
+            .entry(call_id)
+            .or_insert_with(|| watch::Sender::new(None));
         CallEnd {
-            waiting: self.waiting.clone(),
+            calls: self.calls.clone(),
             call_id,
-            end: Some(self.subscribe(Of::Call(call_id))),
+            end: Some(sender.subscribe()),
         }
     }
 
-    fn subscribe(&self, of: Of) -> watch::Receiver<()> {
+    fn subscribe(&self, of: Of) -> watch::Receiver<Ring> {
         let mut waiting = lock(&self.waiting);
-        let sender = waiting.entry(of).or_insert_with(|| watch::Sender::new(()));
+        let sender = waiting.entry(of).or_default();
         sender.subscribe()
     }
 
@@ -63,8 +88,11 @@ impl Watch {
         self.ring(&[Of::Standing(id)]);
     }
 
-    pub(crate) fn tell_call(&self, call_id: Uuid) {
-        self.ring(&[Of::Call(call_id)]);
+    /// Says what became of a call.
+    pub(crate) fn tell_call(&self, call_id: Uuid, ended: Ended) {
+        if let Some(sender) = lock(&self.calls).get(&call_id) {
+            sender.send_replace(Some(Arc::new(ended)));
+        }
     }
 
     fn ring(&self, all: &[Of]) {
@@ -72,7 +100,7 @@ impl Watch {
         for of in all {
             let left = waiting
                 .get(of)
-                .is_some_and(|sender| sender.send(()).is_err());
+                .is_some_and(|sender| sender.send(Ring::default()).is_err());
             // Nobody waits any more.
             if left {
                 waiting.remove(of);
@@ -85,35 +113,40 @@ impl Watch {
 /// goes with the last who waits.
 #[derive(Debug)]
 pub(crate) struct CallEnd {
-    waiting: Arc<Waiting>,
+    calls: Arc<Calls>,
     call_id: Uuid,
-    end: Option<watch::Receiver<()>>,
+    end: Option<watch::Receiver<Option<Arc<Ended>>>>,
 }
 
 impl CallEnd {
-    pub(crate) async fn reached(&mut self) {
-        if let Some(end) = &mut self.end {
-            let _ = end.changed().await;
+    /// Waits for the end of the call, and says what it was.
+    pub(crate) async fn reached(&mut self) -> Arc<Ended> {
+        if let Some(end) = &mut self.end
+            && let Ok(ended) = end.wait_for(Option::is_some).await
+            && let Some(ended) = ended.as_ref()
+        {
+            return ended.clone();
         }
+        // Its sender lives as long as somebody waits.
+        std::future::pending().await
     }
 }
 
 impl Drop for CallEnd {
     fn drop(&mut self) {
-        let mut waiting = lock(&self.waiting);
+        let mut calls = lock(&self.calls);
         drop(self.end.take());
-        let of = Of::Call(self.call_id);
-        if waiting
-            .get(&of)
-            .is_some_and(|sender| sender.receiver_count() == 0)
-        {
-            waiting.remove(&of);
+        let last = |sender: &watch::Sender<_>| sender.receiver_count() == 0;
+        if calls.get(&self.call_id).is_some_and(last) {
+            calls.remove(&self.call_id);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use oubliette_model::CallerOutcome;
+
     use super::*;
 
     #[tokio::test]
@@ -121,11 +154,18 @@ mod tests {
         let watch = Watch::default();
         let call = Uuid::from_u128(1);
         let (mut one, other) = (watch.call(call), watch.call(call));
-        watch.tell_call(call);
-        one.reached().await;
+        let ended = Ended {
+            outcome: CallerOutcome::Answered,
+            answer: "so it is".into(),
+        };
+        watch.tell_call(call, ended.clone());
+        assert_eq!(*one.reached().await, ended);
         drop(one);
-        assert_eq!(lock(&watch.waiting).len(), 1);
-        drop(other);
-        assert!(lock(&watch.waiting).is_empty());
+        let mut late = watch.call(call);
+        assert_eq!(*late.reached().await, ended);
+        drop((other, late));
+        assert!(lock(&watch.calls).is_empty());
+        watch.tell_call(call, ended);
+        assert!(lock(&watch.calls).is_empty(), "nobody waits for it");
     }
 }

@@ -161,27 +161,26 @@ async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
     if owns(&engine, client.actor.token_id, id).await {
         engine.bind_line(id, &client.mcp_session);
     }
-    let mut since = -1;
-    while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
+    let mut log = engine.follow(client.actor.clone(), id, -1);
+    while let Ok(events) = log.next(WAIT).await {
         let news = ResourceUpdatedNotificationParam::new(uri.clone());
         let gone = client.peer.is_transport_closed()
-            || (!followed.events.is_empty()
-                && client.peer.notify_resource_updated(news).await.is_err());
+            || (!events.is_empty() && client.peer.notify_resource_updated(news).await.is_err());
         if gone {
             return;
         }
-        since = followed.last_index;
     }
 }
 
 /// Tells a client of everything that happens in a session, except what is only of passing interest.
-async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, mut since: i64) {
+async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, since: i64) {
     let noted = engine.store().bind_session(id, &client.mcp_session).await;
     if let Err(error) = noted {
         tracing::warn!(session = %id, %error, "after a restart its caller must name it again");
     }
-    while let Ok(followed) = engine.follow_session(&client.actor, id, since, WAIT).await {
-        for event in followed.events {
+    let mut log = engine.follow(client.actor.clone(), id, since);
+    while let Ok(events) = log.next(WAIT).await {
+        for event in events {
             if !push.wants_info(&client.mcp_session) || !is_told(&event) {
                 continue;
             }
@@ -194,7 +193,6 @@ async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, mut sin
                 return;
             }
         }
-        since = followed.last_index;
         if client.peer.is_transport_closed() {
             return;
         }

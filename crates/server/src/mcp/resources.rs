@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_engine::{Actor, Call, Engine};
+use oubliette_engine::{Actor, Call, Engine, EngineError};
 use oubliette_model::SessionId;
 use rmcp::model::{
     CacheScope, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
@@ -119,9 +119,7 @@ pub(super) async fn subscribe(
     uri: &str,
 ) -> Result<(), ErrorData> {
     let id = session_of(uri).ok_or_else(|| not_found(uri))?;
-    let allowed = engine
-        .follow_session(&client.actor, id, i64::MAX, Duration::ZERO)
-        .await;
+    let allowed = engine.may_follow(&client.actor, id).await;
     allowed.map_err(|_| not_found(uri))?;
     match push.subscribe(engine, client, uri, id) {
         true => Ok(()),
@@ -147,17 +145,17 @@ pub(super) async fn listen(
                 return Err(not_found(&uri));
             };
             let _there = engine.listen_to(&actor, id).await;
-            let (mut since, mut wait) = (-1, Duration::ZERO);
+            let mut log = engine.follow(actor, id, -1);
             loop {
-                let followed = engine.follow_session(&actor, id, since, wait).await;
-                let followed = followed.map_err(|_| not_found(&uri))?;
-                if !followed.events.is_empty()
-                    && sink.notify_resource_updated(uri.clone()).await.is_err()
-                {
+                let events = match log.next(WAIT).await {
+                    Ok(events) => events,
+                    // The server ends, and the stream with it.
+                    Err(EngineError::Cancelled) => return Ok(()),
+                    Err(_) => return Err(not_found(&uri)),
+                };
+                if !events.is_empty() && sink.notify_resource_updated(uri.clone()).await.is_err() {
                     return Ok(());
                 }
-                since = followed.last_index;
-                wait = WAIT;
             }
         }
     });
@@ -168,7 +166,7 @@ pub(super) async fn listen(
     }
 }
 
-fn failed(error: &oubliette_engine::EngineError) -> ErrorData {
+fn failed(error: &EngineError) -> ErrorData {
     match errors::render(error) {
         Err(error) => error,
         Ok(_) => ErrorData::internal_error(error.to_string(), None),

@@ -1,10 +1,13 @@
 //! What differs from machine to machine: sockets that cannot be mounted, the program that containers
 //! get, the disk.
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, mounted, runtimes, server_with};
+use support::{Modern, Server, ServerOptions, binary, mounted, runtimes, server_with};
 
 async fn exec(admin: &Modern, project: &str, command: Value) -> Value {
     let call = json!({ "project_id": project, "command": command });
@@ -154,4 +157,35 @@ async fn containers_get_the_client_that_is_named_and_a_wrong_one_is_refused() {
             refused.text
         );
     }
+}
+
+#[tokio::test]
+async fn a_low_limit_of_open_files_holds_nobody_up() {
+    let home = tempfile::tempdir().unwrap();
+    let script = "ulimit -S -n 128 && exec \"$2\" --data-dir \"$1\" serve --listen 127.0.0.1:0";
+    let mut child = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(home.path())
+        .arg(binary())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.next().unwrap().unwrap();
+    let url = ready.split_once(" is ready: ").unwrap().1.to_owned();
+    let key = lines.map_while(Result::ok).find_map(|line| {
+        let line = line.trim().to_owned();
+        line.starts_with("oub_").then_some(line)
+    });
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
+    let held = (0..300).map(|_| TcpStream::connect(address).unwrap());
+    let held: Vec<TcpStream> = held.collect();
+    let admin = Modern::new(&url, &key.unwrap());
+    // A server without a place for it would answer when those who are silent have been sent away.
+    let answered = admin.call("project_list", json!({}));
+    let answered = tokio::time::timeout(Duration::from_secs(15), answered).await;
+    answered.unwrap().ok();
+    drop(held);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

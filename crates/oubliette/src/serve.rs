@@ -7,6 +7,7 @@ use oubliette_engine::{Engine, Minted};
 use oubliette_model::Scope;
 use oubliette_store::Store;
 use oubliette_store::sqlite::Sqlite;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -33,8 +34,12 @@ pub(crate) struct Options {
     log: logs::Format,
 }
 
+/// Open files that are enough for thousands of callers and agents.
+const FILES: u64 = 65_536;
+
 pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
     logs::start(options.log);
+    allow_files();
     let hold = home.hold()?;
     let mut config = Config::load(&home.config_file(), std::env::vars())?;
     config.server.listen = options.listen.unwrap_or(config.server.listen);
@@ -46,6 +51,22 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
     let served = runtime.block_on(serve(home, &config));
     drop(hold);
     served
+}
+
+/// Every caller and every stream of an agent is an open file, and the usual limit is low. It may be raised
+/// as far as the machine's owner lets it.
+fn allow_files() {
+    let now = getrlimit(Resource::Nofile);
+    let most = now.maximum.map_or(FILES, |most| most.min(FILES));
+    if now.current.is_some_and(|current| current < most) {
+        let wanted = Rlimit {
+            current: Some(most),
+            ..now
+        };
+        if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+            tracing::warn!(%error, "few files can be open at once; `ulimit -n` changes that");
+        }
+    }
 }
 
 async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {

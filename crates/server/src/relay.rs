@@ -35,8 +35,8 @@ use hall::Hall;
 use introduction::Introduced;
 
 const SOCKET: &str = "relay.sock";
-/// Connections of one container at once.
-const CONNECTIONS: usize = 512;
+/// Connections of one container at once: four for each of many agents, and strangers.
+const CONNECTIONS: usize = 768;
 
 /// All open doors.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// A container whose hundred agents begin at once has three streams coming for each of them.
-const ROOM: usize = 384;
+/// Agents that begin at once have three streams coming for each of them.
+const ROOM: usize = 192;
 /// Lines at once that are longer than a few pages; each may be of many megabytes.
 const LONG_LINES: usize = 1;
 

@@ -332,6 +332,56 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
 }
 
 #[tokio::test]
+async fn a_call_that_is_cancelled_while_there_is_no_server_is_cancelled_at_the_next_one() {
+    let mut relay = Relay::default();
+    let mut agent = Agent::start(&Options {
+        socket: Some(relay.path()),
+        ..with_session()
+    });
+    agent.initialize("2025-11-25").await;
+    let mut server = relay.accept().await;
+    server.attach().await;
+    server
+        .caller_tools("app", json!([{ "name": "send" }]))
+        .await;
+    agent.tools().await;
+    let send = json!({ "name": "app_send", "arguments": { "to": "you" } });
+    agent.begin("one", "tools/call", send.clone()).await;
+    let first = server.next().await.unwrap();
+    let ask = json!({ "name": "session_message", "arguments": { "prompt": "x" } });
+    agent.begin("two", "tools/call", ask).await;
+    server.next().await.unwrap();
+    relay.close();
+    drop(server);
+    // And one that no server has heard of.
+    agent.begin("three", "tools/call", send).await;
+    for id in ["one", "two", "three"] {
+        let cancel = json!({ "requestId": id, "reason": "enough" });
+        agent.notify("notifications/cancelled", cancel).await;
+    }
+    agent.begin("ping", "ping", json!({})).await;
+    agent.reply("ping").await;
+    relay.open();
+    let mut server = relay.accept().await;
+    server.attach().await;
+    let again = server.next().await.unwrap();
+    assert_eq!(again["params"]["call_id"], first["params"]["call_id"]);
+    let mut next = server.next().await.unwrap();
+    while next["method"] != "cancel" || next["params"]["id"] != again["id"] {
+        next = server.next().await.unwrap();
+    }
+    server.fail(&again, -32000, "the call was cancelled").await;
+    // Nothing of it is said to yet another server.
+    drop(server);
+    let mut server = relay.accept().await;
+    server.attach().await;
+    let limits = json!({ "name": "config_limits", "arguments": {} });
+    agent.begin("four", "tools/call", limits).await;
+    assert_eq!(server.next().await.unwrap()["method"], "config_limits");
+    assert!(agent.nothing_else());
+}
+
+#[tokio::test]
 async fn progress_is_told_while_a_call_takes_its_time_and_a_cancel_is_passed_on() {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {

@@ -44,6 +44,10 @@ struct Asked {
     params: Map<String, Value>,
     since: Instant,
     reply: oneshot::Sender<Outcome>,
+    /// Whether a server may have heard of it.
+    said: bool,
+    /// Nobody waits for its answer, and a server has to be told so.
+    unwanted: bool,
 }
 
 enum Order {
@@ -93,6 +97,8 @@ impl Link {
             params,
             since: Instant::now(),
             reply,
+            said: false,
+            unwanted: false,
         };
         let gone = || RpcError::new(codes::FAILED, "the client is being stopped");
         let mut unwanted = Unwanted {
@@ -154,7 +160,7 @@ impl Task {
                 () = tokio::time::sleep_until(end) => break,
                 Some(order) = self.orders.recv() => match order {
                     Order::Ask(id, asked) => drop(self.pending.insert(id, asked)),
-                    Order::Cancel(id) => drop(self.pending.remove(&id)),
+                    Order::Cancel(id) => self.give_up(id),
                 },
             }
         }
@@ -167,6 +173,17 @@ impl Task {
         for id in late {
             let why = "the server did not answer; whether it has done what was asked is not known";
             self.settle(id, Err(RpcError::new(codes::FAILED, why)));
+        }
+    }
+
+    /// Gives a call up while there is no server. What a caller may be asked for by then is named once more to
+    /// the next one, to be cancelled; nothing else waits for anybody who would want to know.
+    fn give_up(&mut self, id: u64) {
+        match self.pending.get_mut(&id) {
+            Some(asked) if asked.said && asked.method == calls::CALLER_TOOL => {
+                asked.unwanted = true;
+            }
+            _ => drop(self.pending.remove(&id)),
         }
     }
 
@@ -219,7 +236,7 @@ impl Task {
     }
 
     /// Who this is, which tools there are, and what was asked before without an answer.
-    fn opening(&self) -> Vec<u8> {
+    fn opening(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         if let Some(session) = &self.settings.session {
             let attach = Attach {
@@ -234,8 +251,12 @@ impl Task {
             };
             out.extend(named(calls::OUBLIETTE_TOOLS, &list));
         }
-        for (id, asked) in &self.pending {
+        for (id, asked) in &mut self.pending {
+            asked.said = true;
             out.extend(asked.line(*id));
+            if asked.unwanted {
+                out.extend(cancel(*id));
+            }
         }
         out
     }
@@ -246,18 +267,22 @@ impl Task {
         writer: &mut OwnedWriteHalf,
     ) -> std::io::Result<()> {
         match order {
-            Order::Ask(id, asked) => {
+            Order::Ask(id, mut asked) => {
                 let line = asked.line(id);
+                asked.said = true;
                 self.pending.insert(id, asked);
                 writer.write_all(&line).await
             }
             Order::Cancel(id) => {
-                if self.pending.remove(&id).is_none() {
+                let Some(asked) = self.pending.remove(&id) else {
                     return Ok(());
+                };
+                let told = writer.write_all(&cancel(id)).await;
+                if told.is_err() {
+                    self.pending.insert(id, asked);
+                    self.give_up(id);
                 }
-                let cancel = Cancel { id: id.into() };
-                let line = Message::notification(calls::CANCEL, &cancel).line();
-                writer.write_all(&line).await
+                told
             }
         }
     }
@@ -325,6 +350,10 @@ impl Asked {
         }
         Message::request(id, self.method, &params).line()
     }
+}
+
+fn cancel(id: u64) -> Vec<u8> {
+    Message::notification(calls::CANCEL, &Cancel { id: id.into() }).line()
 }
 
 /// A request whose id is its name.

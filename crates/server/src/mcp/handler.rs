@@ -220,7 +220,8 @@ impl ServerHandler for Handler {
         let Some(mcp_session) = mcp_session(&context) else {
             return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
         };
-        self.push.set_level(&mcp_session, request.level);
+        self.push
+            .set_level(&mcp_session, request.level, context.peer.clone());
         Ok(())
     }
 }

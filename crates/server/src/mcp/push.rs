@@ -34,8 +34,8 @@ pub(super) struct Push {
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
     /// Subscriptions of clients with sessions, by MCP session and resource.
     bells: Arc<Mutex<HashMap<(String, String), AbortHandle>>>,
-    /// The levels that clients set, by MCP session.
-    levels: Arc<Mutex<HashMap<String, LoggingLevel>>>,
+    /// The levels that clients set, by MCP session, and where those clients are.
+    levels: Arc<Mutex<HashMap<String, (LoggingLevel, Peer<RoleServer>)>>>,
 }
 
 #[derive(Debug)]
@@ -62,15 +62,19 @@ pub(super) struct Client {
 }
 
 impl Push {
-    pub(super) fn set_level(&self, mcp_session: &str, level: LoggingLevel) {
+    pub(super) fn set_level(&self, mcp_session: &str, level: LoggingLevel, peer: Peer<RoleServer>) {
         let mut levels = lock(&self.levels);
+        if levels.len() >= LEVELS {
+            levels.retain(|_, (_, peer)| !peer.is_transport_closed());
+        }
         if levels.len() < LEVELS || levels.contains_key(mcp_session) {
-            levels.insert(mcp_session.to_owned(), level);
+            levels.insert(mcp_session.to_owned(), (level, peer));
         }
     }
 
     fn wants_info(&self, mcp_session: &str) -> bool {
-        let level = lock(&self.levels).get(mcp_session).copied();
+        let levels = lock(&self.levels);
+        let level = levels.get(mcp_session).map(|(level, _)| *level);
         level.is_none_or(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
     }
 

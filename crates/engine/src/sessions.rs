@@ -10,6 +10,7 @@ mod children;
 pub(crate) mod cleanup;
 mod connection;
 mod decision;
+pub(crate) mod deliver;
 pub(crate) mod end;
 mod ending;
 pub(crate) mod events;

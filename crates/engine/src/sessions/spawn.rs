@@ -4,7 +4,8 @@ use oubliette_model::{Access, Mode, ProjectId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ask::{Ask, Delivered};
+use super::ask::Ask;
+use super::deliver::Delivered;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 

@@ -32,6 +32,8 @@ const BUSY: Duration = Duration::from_secs(5);
 
 /// Bytes of the write-ahead log between two checkpoints, and a little more.
 pub(super) const LOG: u64 = 4608 << 10;
+/// Free bytes of a disk on which that is nothing.
+const PLENTY: u64 = 256 << 20;
 
 pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
     let fresh = std::fs::metadata(path).map_or(true, |meta| meta.len() == 0);
@@ -70,10 +72,12 @@ pub(super) fn lay_out_log(path: &Path) -> std::io::Result<()> {
     log.push("-wal");
     let mut log = OpenOptions::new().append(true).open(log)?;
     let there = log.metadata()?.len();
-    if there < LOG {
+    let disk = rustix::fs::fstatvfs(&log)?;
+    // Where there is little space, others need it.
+    let is_free = disk.f_bavail.saturating_mul(disk.f_frsize) > PLENTY;
+    if there < LOG && is_free {
         let laid_out = log.write_all(&vec![0; (LOG - there) as usize]);
         if let Err(error) = laid_out.and_then(|()| log.sync_all()) {
-            // Others need what little space there is.
             log.set_len(there)?;
             return Err(error);
         }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::sessions::ask::{Ask, Origin};
+use crate::sessions::ask::Ask;
+use crate::sessions::deliver::Origin;
 use crate::{Call, Engine, EngineError, Result};
 
 const USUAL_WAIT: f64 = 50.0;

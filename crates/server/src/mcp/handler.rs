@@ -221,7 +221,7 @@ impl ServerHandler for Handler {
             return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
         };
         self.push
-            .set_level(&mcp_session, request.level, context.peer.clone());
+            .set_level(&mcp_session, request.level, context.peer);
         Ok(())
     }
 }

@@ -34,9 +34,12 @@ pub(super) struct Push {
     bound: Arc<Mutex<HashMap<SessionId, Bound>>>,
     /// Subscriptions of clients with sessions, by MCP session and resource.
     bells: Arc<Mutex<HashMap<(String, String), AbortHandle>>>,
-    /// The levels that clients set, by MCP session, and where those clients are.
-    levels: Arc<Mutex<HashMap<String, (LoggingLevel, Peer<RoleServer>)>>>,
+    /// By MCP session.
+    levels: Arc<Mutex<HashMap<String, Level>>>,
 }
+
+/// The level that a client has set, and where that client is.
+type Level = (LoggingLevel, Peer<RoleServer>);
 
 #[derive(Debug)]
 struct Bound {

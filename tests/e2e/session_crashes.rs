@@ -55,20 +55,19 @@ fn essence(log: &[Value]) -> Vec<Value> {
 
 /// Answers what an agent asks, for as long as it takes.
 async fn answer_everything(caller: Modern, session: String) {
+    let mut since = -1;
     loop {
-        let call = json!({ "name": "session_get", "arguments": { "session_id": session } });
-        if let Some(reply) = caller.try_send("tools/call", call).await
-            && reply.status == 200
-        {
-            let request =
-                reply.body["result"]["structuredContent"]["waiting_for"]["request_id"].clone();
-            if request.is_string() {
-                let answer = json!({ "name": "session_permit", "arguments": {
-                    "session_id": session, "request_id": request, "decision": "allow" } });
-                let _ = caller.try_send("tools/call", answer).await;
+        let news = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
+        let page = caller.insist("session_events", news).await;
+        since = page.ok()["last_index"].as_i64().unwrap();
+        for event in page.ok()["events"].as_array().unwrap() {
+            if event["type"] == "permission_request" {
+                let answer = json!({
+                    "session_id": session, "request_id": event["request_id"], "decision": "allow",
+                });
+                caller.insist("session_permit", answer).await;
             }
         }
-        tokio::time::sleep(Duration::from_millis(30)).await;
     }
 }
 
@@ -84,6 +83,7 @@ async fn run(server: &mut Server, project: &str, kills: u32, dice: &mut Dice) ->
     let answering = tokio::spawn(answer_everything(admin.clone(), session.clone()));
     let mut done = 0;
     for _ in 0..kills {
+        // Not to wait for anything: these are the moments.
         tokio::time::sleep(Duration::from_millis(dice.below(180))).await;
         let seen = admin.session(&session).await;
         if seen["status"] == "idle" && seen["turns"] == 2 {

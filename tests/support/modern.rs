@@ -1,5 +1,7 @@
 //! A raw client of protocol 2026-07-28: no session, everything in each request.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::{Reply, http};
@@ -77,6 +79,19 @@ impl Modern {
             json!({ "name": tool, "arguments": arguments }),
         )
         .await
+    }
+
+    /// A call that is made again until a server answers it, whatever becomes of servers.
+    pub async fn insist(&self, tool: &str, arguments: Value) -> Reply {
+        let call = json!({ "name": tool, "arguments": arguments });
+        loop {
+            let reply = self.try_send("tools/call", call.clone()).await;
+            match reply.filter(|reply| reply.body["result"].is_object()) {
+                Some(reply) => return reply,
+                // There is no server, and nothing that would tell of the next one.
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
     }
 
     pub async fn tools(&self) -> Vec<Value> {

@@ -1,8 +1,10 @@
 //! Sessions from a caller's side: a prompt in, events out.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use tokio::time::Instant;
 
 use crate::Modern;
 
@@ -62,23 +64,14 @@ impl Modern {
         let deadline = Instant::now() + PATIENCE;
         let mut events = Vec::new();
         loop {
-            assert!(
-                Instant::now() < deadline,
-                "what was waited for did not come; the log: {events:#?}"
-            );
             let page = json!({
                 "session_id": session, "since_index": since, "max_events": 1000, "wait_seconds": 5,
             });
-            let call = json!({ "name": "session_events", "arguments": page });
-            let Some(reply) = self.try_send("tools/call", call).await else {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
+            let page = self.insist("session_events", page);
+            let Ok(page) = tokio::time::timeout_at(deadline, page).await else {
+                panic!("what was waited for did not come; the log: {events:#?}");
             };
-            if reply.status != 200 || reply.body["result"].is_null() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
-            let page = reply.ok().clone();
+            let page = page.ok().clone();
             for event in page["events"].as_array().unwrap() {
                 events.push(event.clone());
                 if wanted(event) {

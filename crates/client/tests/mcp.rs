@@ -8,7 +8,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{Agent, Options, Relay};
+use support::{Agent, Options, Relay, Server};
 
 const SECRET: &str = "oub_this-key-must-never-be-said-by-anybody-ever";
 
@@ -271,8 +271,8 @@ async fn tools_of_oubliette_are_prefixed_and_called_with_the_key_without_any_ses
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 }
 
-#[tokio::test]
-async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer() {
+/// An agent that has a tool of its caller's.
+async fn with_caller() -> (Relay, Agent, Server) {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
@@ -285,6 +285,12 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
         .caller_tools("app", json!([{ "name": "send" }]))
         .await;
     agent.tools().await;
+    (relay, agent, server)
+}
+
+#[tokio::test]
+async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer() {
+    let (mut relay, mut agent, mut server) = with_caller().await;
     let ask = json!({ "name": "session_message", "arguments": { "prompt": "x" } });
     agent.begin("one", "tools/call", ask).await;
     let first = server.next().await.unwrap();
@@ -333,18 +339,7 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
 
 #[tokio::test]
 async fn a_call_that_is_cancelled_while_there_is_no_server_is_cancelled_at_the_next_one() {
-    let mut relay = Relay::default();
-    let mut agent = Agent::start(&Options {
-        socket: Some(relay.path()),
-        ..with_session()
-    });
-    agent.initialize("2025-11-25").await;
-    let mut server = relay.accept().await;
-    server.attach().await;
-    server
-        .caller_tools("app", json!([{ "name": "send" }]))
-        .await;
-    agent.tools().await;
+    let (mut relay, mut agent, mut server) = with_caller().await;
     let send = json!({ "name": "app_send", "arguments": { "to": "you" } });
     agent.begin("one", "tools/call", send.clone()).await;
     let first = server.next().await.unwrap();

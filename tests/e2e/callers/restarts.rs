@@ -121,12 +121,7 @@ async fn caller_of(caller: Modern, session: String) {
     let mut chance = Chance::new();
     loop {
         let page = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
-        let page = json!({ "name": "session_events", "arguments": page });
-        let reply = caller.try_send("tools/call", page).await;
-        let Some(reply) = reply.filter(|reply| reply.body["result"].is_object()) else {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            continue;
-        };
+        let reply = caller.insist("session_events", page).await;
         let page = reply.ok();
         since = page["last_index"].as_i64().unwrap();
         for event in page["events"].as_array().unwrap() {
@@ -139,20 +134,14 @@ async fn caller_of(caller: Modern, session: String) {
 }
 
 async fn respond(caller: Modern, request: Value, after: Duration) {
+    // Not to wait for anything: so long it takes.
     tokio::time::sleep(after).await;
     let arguments = json!({
         "session_id": request["session_id"], "request_id": request["request_id"],
         "result": { "n": request["arguments"]["n"] },
     });
-    let answer = json!({ "name": "caller_tool_response", "arguments": arguments });
-    loop {
-        let reply = caller.try_send("tools/call", answer.clone()).await;
-        // "Not found" is what it is told whose first answer was taken and whose connection broke.
-        if reply.is_some_and(|reply| reply.body["result"].is_object()) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    // "Not found" is what it is told whose first answer was taken and whose connection broke.
+    caller.insist("caller_tool_response", arguments).await;
 }
 
 #[tokio::test]

@@ -76,9 +76,7 @@ impl Engine {
             .zip(granted)
             .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
     }
-}
 
-impl Engine {
     /// Gives a message to the session that it is for, which is made if need be. Returns when that
     /// is durable; the agent does its part later.
     pub(crate) async fn deliver(
@@ -169,17 +167,11 @@ impl Engine {
             self.tell_declared();
         }
         self.wake_session(session.id, session.project_id);
+        let delivered = self.delivered(*session, resumed, warnings).await?;
         Ok(Delivered {
-            pending_caller_requests: self.pending_requests(&session).await?,
-            warnings,
-            session_id: session.id,
-            project_id: session.project_id,
             spawned,
-            resumed,
-            workspace_id: session.workspace_id,
             workspace_created: workspace.created,
-            status: session.status,
-            last_event_index: session.log_end - 1,
+            ..delivered
         })
     }
 
@@ -223,6 +215,16 @@ impl Engine {
             self.tell_declared();
         }
         self.wake_session(session.id, session.project_id);
+        self.delivered(session, resumed, warnings).await
+    }
+
+    /// What became of a message to a session that was there.
+    async fn delivered(
+        &self,
+        session: Session,
+        resumed: bool,
+        warnings: Vec<String>,
+    ) -> Result<Delivered> {
         Ok(Delivered {
             pending_caller_requests: self.pending_requests(&session).await?,
             warnings,

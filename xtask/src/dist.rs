@@ -1,5 +1,5 @@
-//! What is given to people: the binaries, the small client for containers, and their sums, in one
-//! directory and one archive.
+//! `cargo xtask dist`: the release binaries, the small client for containers, and their checksums, in
+//! one directory and one archive.
 
 mod elf;
 
@@ -12,22 +12,24 @@ use std::process::Command;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// Besides the binaries.
-const ALONG: [&str; 5] = [
+use crate::root;
+
+/// Files that go into the archive beside the binaries.
+const EXTRA_FILES: [&str; 5] = [
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
     "CHANGELOG.md",
     "packaging/oubliette.service",
 ];
-/// A client that has grown past this has got something that it does not need.
-const LARGEST_CLIENT: u64 = 4 << 20;
+/// A larger client has picked up a dependency that it does not need.
+const MAX_CLIENT_BYTES: u64 = 4 << 20;
 
-/// Builds everything and puts it into `dist` in cargo's target directory.
+/// Builds the release binaries and writes them to `dist` in cargo's target directory.
 pub(crate) fn run() -> Result<(), String> {
     if std::env::var_os("RUSTFLAGS").is_some_and(|flags| !flags.is_empty()) {
         return Err(
-            "RUSTFLAGS is set, and replaces the flags that make the binaries static; unset it"
+            "RUSTFLAGS is set and replaces the flags that link the binaries statically; unset it"
                 .to_owned(),
         );
     }
@@ -35,9 +37,9 @@ pub(crate) fn run() -> Result<(), String> {
     let name = format!("oubliette-{}-{triple}", env!("CARGO_PKG_VERSION"));
     let directory = target.join("dist").join(&name);
     if directory.exists() {
-        fs::remove_dir_all(&directory).map_err(|error| said(&directory, &error))?;
+        fs::remove_dir_all(&directory).map_err(|error| io_message(&directory, &error))?;
     }
-    fs::create_dir_all(&directory).map_err(|error| said(&directory, &error))?;
+    fs::create_dir_all(&directory).map_err(|error| io_message(&directory, &error))?;
     cargo(&["build", "--release", "--package", "oubliette", "--bins"])?;
     let built = target.join(&triple).join("release");
     let mut files = vec![built.join("oubliette"), built.join("oubliette-server")];
@@ -57,17 +59,18 @@ pub(crate) fn run() -> Result<(), String> {
         }
     } else {
         println!(
-            "Containers run Linux: `oubliette-client` is in the archive that a Linux machine of \
-             the same kind makes. See docs/install.md."
+            "Containers run Linux: take `oubliette-client` from the archive built on a Linux machine of \
+             the same architecture. See docs/install.md."
         );
     }
-    files.extend(ALONG.map(|name| root().join(name)));
+    files.extend(EXTRA_FILES.map(|name| root().join(name)));
     for file in &files {
         let place = directory.join(file.file_name().unwrap_or(OsStr::new("file")));
-        fs::copy(file, place).map_err(|error| said(file, &error))?;
+        fs::copy(file, place).map_err(|error| io_message(file, &error))?;
     }
-    let sums = sums(&directory)?;
-    fs::write(directory.join("SHA256SUMS"), &sums).map_err(|error| said(&directory, &error))?;
+    let checksums = checksums(&directory)?;
+    fs::write(directory.join("SHA256SUMS"), &checksums)
+        .map_err(|error| io_message(&directory, &error))?;
     let archive = directory.with_file_name(format!("{name}.tar.gz"));
     run_program(
         Command::new("tar")
@@ -80,15 +83,8 @@ pub(crate) fn run() -> Result<(), String> {
     report(&directory, &archive)
 }
 
-fn said(path: &Path, error: &std::io::Error) -> String {
+fn io_message(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
-        .to_owned()
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {
@@ -99,7 +95,7 @@ fn cargo(arguments: &[&str]) -> Result<(), String> {
     )
 }
 
-/// The program that cargo itself names, if it does.
+/// The program from the variable that cargo sets, for example `CARGO`.
 fn program(name: &str, variable: &str) -> Command {
     Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()))
 }
@@ -108,18 +104,18 @@ fn run_program(command: &mut Command) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{command:?} failed: {status}")),
-        Err(error) => Err(format!("{command:?} cannot be run: {error}")),
+        Err(error) => Err(format!("{command:?} cannot be started: {error}")),
     }
 }
 
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command
         .output()
-        .map_err(|error| format!("{command:?} cannot be run: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{command:?} failed: {}", output.status)),
+        .map_err(|error| format!("{command:?} cannot be started: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?} failed: {}", output.status));
     }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn target_directory() -> Result<PathBuf, String> {
@@ -132,30 +128,30 @@ fn target_directory() -> Result<PathBuf, String> {
     let directory = metadata.get("target_directory").and_then(Value::as_str);
     directory
         .map(PathBuf::from)
-        .ok_or_else(|| "cargo does not say where it builds".to_owned())
+        .ok_or_else(|| "`cargo metadata` names no target directory".to_owned())
 }
 
 fn host() -> Result<String, String> {
     let about = output(program("rustc", "RUSTC").arg("-vV"))?;
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned)
-        .ok_or_else(|| "rustc does not say what it builds for".to_owned())
+        .ok_or_else(|| "`rustc -vV` names no host".to_owned())
 }
 
 fn check_size(client: &Path) -> Result<(), String> {
     let size = fs::metadata(client)
-        .map_err(|error| said(client, &error))?
+        .map_err(|error| io_message(client, &error))?
         .len();
-    match size <= LARGEST_CLIENT {
-        true => Ok(()),
-        false => Err(format!(
-            "the client has {size} bytes, which is more than {LARGEST_CLIENT}: what did it get?"
-        )),
+    if size > MAX_CLIENT_BYTES {
+        return Err(format!(
+            "oubliette-client has {size} bytes; the limit is {MAX_CLIENT_BYTES}: look for a new dependency"
+        ));
     }
+    Ok(())
 }
 
-fn names(directory: &Path) -> Result<Vec<String>, String> {
-    let entries = fs::read_dir(directory).map_err(|error| said(directory, &error))?;
+fn file_names(directory: &Path) -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(directory).map_err(|error| io_message(directory, &error))?;
     let mut names: Vec<String> = entries
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
@@ -164,12 +160,12 @@ fn names(directory: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// As `sha256sum` writes them.
-fn sums(directory: &Path) -> Result<String, String> {
+/// One line per file, in the format of `sha256sum`.
+fn checksums(directory: &Path) -> Result<String, String> {
     let mut sums = String::new();
-    for name in names(directory)? {
+    for name in file_names(directory)? {
         let path = directory.join(&name);
-        let bytes = fs::read(&path).map_err(|error| said(&path, &error))?;
+        let bytes = fs::read(&path).map_err(|error| io_message(&path, &error))?;
         for byte in Sha256::digest(bytes) {
             let _ = write!(sums, "{byte:02x}");
         }
@@ -179,7 +175,7 @@ fn sums(directory: &Path) -> Result<String, String> {
 }
 
 fn report(directory: &Path, archive: &Path) -> Result<(), String> {
-    for name in names(directory)? {
+    for name in file_names(directory)? {
         let size = fs::metadata(directory.join(&name)).map_or(0, |meta| meta.len());
         println!("{size:>12}  {name}");
     }

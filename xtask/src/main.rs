@@ -1,20 +1,22 @@
-//! Chores of this repository, run as `cargo xtask <chore>`: `tidy` checks what the compiler
-//! cannot, `docs` writes the generated pages, `dist` builds what is given to people. Nothing here is part of the product.
+//! Developer commands of this repository, run as `cargo xtask <command>`: `tidy` checks rules that the
+//! compiler cannot, `docs` writes the generated pages, `dist` builds the release archive. Nothing here is part of
+//! the product.
 #![allow(
     clippy::print_stdout,
-    reason = "a chore talks to the person who started it; the lint guards the server's stdout"
+    reason = "these commands print to a person's terminal; the lint protects the server's stdout"
 )]
 
 mod dist;
 mod docs;
 mod tidy;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-Usage: cargo xtask <chore>
+Usage: cargo xtask <command>
 
-  tidy           check dependency edges, file sizes, doc paths, wording and licences
+  tidy           check crate layers, file sizes, wording and dead paths in documents
   docs           write the generated documentation
   docs --check   fail if the generated documentation is not up to date
   dist           build the release binaries and the stand-alone client, with an archive
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
         _ => {
-            eprint!("There is no chore `{}`.\n\n{USAGE}", words.join(" "));
+            eprint!("Unknown command `{}`.\n\n{USAGE}", words.join(" "));
             return ExitCode::from(2);
         }
     };
@@ -48,4 +50,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
 }

@@ -1,24 +1,18 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler checks. It reads the repository and
-//! never changes it, and it lists every problem rather than stopping at the first.
+//! `cargo xtask tidy`: rules of this repository that neither the compiler, clippy nor cargo-deny
+//! checks. It only reads, and it lists every problem.
 
-mod doc_paths;
-mod edges;
-mod inheritance;
-mod licences;
-mod literals;
-mod manifest;
-mod markdown;
-mod packages;
+mod dead_paths;
+mod layers;
 mod sources;
-mod tree;
 mod words;
 
 use std::fmt;
+use std::path::Path;
+use std::process::Command;
 
-use packages::Workspace;
-use tree::Tree;
+use crate::root;
 
-/// Something to put right, and where.
+/// A violated rule, with the place to fix.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Problem {
     path: String,
@@ -42,34 +36,57 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Checks the workspace around the current directory.
+/// A text file of the repository: tracked, or new and not ignored.
+struct SourceFile {
+    /// From the root, with slashes.
+    path: String,
+    text: String,
+}
+
+/// Checks the repository that this crate is part of.
 pub(crate) fn run() -> Result<(), String> {
-    let workspace = Workspace::read()?;
-    let tree = Tree::read(&workspace.root)?;
-
-    let mut problems = edges::check(&workspace, &tree);
-    problems.extend(inheritance::check(&workspace, &tree));
-    problems.extend(sources::check(&tree));
-    problems.extend(doc_paths::check(&tree));
-    problems.extend(words::check(&tree));
-    problems.extend(match packages::licences() {
-        Ok(packages) => licences::check(&packages, &tree),
-        Err(reason) => vec![Problem::new(licences::LOCK_FILE, 1, reason)],
-    });
-    problems.sort();
-    problems.dedup();
-
-    let files = tree.files.len();
-    if problems.is_empty() {
-        println!("tidy: {files} files, no problems");
-        return Ok(());
+    let root = root();
+    let paths = list_paths(&root)?;
+    let files: Vec<SourceFile> = paths
+        .iter()
+        .filter_map(|path| {
+            let text = std::fs::read_to_string(root.join(path)).ok()?;
+            let path = path.clone();
+            Some(SourceFile { path, text })
+        })
+        .collect();
+    let mut problems = layers::check(&layers::read_packages(&root)?, &root);
+    for file in &files {
+        problems.extend(sources::check(file));
+        problems.extend(words::check(file));
+        problems.extend(dead_paths::check(file, &paths));
     }
+    problems.sort();
     for problem in &problems {
         println!("{problem}");
     }
-    let count = match problems.len() {
-        1 => "1 problem".to_owned(),
-        more => format!("{more} problems"),
-    };
-    Err(format!("tidy: {files} files, {count}"))
+    if problems.is_empty() {
+        println!("tidy: {} files, no problems", files.len());
+        return Ok(());
+    }
+    Err(format!("tidy: {} problems", problems.len()))
+}
+
+fn list_paths(root: &Path) -> Result<Vec<String>, String> {
+    let listing = Command::new("git")
+        .args(["ls-files", "-z", "-co", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot start `git ls-files`: {error}"))?;
+    if !listing.status.success() {
+        let stderr = String::from_utf8_lossy(&listing.stderr);
+        return Err(format!("`git ls-files` failed: {stderr}"));
+    }
+    let names = String::from_utf8_lossy(&listing.stdout);
+    let names = names.split('\0').filter(|name| !name.is_empty());
+    // A file deleted in the working tree is still listed until the deletion is staged.
+    Ok(names
+        .filter(|name| root.join(name).exists())
+        .map(str::to_owned)
+        .collect())
 }

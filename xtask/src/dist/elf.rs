@@ -1,10 +1,10 @@
-//! Whether a Linux program needs nothing but the kernel.
+//! Checks that a Linux program is linked statically.
 
 use std::fs;
 use std::path::Path;
 
-/// The entry that names the loader of a program that is linked dynamically.
-const INTERPRETER: u32 = 3;
+/// `PT_INTERP`: the program header that names the dynamic loader.
+const PT_INTERP: u32 = 3;
 
 pub(super) fn check_static(file: &Path) -> Result<(), String> {
     let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -15,11 +15,11 @@ pub(super) fn check_static(file: &Path) -> Result<(), String> {
              .cargo/config.toml",
             file.display()
         )),
-        None => Err(format!("{} is no Linux program", file.display())),
+        None => Err(format!("{} is not a 64-bit Linux program", file.display())),
     }
 }
 
-/// None if it is no 64-bit little-endian ELF file.
+/// None unless it is a 64-bit little-endian ELF file.
 fn needs_loader(bytes: &[u8]) -> Option<bool> {
     let half = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -31,7 +31,7 @@ fn needs_loader(bytes: &[u8]) -> Option<bool> {
     let (size, count) = (usize::from(half(54)?), usize::from(half(56)?));
     for n in 0..count {
         let at = size.checked_mul(n)?.checked_add(start)?;
-        if word(at)? == INTERPRETER {
+        if word(at)? == PT_INTERP {
             return Some(true);
         }
     }

@@ -1,9 +1,19 @@
-//! `oubliette serve` under a name of its own.
+//! `oubliette-server` runs `oubliette serve` from the file beside it. It links none of the product, which
+//! would double the time and size of a release build.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 fn main() -> ExitCode {
-    let mut arguments: Vec<_> = std::env::args_os().collect();
-    arguments.insert(1.min(arguments.len()), "serve".into());
-    oubliette::run(arguments)
+    let program = std::env::current_exe().map(|own| own.with_file_name("oubliette"));
+    let program = program.unwrap_or_else(|_| "oubliette".into());
+    let error = Command::new(&program)
+        .arg("serve")
+        .args(std::env::args_os().skip(1))
+        .exec();
+    eprintln!(
+        "error: cannot start {}: {error}; install `oubliette` in the same directory",
+        program.display()
+    );
+    ExitCode::FAILURE
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use oubliette_runtime::contract::{self, Ground};
+use oubliette_runtime::contract::{self, Fixture};
 use oubliette_runtime::{ImageSource, Sandbox};
 use support::binary;
 
@@ -23,14 +23,14 @@ async fn check(home: &Path) {
         image: None,
         dockerfile: None,
     };
-    contract::check(&sandbox, &Ground { image, client }).await;
+    contract::check(&sandbox, &Fixture { image, client }).await;
     let left = std::fs::read_dir(home.join("run/s")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "states of sandboxes are left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sandbox_keeps_every_promise_of_a_runtime() {
-    if contract::wanted("sandbox") {
+    if contract::is_requested("sandbox") {
         let home = tempfile::tempdir().unwrap();
         check(home.path()).await;
     }
@@ -48,7 +48,7 @@ async fn as_an_ordinary_user() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sandbox_keeps_every_promise_without_root() {
-    if !contract::wanted("sandbox") || !rustix::process::geteuid().is_root() {
+    if !contract::is_requested("sandbox") || !rustix::process::geteuid().is_root() {
         // Without root, the first test is this one.
         return;
     }

@@ -3,9 +3,10 @@
 //! Sockets of the host cannot be mounted there, so what a supervisor says is carried by `container
 //! exec`.
 
-mod answers;
-mod arguments;
 mod cli;
+mod commands;
+mod driver;
+mod listing;
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,15 +14,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, Home, ImageSource, Networks,
-    Program, Progress, Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    DataDirNames, Enforcement, ImageSource, Networks, Program, Progress, Result, Runtime,
+    RuntimeError,
 };
 use cli::Cli;
 
-const LOOK: Duration = Duration::from_secs(30);
+pub(crate) use driver::DRIVER;
+
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// A virtual machine starts in a second or two; its first one may fetch what it boots.
-const WORK: Duration = Duration::from_secs(120);
-const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The `container` command of macOS, whose services have answered once.
 #[derive(Debug)]
@@ -29,25 +33,25 @@ pub struct Apple {
     cli: Cli,
     version: String,
     capabilities: Capabilities,
-    home: Home,
+    names: DataDirNames,
     cpus: u64,
 }
 
 impl Apple {
-    pub async fn connect(home: Home) -> Result<Self> {
+    pub async fn connect(names: DataDirNames) -> Result<Self> {
         if !cfg!(target_os = "macos") {
             return Err(RuntimeError::Unsupported(
                 "The apple runtime is macOS' `container`, and this is not macOS.".to_owned(),
             ));
         }
-        Self::connect_through(Path::new("container"), home).await
+        Self::connect_with(Path::new("container"), names).await
     }
 
     /// Uses a command line that is somewhere else, or stands in for it.
-    pub async fn connect_through(program: &Path, home: Home) -> Result<Self> {
+    pub async fn connect_with(program: &Path, names: DataDirNames) -> Result<Self> {
         let cli = Cli::new(program);
-        let version = cli.must(&arguments::version(), LOOK).await?;
-        let status = cli.run(&arguments::status(), LOOK, &|_| {}).await?;
+        let version = cli.run_checked(&commands::version(), QUERY_TIMEOUT).await?;
+        let status = cli.run(&commands::status(), QUERY_TIMEOUT, &|_| {}).await?;
         if !status.success {
             return Err(RuntimeError::Unavailable(
                 "The services of `container` do not run; `container system start` starts them."
@@ -59,33 +63,33 @@ impl Apple {
             cli,
             version: version.trim().to_owned(),
             capabilities: capabilities(),
-            home,
+            names,
             cpus: cpus.map_or(1, |count| count.get() as u64),
         })
     }
 
     /// Which version it is, in its own words.
-    pub fn about(&self) -> String {
+    pub fn description(&self) -> String {
         self.version.clone()
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {
-        let look = arguments::inspect_image(image);
-        let found = self.cli.run(&look, LOOK, &|_| {}).await?;
+        let look = commands::inspect_image(image);
+        let found = self.cli.run(&look, QUERY_TIMEOUT, &|_| {}).await?;
         Ok(found.success)
     }
 
     /// Runs what must succeed unless the container is gone by now; whether it was there.
-    async fn unless_gone(
+    async fn run_if_exists(
         &self,
         id: &ContainerId,
-        invocation: &arguments::Invocation,
+        invocation: &commands::Invocation,
         limit: Duration,
     ) -> Result<bool> {
         if self.inspect(id).await?.is_none() {
             return Ok(false);
         }
-        match self.cli.must(invocation, limit).await {
+        match self.cli.run_checked(invocation, limit).await {
             Ok(_) => Ok(true),
             Err(error) => match self.inspect(id).await? {
                 Some(_) => Err(error),
@@ -97,7 +101,7 @@ impl Apple {
 
 fn capabilities() -> Capabilities {
     Capabilities {
-        name: "apple",
+        name: DRIVER.name,
         images: true,
         networks: Networks {
             none: true,
@@ -126,14 +130,15 @@ impl Runtime for Apple {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
-        let image = self.home.image(&spec.image)?;
-        let create = arguments::create(spec, &image, &self.home, self.cpus)?;
+        let image = self.names.image_name(&spec.image)?;
+        let create = commands::create(spec, &image, &self.names, self.cpus)?;
         match self.inspect(&spec.id).await? {
-            Some(there) if there.state == State::Running => return Ok(()),
+            Some(there) if there.state == ContainerState::Running => return Ok(()),
             Some(_) => {
                 // Not by force: it may have been started since.
-                let delete = arguments::delete(&self.home.container(&spec.id), false);
-                self.unless_gone(&spec.id, &delete, WORK).await?;
+                let delete = commands::delete(&self.names.container_name(&spec.id), false);
+                self.run_if_exists(&spec.id, &delete, CHANGE_TIMEOUT)
+                    .await?;
             }
             None => {}
         }
@@ -141,13 +146,13 @@ impl Runtime for Apple {
         if !self.has_image(&image).await? {
             return Err(RuntimeError::NoImage(image));
         }
-        self.cli.must(&create, WORK).await?;
+        self.cli.run_checked(&create, CHANGE_TIMEOUT).await?;
         Ok(())
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
-        let start = arguments::start(&self.home.container(id));
-        match self.unless_gone(id, &start, WORK).await? {
+        let start = commands::start(&self.names.container_name(id));
+        match self.run_if_exists(id, &start, CHANGE_TIMEOUT).await? {
             true => Ok(()),
             false => Err(RuntimeError::NoContainer(id.to_string())),
         }
@@ -155,31 +160,34 @@ impl Runtime for Apple {
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         let there = self.inspect(id).await?;
-        if there.is_none_or(|there| there.state != State::Running) {
+        if there.is_none_or(|there| there.state != ContainerState::Running) {
             return Ok(());
         }
-        let stop = arguments::stop(&self.home.container(id), grace);
-        self.unless_gone(id, &stop, WORK.saturating_add(grace))
+        let stop = commands::stop(&self.names.container_name(id), grace);
+        self.run_if_exists(id, &stop, CHANGE_TIMEOUT.saturating_add(grace))
             .await?;
         Ok(())
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        let delete = arguments::delete(&self.home.container(id), true);
-        self.unless_gone(id, &delete, WORK).await?;
+        let delete = commands::delete(&self.names.container_name(id), true);
+        self.run_if_exists(id, &delete, CHANGE_TIMEOUT).await?;
         Ok(())
     }
 
     /// By way of the listing: what `inspect` says of a container that is not there differs from
     /// version to version.
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|status| status.id == *id))
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
-        let json = self.cli.must(&arguments::list(), LOOK).await?;
-        answers::containers(&json, &self.home)
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
+        let json = self
+            .cli
+            .run_checked(&commands::list(), QUERY_TIMEOUT)
+            .await?;
+        listing::parse(&json, &self.names)
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
@@ -189,35 +197,40 @@ impl Runtime for Apple {
         if lines == 0 {
             return Ok(String::new());
         }
-        let logs = arguments::logs(&self.home.container(id), lines);
-        self.cli.must(&logs, LOOK).await
+        let logs = commands::logs(&self.names.container_name(id), lines);
+        self.cli.run_checked(&logs, QUERY_TIMEOUT).await
     }
 
     async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>> {
-        let exec = arguments::exec(&self.home.container(id), program);
+        let exec = commands::exec(&self.names.container_name(id), program);
         Ok(Box::new(self.cli.attach(&exec)?))
     }
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
-        let image = self.home.image(source)?;
+        let image = self.names.image_name(source)?;
         let invocation = match &source.dockerfile {
             Some(path) if path.is_dir() => {
-                arguments::build(&image, &path.join("Dockerfile"), &self.home)
+                commands::build(&image, &path.join("Dockerfile"), &self.names)
             }
-            Some(path) => arguments::build(&image, path, &self.home),
+            Some(path) => commands::build(&image, path, &self.names),
             None if self.has_image(&image).await? => return Ok(image),
-            None => arguments::pull(&image),
+            None => commands::pull(&image),
         };
-        let printed = self.cli.run(&invocation, WHOLE_BUILD, progress).await?;
-        printed.checked()?;
+        let output = self.cli.run(&invocation, BUILD_TIMEOUT, progress).await?;
+        output.into_stdout()?;
         Ok(image)
     }
 
     async fn remove_images(&self) -> Result<()> {
-        let names = self.cli.must(&arguments::list_images(), LOOK).await?;
-        let ours = self.home.images();
+        let names = self
+            .cli
+            .run_checked(&commands::list_images(), QUERY_TIMEOUT)
+            .await?;
+        let ours = self.names.image_prefix();
         for name in names.lines().filter(|name| name.starts_with(&ours)) {
-            self.cli.must(&arguments::delete_image(name), WORK).await?;
+            self.cli
+                .run_checked(&commands::delete_image(name), CHANGE_TIMEOUT)
+                .await?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Capabilities {
-    /// `sandbox`, `docker` or `apple`.
+    /// Name of the runtime, as the configuration spells it.
     pub name: &'static str,
     /// Whether containers start from images.
     pub images: bool,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use oubliette_model::Network;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -29,7 +30,7 @@ impl ContainerId {
     }
 
     /// The id of something by name within what has these bits: always the same, and another's never.
-    pub fn within(bits: u128, name: &str) -> Self {
+    pub fn derive(bits: u128, name: &str) -> Self {
         let digest = Sha256::new()
             .chain_update(bits.to_be_bytes())
             .chain_update(name)
@@ -60,18 +61,10 @@ pub struct ContainerSpec {
     pub mounts: Vec<Mount>,
     pub hostname: String,
     pub network: Network,
-    pub limits: Limits,
+    pub limits: ContainerLimits,
     /// Another container whose files are mounted here: its users are also this one's.
     pub users_of: Option<ContainerId>,
     pub init: Init,
-}
-
-/// What the container may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Network {
-    None,
-    Host,
-    Bridge,
 }
 
 /// Where an image comes from. Runtimes without images ignore it.
@@ -94,7 +87,7 @@ pub struct Mount {
 
 /// Absent means without a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limits {
+pub struct ContainerLimits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u32>,
@@ -119,12 +112,12 @@ pub struct Init {
 pub struct Program {
     pub argv: Vec<String>,
     /// Variables of PID 1 whose values it does not get: others could read them from it.
-    pub without: Vec<String>,
+    pub unset_env: Vec<String>,
 }
 
 /// How far a container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ContainerState {
     Created,
     Running,
     Stopped,
@@ -132,10 +125,10 @@ pub enum State {
 
 /// A container as the runtime sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct ContainerStatus {
     pub id: ContainerId,
     pub project: String,
-    pub state: State,
+    pub state: ContainerState,
 }
 
 #[cfg(test)]
@@ -152,12 +145,12 @@ mod tests {
 
     #[test]
     fn ids_within_something_are_their_own() {
-        let id = ContainerId::within(7, "feature");
-        assert_eq!(id, ContainerId::within(7, "feature"));
+        let id = ContainerId::derive(7, "feature");
+        assert_eq!(id, ContainerId::derive(7, "feature"));
         assert_eq!(ContainerId::new(id.as_str()), Some(id.clone()));
         for other in [
-            ContainerId::within(7, "featur"),
-            ContainerId::within(8, "feature"),
+            ContainerId::derive(7, "featur"),
+            ContainerId::derive(8, "feature"),
             ContainerId::from_bits(7),
         ] {
             assert_ne!(id, other);

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_runtime::{
-    Apple, ContainerId, ContainerSpec, Home, ImageSource, Init, Limits, Network, Program, Runtime,
-    RuntimeError, State,
+    Apple, ContainerId, ContainerLimits, ContainerSpec, ContainerState, DataDirNames, ImageSource,
+    Init, Network, Program, Runtime, RuntimeError,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -46,8 +46,8 @@ impl StandIn {
     }
 
     async fn connect(&self) -> oubliette_runtime::Result<Apple> {
-        let home = Home::new(Path::new("/a/data/directory"));
-        Apple::connect_through(&self.path("container"), home).await
+        let names = DataDirNames::new(Path::new("/a/data/directory"));
+        Apple::connect_with(&self.path("container"), names).await
     }
 
     /// What it was called with since the last time, a line per call.
@@ -70,7 +70,7 @@ fn spec() -> ContainerSpec {
         mounts: Vec::new(),
         hostname: "c1".to_owned(),
         network: Network::Bridge,
-        limits: Limits::default(),
+        limits: ContainerLimits::default(),
         users_of: None,
         init: Init {
             binary: "/opt/client".into(),
@@ -94,7 +94,7 @@ async fn elsewhere_than_on_macos_it_is_unsupported() {
     if cfg!(target_os = "macos") {
         return;
     }
-    let error = Apple::connect(Home::new(Path::new("/h"))).await;
+    let error = Apple::connect(DataDirNames::new(Path::new("/h"))).await;
     assert!(matches!(error, Err(RuntimeError::Unsupported(_))));
 }
 
@@ -105,8 +105,8 @@ async fn services_that_do_not_run_and_a_missing_program_are_unavailable() {
     let error = stand_in.connect().await.unwrap_err();
     assert!(matches!(error, RuntimeError::Unavailable(_)), "{error:?}");
     assert!(error.to_string().contains("container system start"));
-    let home = Home::new(Path::new("/h"));
-    let missing = Apple::connect_through(Path::new("/no/container"), home).await;
+    let names = DataDirNames::new(Path::new("/h"));
+    let missing = Apple::connect_with(Path::new("/no/container"), names).await;
     assert!(matches!(missing, Err(RuntimeError::Unavailable(_))));
 }
 
@@ -115,12 +115,15 @@ async fn a_container_goes_from_creation_to_removal() {
     let stand_in = StandIn::new();
     stand_in.set("image");
     let apple = stand_in.connect().await.unwrap();
-    assert!(apple.about().contains("1.2.2"));
+    assert!(apple.description().contains("1.2.2"));
     let (spec, id) = (spec(), spec().id);
 
     apple.create(&spec).await.unwrap();
     let status = apple.inspect(&id).await.unwrap().unwrap();
-    assert_eq!((status.state, &*status.project), (State::Created, "p1"));
+    assert_eq!(
+        (status.state, &*status.project),
+        (ContainerState::Created, "p1")
+    );
     let made = stand_in
         .calls()
         .into_iter()
@@ -131,24 +134,24 @@ async fn a_container_goes_from_creation_to_removal() {
 
     let name = made.split(' ').nth(2).unwrap().to_owned();
     apple.start(&id).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
     apple.stop(&id, GRACE).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Stopped));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Stopped));
     let stop = format!("stop --signal SIGTERM --time 3 {name} key=");
     assert!(stand_in.calls().contains(&stop));
 
     assert_eq!(apple.logs(&id, 5).await.unwrap(), "a line of PID 1\n");
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Created));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Created));
     apple.remove(&id).await.unwrap();
     assert_eq!(apple.list().await.unwrap(), []);
     let delete = format!("delete --force {name} key=");
     assert!(stand_in.calls().contains(&delete));
 }
 
-async fn state(apple: &Apple, id: &ContainerId) -> Option<State> {
+async fn state(apple: &Apple, id: &ContainerId) -> Option<ContainerState> {
     let status = apple.inspect(id).await.unwrap();
     status.map(|status| status.state)
 }
@@ -235,7 +238,7 @@ async fn a_channel_is_the_input_and_output_of_a_program_and_ends_with_it() {
         argv: ["/bin/sh", "-c", "echo $$; exec cat"]
             .map(str::to_owned)
             .to_vec(),
-        without: vec!["SECRET".to_owned()],
+        unset_env: vec!["SECRET".to_owned()],
     };
     let channel = apple.channel(&id, &program).await.unwrap();
     let mut channel = BufReader::new(channel);

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use oubliette_runtime::contract::{self, Ground, Room};
-use oubliette_runtime::{Docker, DockerSettings, Home, ImageSource, Runtime, RuntimeError, State};
+use oubliette_runtime::contract::{self, Fixture, TestContainer};
+use oubliette_runtime::{
+    ContainerState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
+};
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
 
@@ -19,7 +21,7 @@ use by_channel::ByChannel;
 /// An engine and an image to test with; none, with a word about it, if nobody asks for them.
 struct Setup {
     docker: Docker,
-    ground: Ground,
+    fixture: Fixture,
     directory: TempDir,
 }
 
@@ -32,14 +34,14 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 
 impl Setup {
     async fn new(test: &str) -> Option<Self> {
-        if !contract::wanted("docker") && !contract::wanted("docker-channel") {
+        if !contract::is_requested("docker") && !contract::is_requested("docker-channel") {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
         // The same data directory each time, though it does not exist: what a killed run left is
         // found, and images are built once.
-        let home = Home::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
-        let docker = Docker::connect(home, &DockerSettings::default())
+        let names = DataDirNames::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
+        let docker = Docker::connect(names, &DockerSettings::default())
             .await
             .unwrap();
         for left in docker.list().await.unwrap() {
@@ -48,13 +50,13 @@ impl Setup {
         let dockerfile = context(directory.path(), DOCKERFILE);
         let image = source("test", &dockerfile);
         docker.build_image(&image, &|_| {}).await.unwrap();
-        let ground = Ground {
+        let fixture = Fixture {
             image,
             client: contract::client(),
         };
         Some(Self {
             docker,
-            ground,
+            fixture,
             directory,
         })
     }
@@ -81,13 +83,13 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn docker_keeps_every_promise_where_no_socket_can_be_mounted() {
-    if !contract::wanted("docker-channel") {
+    if !contract::is_requested("docker-channel") {
         return;
     }
     let name = "docker_keeps_every_promise_where_no_socket_can_be_mounted";
     let setup = Setup::new(name).await.unwrap();
     let carried = ByChannel::new(setup.docker);
-    contract::check(&carried, &setup.ground).await;
+    contract::check(&carried, &setup.fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -95,7 +97,7 @@ async fn docker_keeps_every_promise_of_a_runtime() {
     let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
         return;
     };
-    contract::check(&setup.docker, &setup.ground).await;
+    contract::check(&setup.docker, &setup.fixture).await;
 }
 
 #[tokio::test]
@@ -103,17 +105,20 @@ async fn containers_of_another_data_directory_are_not_seen() {
     let Some(setup) = Setup::new("containers_of_another_data_directory_are_not_seen").await else {
         return;
     };
-    let room = Room::new(&setup.docker, &setup.ground);
-    setup.docker.create(&room.spec).await.unwrap();
+    let container = TestContainer::new(&setup.docker, &setup.fixture);
+    setup.docker.create(&container.spec).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    let other = Docker::connect(Home::new(elsewhere.path()), &DockerSettings::default())
-        .await
-        .unwrap();
+    let other = Docker::connect(
+        DataDirNames::new(elsewhere.path()),
+        &DockerSettings::default(),
+    )
+    .await
+    .unwrap();
     assert_eq!(other.list().await.unwrap(), []);
-    assert_eq!(other.inspect(&room.spec.id).await.unwrap(), None);
-    other.remove(&room.spec.id).await.unwrap();
-    assert_eq!(room.state().await, Some(State::Created));
-    room.remove().await;
+    assert_eq!(other.inspect(&container.spec.id).await.unwrap(), None);
+    other.remove(&container.spec.id).await.unwrap();
+    assert_eq!(container.state().await, Some(ContainerState::Created));
+    container.remove().await;
 }
 
 #[tokio::test]
@@ -121,9 +126,9 @@ async fn an_image_that_is_not_there_is_named() {
     let Some(setup) = Setup::new("an_image_that_is_not_there_is_named").await else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    room.spec.image = source("never-built", Path::new("/x/Dockerfile"));
-    let error = setup.docker.create(&room.spec).await.unwrap_err();
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    container.spec.image = source("never-built", Path::new("/x/Dockerfile"));
+    let error = setup.docker.create(&container.spec).await.unwrap_err();
     let RuntimeError::NoImage(name) = error else {
         panic!("{error:?}");
     };
@@ -173,7 +178,7 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
     let Some(setup) = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await else {
         return;
     };
-    let built = setup.docker.build_image(&setup.ground.image, &|_| {});
+    let built = setup.docker.build_image(&setup.fixture.image, &|_| {});
     let name = built.await.unwrap();
     let there = ImageSource {
         name: "there".to_owned(),
@@ -202,8 +207,8 @@ async fn processes_run_as_the_user_that_is_asked_for() {
     let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    let mut supervisor = container.create_and_start().await;
     let user = Some(User {
         uid: 1000,
         gid: 1000,
@@ -216,9 +221,9 @@ async fn processes_run_as_the_user_that_is_asked_for() {
         (expected, Ended::Code(0))
     );
     use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(room.workspace("file")).unwrap();
+    let file = std::fs::metadata(container.workspace_path("file")).unwrap();
     assert_eq!((file.uid(), file.gid()), (1000, 1000));
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
@@ -227,13 +232,13 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
     else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let missing = setup.directory.path().join("missing");
-    room.spec.mounts[0].host = missing.clone();
-    let error = setup.docker.create(&room.spec).await.unwrap_err();
+    container.spec.mounts[0].host = missing.clone();
+    let error = setup.docker.create(&container.spec).await.unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
     assert!(!missing.exists());
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
@@ -242,20 +247,20 @@ async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
     else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let plain = room.workspace("plain");
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    let plain = container.workspace_path("plain");
     std::fs::write(&plain, "no program").unwrap();
-    room.spec.init.binary = plain;
-    setup.docker.create(&room.spec).await.unwrap();
-    let error = setup.docker.start(&room.spec.id).await.unwrap_err();
+    container.spec.init.binary = plain;
+    setup.docker.create(&container.spec).await.unwrap();
+    let error = setup.docker.start(&container.spec.id).await.unwrap_err();
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("permission denied"), "{error}");
     // Podman does not remember.
-    if setup.docker.about().starts_with("Docker") {
-        let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
+    if setup.docker.description().starts_with("Docker") {
+        let logs = setup.docker.logs(&container.spec.id, 10).await.unwrap();
         assert!(logs.contains("permission denied"), "{logs:?}");
     }
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
@@ -265,11 +270,11 @@ async fn starting_and_running_commands_takes_no_longer_than_it_should() {
     else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let begun = Instant::now();
-    setup.docker.create(&room.spec).await.unwrap();
+    setup.docker.create(&container.spec).await.unwrap();
     let created = begun.elapsed();
-    let mut supervisor = room.start().await;
+    let mut supervisor = container.start().await;
     let started = begun.elapsed() - created;
     let mut runs: Vec<Duration> = Vec::new();
     for _ in 0..50 {
@@ -279,15 +284,15 @@ async fn starting_and_running_commands_takes_no_longer_than_it_should() {
     }
     runs.sort();
     let begun = Instant::now();
-    room.stop().await;
+    container.stop().await;
     let stopped = begun.elapsed();
     eprintln!(
         "{}: create {created:?}, start to hello {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
-        setup.docker.about(),
+        setup.docker.description(),
         runs[25],
         runs[45]
     );
     // Far above what it takes, far below what an exec of the engine would.
     assert!(runs[25] < Duration::from_millis(50), "{:?}", runs[25]);
-    room.remove().await;
+    container.remove().await;
 }

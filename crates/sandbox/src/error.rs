@@ -15,7 +15,7 @@ pub enum Error {
     StillRunning { pid: i32 },
     /// Another launch or removal of the same sandbox is under way.
     #[error("sandbox is being launched or removed by somebody else")]
-    Busy,
+    Locked,
     /// One step of building the sandbox was refused; nothing of it is left.
     #[error("sandbox could not be launched: {step}")]
     Step {
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("sandbox launcher ended without an answer: {0}")]
     Launcher(String),
     #[error("sandbox did not come up within {0} seconds")]
-    Deadline(u64),
+    Timeout(u64),
     #[error("{what}")]
     Io {
         what: String,

@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::lock;
 use crate::remove::clear_leftovers;
-use crate::running::{Running, running};
+use crate::running::{RunningSandbox, find_running};
 use crate::{Error, Result, Spec};
 
 /// How long a launch may take. A loaded machine needs a fraction of a second.
-const DEADLINE: Duration = Duration::from_secs(20);
-const MAX_ANSWER: u64 = 64 * 1024;
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(20);
+const MAX_REPLY_BYTES: u64 = 64 * 1024;
 
 /// The name of the file below the state directory that PID 1 writes its output to.
 pub(crate) const LOG: &str = "init.log";
@@ -31,33 +31,33 @@ pub(crate) const LAUNCH_ARGUMENT: &str = "sandbox-launch";
 /// What the launcher says on its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Answer {
+pub(crate) enum LauncherReply {
     Up,
-    Failed(Failure),
+    Failed(StepFailure),
 }
 
 /// A step that was refused.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Failure {
+pub(crate) struct StepFailure {
     pub(crate) step: String,
     pub(crate) errno: i32,
 }
 
 /// Starts a sandbox and returns when its PID 1 has been executed. `launcher` is a binary whose
 /// `main` begins with [`crate::launcher_main`]. On failure nothing is left but the directories.
-pub fn launch(spec: &Spec, launcher: &Path) -> Result<Running> {
+pub fn launch(spec: &Spec, launcher: &Path) -> Result<RunningSandbox> {
     spec.validate()?;
     make_directories(spec)?;
     let lock = lock(&spec.state_dir)
         .map_err(|source| Error::io("failed to lock the sandbox's state", source))?;
-    let _lock = lock.ok_or(Error::Busy)?;
-    if let Some(running) = running(&spec.state_dir) {
+    let _lock = lock.ok_or(Error::Locked)?;
+    if let Some(running) = find_running(&spec.state_dir) {
         return Err(Error::AlreadyRunning { pid: running.pid() });
     }
     clear_leftovers(&spec.state_dir)?;
     let mut child = start(spec, launcher)?;
-    let result = await_answer(&mut child).and_then(|()| {
-        running(&spec.state_dir).ok_or_else(|| {
+    let result = read_reply(&mut child).and_then(|()| {
+        find_running(&spec.state_dir).ok_or_else(|| {
             Error::Launcher(format!(
                 "PID 1 ended at once{}",
                 log_excerpt(&spec.state_dir)
@@ -118,16 +118,16 @@ fn in_memory(spec: &Spec) -> std::io::Result<File> {
     Ok(file)
 }
 
-fn await_answer(child: &mut Child) -> Result<()> {
+fn read_reply(child: &mut Child) -> Result<()> {
     let Some(mut stdout) = child.stdout.take() else {
         return Err(Error::Launcher("no output".to_owned()));
     };
-    let until = Instant::now() + DEADLINE;
+    let until = Instant::now() + LAUNCH_TIMEOUT;
     let mut answer = Vec::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Error::Deadline(DEADLINE.as_secs()));
+            return Err(Error::Timeout(LAUNCH_TIMEOUT.as_secs()));
         }
         let timeout = Timespec::try_from(left).ok();
         let ready = poll(&mut [PollFd::new(&stdout, PollFlags::IN)], timeout.as_ref());
@@ -139,13 +139,13 @@ fn await_answer(child: &mut Child) -> Result<()> {
             .read(&mut chunk)
             .map_err(|source| Error::io("failed to read the launcher's answer", source))?;
         answer.extend_from_slice(&chunk[..len]);
-        if len == 0 || answer.len() as u64 > MAX_ANSWER {
+        if len == 0 || answer.len() as u64 > MAX_REPLY_BYTES {
             break;
         }
     }
     match serde_json::from_slice(&answer) {
-        Ok(Answer::Up) => Ok(()),
-        Ok(Answer::Failed(failure)) => Err(Error::Step {
+        Ok(LauncherReply::Up) => Ok(()),
+        Ok(LauncherReply::Failed(failure)) => Err(Error::Step {
             step: failure.step,
             source: std::io::Error::from_raw_os_error(failure.errno),
         }),

@@ -113,13 +113,13 @@ pub(crate) fn open_beneath(base: BorrowedFd<'_>, path: &Path) -> io::Result<Owne
 
 /// What a mount needs to be attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     Directory,
     File,
 }
 
-impl Kind {
-    pub(crate) fn of(opened: BorrowedFd<'_>) -> io::Result<Self> {
+impl TargetKind {
+    pub(crate) fn from_fd(opened: BorrowedFd<'_>) -> io::Result<Self> {
         let stat = rustix::fs::fstat(opened)?;
         let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
         Ok(if is_dir { Self::Directory } else { Self::File })
@@ -127,10 +127,10 @@ impl Kind {
 }
 
 /// Opens the place `inside` below `root`, making what is missing for `owner`.
-pub(crate) fn place(
+pub(crate) fn open_target(
     root: BorrowedFd<'_>,
     inside: &Path,
-    kind: Kind,
+    kind: TargetKind,
     owner: (u32, u32),
 ) -> io::Result<OwnedFd> {
     let names: Vec<&OsStr> = inside
@@ -145,7 +145,7 @@ pub(crate) fn place(
         let wanted = if index + 1 == names.len() {
             kind
         } else {
-            Kind::Directory
+            TargetKind::Directory
         };
         current = match open_step(current.as_fd(), name) {
             Ok(next) => next,
@@ -170,19 +170,19 @@ fn open_step(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-fn make(dir: BorrowedFd<'_>, name: &OsStr, kind: Kind, owner: (u32, u32)) -> io::Result<()> {
+fn make(dir: BorrowedFd<'_>, name: &OsStr, kind: TargetKind, owner: (u32, u32)) -> io::Result<()> {
     match kind {
-        Kind::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
-        Kind::File => {
+        TargetKind::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
+        TargetKind::File => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
         }
     }
-    give(dir, name, owner)
+    chown_entry(dir, name, owner)
 }
 
 /// Makes `owner` the owner of an entry, unless it already is.
-pub(crate) fn give(dir: BorrowedFd<'_>, name: &OsStr, owner: (u32, u32)) -> io::Result<()> {
+pub(crate) fn chown_entry(dir: BorrowedFd<'_>, name: &OsStr, owner: (u32, u32)) -> io::Result<()> {
     let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
     let stat = rustix::fs::statat(dir, name, nofollow)?;
     if (stat.st_uid, stat.st_gid) == owner {

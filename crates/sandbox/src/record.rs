@@ -10,10 +10,10 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Enforced;
+use crate::EnforcementReport;
 
-const FILE: &str = "sandbox.json";
-const MAX_SIZE: u64 = 1 << 20;
+const RECORD_FILE: &str = "sandbox.json";
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
 /// The record of a sandbox. It is written before the first thing that would have to be cleared up.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub(crate) struct Record {
     /// Directories to remove once the processes are gone.
     pub(crate) cgroups: Vec<PathBuf>,
     /// Present once PID 1 is executing the caller's program.
-    pub(crate) enforced: Option<Enforced>,
+    pub(crate) enforced: Option<EnforcementReport>,
 }
 
 /// A process that cannot be mistaken for a later one with its number.
@@ -35,7 +35,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn of(pid: i32) -> io::Result<Self> {
+    pub(crate) fn from_pid(pid: i32) -> io::Result<Self> {
         let (_, start_time) = state_and_start(pid)?;
         Ok(Self {
             pid,
@@ -54,21 +54,21 @@ impl Process {
 impl Record {
     /// The record of a state directory; none where there is none that can be read.
     pub(crate) fn read(state_dir: &Path) -> Option<Self> {
-        let path = state_dir.join(FILE);
-        if fs::metadata(&path).ok()?.len() > MAX_SIZE {
+        let path = state_dir.join(RECORD_FILE);
+        if fs::metadata(&path).ok()?.len() > MAX_RECORD_BYTES {
             return None;
         }
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
     pub(crate) fn write(&self, state_dir: &Path) -> io::Result<()> {
-        let new = state_dir.join(format!("{FILE}.new"));
+        let new = state_dir.join(format!("{RECORD_FILE}.new"));
         fs::write(&new, serde_json::to_vec(self)?)?;
-        fs::rename(new, state_dir.join(FILE))
+        fs::rename(new, state_dir.join(RECORD_FILE))
     }
 
-    pub(crate) fn erase(state_dir: &Path) -> io::Result<()> {
-        match fs::remove_file(state_dir.join(FILE)) {
+    pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
+        match fs::remove_file(state_dir.join(RECORD_FILE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn this_process_is_alive_and_a_later_one_is_not_it() {
-        let mut process = Process::of(std::process::id() as i32).unwrap();
+        let mut process = Process::from_pid(std::process::id() as i32).unwrap();
         assert!(process.is_alive());
         process.start_time += 1;
         assert!(!process.is_alive());

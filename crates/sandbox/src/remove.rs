@@ -13,20 +13,20 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::record::{Record, lock};
-use crate::running::{kill_recorded, running};
+use crate::running::{find_running, kill_process};
 use crate::{Error, Result, cgroup};
 
-const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
+const CGROUP_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Removes cgroups, layers and state of a sandbox that is stopped. Removing what is not there is
 /// no error.
 pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
     let _lock = match lock(state_dir) {
-        Ok(lock) => Some(lock.ok_or(Error::Busy)?),
+        Ok(lock) => Some(lock.ok_or(Error::Locked)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => return Err(Error::io("failed to lock the sandbox's state", source)),
     };
-    if let Some(running) = running(state_dir) {
+    if let Some(running) = find_running(state_dir) {
         return Err(Error::StillRunning { pid: running.pid() });
     }
     clear_leftovers(state_dir)?;
@@ -39,13 +39,13 @@ pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
 
 /// Clears what a launch or a stop that was cut short has left of a sandbox that does not run; its
 /// files stay, and one that runs is left as it is.
-pub fn settle(state_dir: &Path) -> Result<()> {
+pub fn clean_up(state_dir: &Path) -> Result<()> {
     let lock = match lock(state_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         lock => lock.map_err(|source| Error::io("failed to lock the sandbox's state", source))?,
     };
-    let _lock = lock.ok_or(Error::Busy)?;
-    match running(state_dir) {
+    let _lock = lock.ok_or(Error::Locked)?;
+    match find_running(state_dir) {
         Some(_) => Ok(()),
         None => clear_leftovers(state_dir),
     }
@@ -57,11 +57,11 @@ pub(crate) fn clear_leftovers(state_dir: &Path) -> Result<()> {
         return Ok(());
     };
     if let Some(process) = &record.process {
-        kill_recorded(process)?;
+        kill_process(process)?;
     }
-    cgroup::remove(&record.cgroups, CGROUP_PATIENCE)
+    cgroup::remove(&record.cgroups, CGROUP_REMOVAL_TIMEOUT)
         .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))?;
-    Record::erase(state_dir)
+    Record::remove(state_dir)
         .map_err(|source| Error::io("failed to erase the sandbox's record", source))
 }
 

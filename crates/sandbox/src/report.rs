@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 /// What the kernel enforces on a sandbox that is up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enforced {
+pub struct EnforcementReport {
     /// `native` or `bwrap`.
     pub method: String,
-    pub ids: Ids,
+    pub ids: IdMapping,
     /// How each directory of the host is visible inside.
-    pub directories: Vec<(PathBuf, Sharing)>,
-    pub limits: LimitsApplied,
+    pub directories: Vec<(PathBuf, DirectoryAccess)>,
+    pub limits: AppliedLimits,
     pub seccomp: bool,
     pub landlock: Landlock,
     pub network: String,
@@ -24,16 +24,16 @@ pub struct Enforced {
 /// Whom the sandbox's root is on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ids {
-    /// Ids 0 to 65535 are `base` and up on the host, where they own nothing else.
+pub enum IdMapping {
+    /// IdMapping 0 to 65535 are `base` and up on the host, where they own nothing else.
     Shifted { base: u32 },
-    /// Ids are the host's: a file that the sandbox's root makes belongs to root on the host.
+    /// IdMapping are the host's: a file that the sandbox's root makes belongs to root on the host.
     Identity,
     /// Only root exists inside, and it is this user of the host.
     Single { uid: u32, gid: u32 },
 }
 
-impl Ids {
+impl IdMapping {
     /// The uid and gid that own on the host what the sandbox's root owns inside.
     pub fn owner(self) -> (u32, u32) {
         match self {
@@ -46,25 +46,26 @@ impl Ids {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sharing {
+pub enum DirectoryAccess {
     CopyOnWrite,
     ReadOnly { reason: String },
     Hidden { reason: String },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsApplied {
-    pub memory: Applied,
-    pub cpus: Applied,
-    pub processes: Applied,
+pub struct AppliedLimits {
+    pub memory: LimitMechanism,
+    pub cpus: LimitMechanism,
+    pub processes: LimitMechanism,
 }
 
 /// What holds a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Applied {
+pub enum LimitMechanism {
     #[default]
-    NotAsked,
+    #[serde(rename = "not_asked")]
+    NotRequested,
     CgroupV1,
     CgroupV2,
     Rlimit,

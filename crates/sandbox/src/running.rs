@@ -8,32 +8,32 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::record::{Process, Record};
-use crate::{Enforced, Error, Result, cgroup};
+use crate::{EnforcementReport, Error, Result, cgroup};
 
 /// How long a killed sandbox may take to be gone.
-const DEATH: Duration = Duration::from_secs(20);
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How often and how far apart PID 1 is asked to end.
-const REQUESTS: usize = 10;
-const REQUEST_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_TERM_SIGNALS: usize = 10;
+const TERM_SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A sandbox whose PID 1 was executed. Dropping it changes nothing.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningSandbox {
     process: Process,
     pidfd: OwnedFd,
-    enforced: Enforced,
+    enforced: EnforcementReport,
     cgroups: Vec<PathBuf>,
 }
 
 /// The sandbox of a state directory, if it is alive.
-pub fn running(state_dir: &Path) -> Option<Running> {
+pub fn find_running(state_dir: &Path) -> Option<RunningSandbox> {
     let record = Record::read(state_dir)?;
-    Running::of(record.process?, record.enforced?, record.cgroups)
+    RunningSandbox::open(record.process?, record.enforced?, record.cgroups)
 }
 
-impl Running {
-    fn of(process: Process, enforced: Enforced, cgroups: Vec<PathBuf>) -> Option<Self> {
+impl RunningSandbox {
+    fn open(process: Process, enforced: EnforcementReport, cgroups: Vec<PathBuf>) -> Option<Self> {
         let pidfd = open(&process)?;
         Some(Self {
             process,
@@ -52,7 +52,7 @@ impl Running {
         !has_exited(&self.pidfd, Duration::ZERO)
     }
 
-    pub fn enforced(&self) -> &Enforced {
+    pub fn enforced(&self) -> &EnforcementReport {
         &self.enforced
     }
 
@@ -60,26 +60,26 @@ impl Running {
     /// over, and returns when every process of the sandbox is gone: the kernel kills what is left
     /// in the namespace of a dead PID 1.
     pub fn stop(&self, grace: Duration) -> Result<()> {
-        if !self.ends_when_asked(grace) {
+        if !self.terminate(grace) {
             kill(&self.pidfd)?;
         }
-        cgroup::remove(&self.cgroups, DEATH)
+        cgroup::remove(&self.cgroups, KILL_TIMEOUT)
             .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))
     }
 }
 
-impl Running {
-    fn ends_when_asked(&self, grace: Duration) -> bool {
+impl RunningSandbox {
+    fn terminate(&self, grace: Duration) -> bool {
         let until = Instant::now() + grace;
         // A PID 1 loses signals until it has asked for them, so the first may come too early.
-        for _ in 0..REQUESTS {
+        for _ in 0..MAX_TERM_SIGNALS {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             // Refused only when the process is gone, which is what is asked for.
             let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
-            if has_exited(&self.pidfd, left.min(REQUEST_INTERVAL)) {
+            if has_exited(&self.pidfd, left.min(TERM_SIGNAL_INTERVAL)) {
                 return true;
             }
         }
@@ -88,7 +88,7 @@ impl Running {
 }
 
 /// Kills a recorded process, if it is still that process, and waits for its end.
-pub(crate) fn kill_recorded(process: &Process) -> Result<()> {
+pub(crate) fn kill_process(process: &Process) -> Result<()> {
     match open(process) {
         Some(pidfd) => kill(&pidfd),
         None => Ok(()),
@@ -98,7 +98,7 @@ pub(crate) fn kill_recorded(process: &Process) -> Result<()> {
 fn kill(pidfd: &OwnedFd) -> Result<()> {
     // Refused only when the process is gone.
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
-    if has_exited(pidfd, DEATH) {
+    if has_exited(pidfd, KILL_TIMEOUT) {
         return Ok(());
     }
     Err(Error::io(

@@ -18,8 +18,8 @@ pub struct Spec {
     pub layers_dir: PathBuf,
     pub binds: Vec<Bind>,
     pub hostname: String,
-    pub network: Network,
-    pub limits: Limits,
+    pub network: NetworkNamespace,
+    pub limits: ResourceLimits,
     /// Another sandbox whose users are also this one's, so that it can read that one's files.
     #[serde(default)]
     pub users_of: Option<String>,
@@ -43,16 +43,17 @@ pub struct Bind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Loopback only.
-    None,
-    /// The host's network, its loopback services included.
+pub enum NetworkNamespace {
+    /// One of the sandbox's own, with nothing but loopback.
+    #[serde(rename = "none")]
+    Private,
+    /// The host's, including the services on its loopback address.
     Host,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
+pub struct ResourceLimits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u64>,
@@ -82,19 +83,21 @@ pub enum Method {
     Bwrap { program: PathBuf },
 }
 
-const MAX_ID: usize = 40;
-const MAX_HOSTNAME: usize = 63;
+const MAX_ID_CHARS: usize = 40;
+const MAX_HOSTNAME_CHARS: usize = 63;
 
 impl Spec {
     /// Refuses what could not work, before anything is touched.
     pub fn validate(&self) -> Result<()> {
         let id_chars = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if self.id.is_empty() || self.id.len() > MAX_ID || !self.id.chars().all(id_chars) {
+        if self.id.is_empty() || self.id.len() > MAX_ID_CHARS || !self.id.chars().all(id_chars) {
             return invalid(format!("id {:?} is not [a-z0-9-]{{1,40}}", self.id));
         }
         let host_chars = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
         let hostname = &self.hostname;
-        if hostname.is_empty() || hostname.len() > MAX_HOSTNAME || !hostname.chars().all(host_chars)
+        if hostname.is_empty()
+            || hostname.len() > MAX_HOSTNAME_CHARS
+            || !hostname.chars().all(host_chars)
         {
             return invalid(format!("hostname {hostname:?}"));
         }
@@ -169,8 +172,8 @@ mod tests {
             layers_dir: "/run/y".into(),
             binds: vec![],
             hostname: "abc".to_owned(),
-            network: Network::None,
-            limits: Limits::default(),
+            network: NetworkNamespace::Private,
+            limits: ResourceLimits::default(),
             users_of: None,
             nested: false,
             init: Init {

@@ -6,6 +6,7 @@
 pub mod carry;
 mod lines;
 mod message;
+pub mod paths;
 mod relay;
 mod supervise;
 

@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::arguments::Invocation;
-use crate::lines::Plain;
+use super::commands::Invocation;
+use crate::plain_lines::PlainLines;
 use crate::{Progress, Result, RuntimeError};
 
 /// More than any listing; what is beyond is not kept.
-const MOST_OUTPUT: usize = 16 << 20;
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Cli {
@@ -24,7 +24,7 @@ pub(super) struct Cli {
 
 /// What a command printed, and whether it succeeded.
 #[derive(Debug)]
-pub(super) struct Printed {
+pub(super) struct CommandOutput {
     pub(super) success: bool,
     pub(super) stdout: String,
     pub(super) stderr: String,
@@ -43,7 +43,7 @@ impl Cli {
         invocation: &Invocation,
         limit: Duration,
         progress: Progress<'_>,
-    ) -> Result<Printed> {
+    ) -> Result<CommandOutput> {
         let mut command = Command::new(&self.program);
         command
             .args(&invocation.arguments)
@@ -67,11 +67,11 @@ impl Cli {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let running = async {
             let (stdout, stderr, status) = tokio::join!(
-                collect(stdout, progress),
-                collect(stderr, progress),
+                read_output(stdout, progress),
+                read_output(stderr, progress),
                 child.wait()
             );
-            Ok(Printed {
+            Ok(CommandOutput {
                 success: status?.success(),
                 stdout: stdout?,
                 stderr: stderr?,
@@ -87,7 +87,7 @@ impl Cli {
     }
 
     /// Starts a command and connects to its input and output; it ends when that is dropped.
-    pub(super) fn attach(&self, invocation: &Invocation) -> Result<Attached> {
+    pub(super) fn attach(&self, invocation: &Invocation) -> Result<AttachedCommand> {
         let mut command = Command::new(&self.program);
         command
             .args(&invocation.arguments)
@@ -105,7 +105,7 @@ impl Cli {
             .spawn()
             .map_err(|error| unavailable(error.to_string()))?;
         match (child.stdout.take(), child.stdin.take()) {
-            (Some(output), Some(input)) => Ok(Attached {
+            (Some(output), Some(input)) => Ok(AttachedCommand {
                 streams: tokio::io::join(output, input),
                 _child: child,
             }),
@@ -114,19 +114,23 @@ impl Cli {
     }
 
     /// Runs a command that must succeed; what it printed.
-    pub(super) async fn must(&self, invocation: &Invocation, limit: Duration) -> Result<String> {
-        self.run(invocation, limit, &|_| {}).await?.checked()
+    pub(super) async fn run_checked(
+        &self,
+        invocation: &Invocation,
+        limit: Duration,
+    ) -> Result<String> {
+        self.run(invocation, limit, &|_| {}).await?.into_stdout()
     }
 }
 
 /// A command that runs, and its input and output.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct AttachedCommand {
     streams: Join<ChildStdout, ChildStdin>,
     _child: Child,
 }
 
-impl AsyncRead for Attached {
+impl AsyncRead for AttachedCommand {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -136,7 +140,7 @@ impl AsyncRead for Attached {
     }
 }
 
-impl AsyncWrite for Attached {
+impl AsyncWrite for AttachedCommand {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -154,15 +158,15 @@ impl AsyncWrite for Attached {
     }
 }
 
-impl Printed {
+impl CommandOutput {
     /// The output, or what the command said was wrong.
-    pub(super) fn checked(self) -> Result<String> {
+    pub(super) fn into_stdout(self) -> Result<String> {
         if self.success {
             return Ok(self.stdout);
         }
-        let mut plain = Plain::default();
+        let mut plain = PlainLines::default();
         let mut lines = plain.push(&self.stderr);
-        lines.extend(plain.rest());
+        lines.extend(plain.finish());
         let said = lines
             .iter()
             .rev()
@@ -173,14 +177,14 @@ impl Printed {
     }
 }
 
-async fn collect(
+async fn read_output(
     stream: Option<impl AsyncRead + Unpin>,
     progress: Progress<'_>,
 ) -> io::Result<String> {
     let Some(mut stream) = stream else {
         return Ok(String::new());
     };
-    let (mut bytes, mut plain) = (Vec::new(), Plain::default());
+    let (mut bytes, mut plain) = (Vec::new(), PlainLines::default());
     let mut chunk = vec![0; 8 << 10];
     loop {
         let read = stream.read(&mut chunk).await?;
@@ -190,10 +194,10 @@ async fn collect(
         for line in plain.push(&String::from_utf8_lossy(&chunk[..read])) {
             progress(&line);
         }
-        let room = MOST_OUTPUT.saturating_sub(bytes.len());
+        let room = MAX_OUTPUT_BYTES.saturating_sub(bytes.len());
         bytes.extend_from_slice(&chunk[..read.min(room)]);
     }
-    if let Some(line) = plain.rest() {
+    if let Some(line) = plain.finish() {
         progress(&line);
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

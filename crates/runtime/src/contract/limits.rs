@@ -1,20 +1,20 @@
-//! Limits, where the runtime says that they hold.
+//! ContainerLimits, where the runtime says that they hold.
 
 use oubliette_wire::Ended;
 
-use super::{Ground, Room};
+use super::{Fixture, TestContainer};
 use crate::{Enforcement, Runtime};
 
 pub(super) async fn memory_is_bounded_and_the_supervisor_survives(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
     if runtime.capabilities().memory_limit != Enforcement::Enforced {
         return;
     }
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.memory_bytes = Some(64 << 20);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.memory_bytes = Some(64 << 20);
+    let mut supervisor = container.create_and_start().await;
     let within = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=16M count=1")
         .await;
@@ -24,19 +24,19 @@ pub(super) async fn memory_is_bounded_and_the_supervisor_survives(
         .await;
     assert_eq!(beyond.stdout, "137\n", "{}", beyond.stderr);
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
-    room.remove().await;
+    container.remove().await;
 }
 
 pub(super) async fn processes_are_bounded_and_the_supervisor_survives(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
     if runtime.capabilities().process_limit != Enforcement::Enforced {
         return;
     }
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.processes = Some(32);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.processes = Some(32);
+    let mut supervisor = container.create_and_start().await;
     // A shell that cannot fork ends; the one around it says so.
     let script = "
         (i=0
@@ -51,16 +51,16 @@ pub(super) async fn processes_are_bounded_and_the_supervisor_survives(
     assert_eq!(lines.last(), Some(&"ended"));
     assert!((10..32).contains(&lines.len()), "{} of them", lines.len());
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
-    room.remove().await;
+    container.remove().await;
 }
 
 pub(super) async fn more_processors_than_there_are_is_no_error(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.cpus = Some(10_000.0);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.cpus = Some(10_000.0);
+    let mut supervisor = container.create_and_start().await;
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
-    room.remove().await;
+    container.remove().await;
 }

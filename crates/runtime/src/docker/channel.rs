@@ -10,22 +10,22 @@ use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::engine::{Engine, LOOK, status};
+use super::engine::{EngineClient, QUERY_TIMEOUT, status_code, with_timeout};
 use crate::{Channel, Program, Result, RuntimeError};
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
 /// What is attached to the program.
-struct Attached {
+struct ExecStream {
     output: Output,
     input: Pin<Box<dyn AsyncWrite + Send>>,
     /// What was received and not read yet, and how far it was read.
-    rest: (Vec<u8>, usize),
+    unread: (Vec<u8>, usize),
 }
 
 /// Runs a program in a container.
 pub(super) async fn open(
-    engine: &Engine,
+    engine: &EngineClient,
     container: &str,
     program: &Program,
 ) -> Result<Box<dyn Channel>> {
@@ -35,7 +35,7 @@ pub(super) async fn open(
         cmd: Some(program.argv.clone()),
         env: Some(
             program
-                .without
+                .unset_env
                 .iter()
                 .map(|name| format!("{name}="))
                 .collect(),
@@ -53,18 +53,17 @@ pub(super) async fn open(
         };
         engine.api.start_exec(&made.id, Some(start)).await
     };
-    let started = engine
-        .ask(LOOK, running)
+    let started = with_timeout(QUERY_TIMEOUT, running)
         .await
-        .map_err(|error| match status(&error) {
+        .map_err(|error| match status_code(&error) {
             Some(404) => RuntimeError::NoContainer(container.to_owned()),
-            _ => engine.explain(error),
+            _ => engine.to_runtime_error(error),
         })?;
     match started {
-        StartExecResults::Attached { output, input } => Ok(Box::new(Attached {
+        StartExecResults::Attached { output, input } => Ok(Box::new(ExecStream {
             output,
             input,
-            rest: (Vec::new(), 0),
+            unread: (Vec::new(), 0),
         })),
         StartExecResults::Detached => Err(RuntimeError::Failed(
             "The engine started a program and did not attach to it.".to_owned(),
@@ -72,7 +71,7 @@ pub(super) async fn open(
     }
 }
 
-impl AsyncRead for Attached {
+impl AsyncRead for ExecStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -80,7 +79,7 @@ impl AsyncRead for Attached {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let (bytes, at) = &mut this.rest;
+            let (bytes, at) = &mut this.unread;
             if *at < bytes.len() {
                 let most = buffer.remaining().min(bytes.len() - *at);
                 buffer.put_slice(&bytes[*at..*at + most]);
@@ -93,7 +92,7 @@ impl AsyncRead for Attached {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
                 Poll::Ready(Some(Ok(
                     LogOutput::StdOut { message } | LogOutput::Console { message },
-                ))) => this.rest = (message.to_vec(), 0),
+                ))) => this.unread = (message.to_vec(), 0),
                 // Complaints are not part of the stream.
                 Poll::Ready(Some(Ok(_))) => {}
             }
@@ -101,7 +100,7 @@ impl AsyncRead for Attached {
     }
 }
 
-impl AsyncWrite for Attached {
+impl AsyncWrite for ExecStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

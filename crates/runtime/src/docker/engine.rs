@@ -8,31 +8,31 @@ use bollard::errors::Error;
 use bollard::models::{SystemInfo, SystemVersion};
 use bollard::{API_DEFAULT_VERSION, Docker as Api};
 
-use super::layers;
+use super::{DRIVER, disk_quota};
 use crate::{Capabilities, Enforcement, Networks, Result, RuntimeError};
 
 /// Podman may be started only now, by this first question; a socket that nobody serves must not
 /// hold up a start for longer.
-const FIRST_ANSWER: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For what the engine only looks up.
-pub(super) const LOOK: Duration = Duration::from_secs(30);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two attempts at what cannot be waited for.
-pub(super) const PAUSE: Duration = Duration::from_millis(50);
-const MOST_ATTEMPTS: usize = 100;
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_QUERY_RETRIES: usize = 100;
 /// Longer than any call is given here, so that only our own bounds count.
-const NEVER: u64 = 24 * 60 * 60;
+const CLIENT_TIMEOUT_SECONDS: u64 = 24 * 60 * 60;
 
 /// Where to look, and in which order.
 #[derive(Debug, Default)]
-pub(super) struct Surroundings {
+pub(super) struct EngineEnv {
     /// The value of `DOCKER_HOST`.
     pub(super) docker_host: Option<OsString>,
     /// The value of `XDG_RUNTIME_DIR`.
     pub(super) runtime_directory: Option<OsString>,
 }
 
-impl Surroundings {
-    pub(super) fn read() -> Self {
+impl EngineEnv {
+    pub(super) fn from_process() -> Self {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {
             docker_host: set("DOCKER_HOST"),
@@ -64,7 +64,7 @@ impl Surroundings {
 
 /// An engine that has answered.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct EngineClient {
     pub(super) api: Api,
     socket: PathBuf,
     /// What it calls itself, with its version.
@@ -74,14 +74,14 @@ pub(super) struct Engine {
     /// Whether the host labels files, so that mounts could not be read without a word about it.
     pub(super) selinux: bool,
     /// Whether it can bound what a container takes on the disk.
-    pub(super) bounds_layers: bool,
+    pub(super) limits_disk: bool,
 }
 
-impl Engine {
+impl EngineClient {
     /// The first of the sockets behind which an engine answers, and what it can do.
-    pub(super) async fn find(surroundings: &Surroundings) -> Result<(Self, Capabilities)> {
+    pub(super) async fn find(env: &EngineEnv) -> Result<(Self, Capabilities)> {
         let mut tried = Vec::new();
-        for socket in surroundings.sockets()? {
+        for socket in env.sockets()? {
             match Self::connect(&socket).await {
                 Ok(found) => return Ok(found),
                 Err(error) => tried.push(error.to_string()),
@@ -92,25 +92,28 @@ impl Engine {
 
     async fn connect(socket: &Path) -> Result<(Self, Capabilities)> {
         let connecting = async {
-            let api =
-                Api::connect_with_unix(&socket.to_string_lossy(), NEVER, API_DEFAULT_VERSION)?
-                    .negotiate_version()
-                    .await?;
+            let api = Api::connect_with_unix(
+                &socket.to_string_lossy(),
+                CLIENT_TIMEOUT_SECONDS,
+                API_DEFAULT_VERSION,
+            )?
+            .negotiate_version()
+            .await?;
             let (version, info) = (api.version().await?, api.info().await?);
             Ok((api, version, info))
         };
-        let (api, version, info) = bounded(FIRST_ANSWER, connecting)
+        let (api, version, info) = with_timeout(CONNECT_TIMEOUT, connecting)
             .await
-            .map_err(|error| explain(socket, error))?;
+            .map_err(|error| to_runtime_error(socket, error))?;
         let engine = Self {
             api,
             socket: socket.to_owned(),
-            about: about(&version),
+            about: describe(&version),
             cpus: info
                 .ncpu
                 .map_or(1.0, |count| f64::from(u32::try_from(count).unwrap_or(1))),
-            selinux: has(&info, "selinux"),
-            bounds_layers: layers::are_bounded(&info),
+            selinux: has_security_option(&info, "selinux"),
+            limits_disk: disk_quota::is_supported(&info),
         };
         let capabilities = engine.capabilities(&info);
         Ok((engine, capabilities))
@@ -120,37 +123,28 @@ impl Engine {
         &self.socket
     }
 
-    /// Waits for an answer, but not for longer than `limit`.
-    pub(super) async fn ask<T>(
-        &self,
-        limit: Duration,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        bounded(limit, call).await
-    }
-
     /// Looks something up. Podman has names for states on the way from one to another that no
     /// Docker has, and the whole answer is then not understood; they pass.
-    pub(super) async fn look<T, F>(&self, call: impl Fn() -> F + Send) -> Result<T, Error>
+    pub(super) async fn query<T, F>(&self, call: impl Fn() -> F + Send) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>> + Send,
     {
         let mut attempts = 0;
         loop {
-            match bounded(LOOK, call()).await {
+            match with_timeout(QUERY_TIMEOUT, call()).await {
                 Err(Error::JsonDataError { message, .. })
-                    if message.contains("unknown variant") && attempts < MOST_ATTEMPTS =>
+                    if message.contains("unknown variant") && attempts < MAX_QUERY_RETRIES =>
                 {
                     attempts += 1;
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 outcome => return outcome,
             }
         }
     }
 
-    pub(super) fn explain(&self, error: Error) -> RuntimeError {
-        explain(&self.socket, error)
+    pub(super) fn to_runtime_error(&self, error: Error) -> RuntimeError {
+        to_runtime_error(&self.socket, error)
     }
 
     fn capabilities(&self, info: &SystemInfo) -> Capabilities {
@@ -163,7 +157,7 @@ impl Engine {
         let system = info.operating_system.as_deref().unwrap_or_default();
         let same_kernel = cfg!(target_os = "linux") && !system.contains("Docker Desktop");
         let mut notes = Vec::new();
-        if has(info, "rootless") {
+        if has_security_option(info, "rootless") {
             notes.push(
                 "The engine runs without root: root in a container is the user who runs it."
                     .to_owned(),
@@ -176,7 +170,7 @@ impl Engine {
                     .to_owned(),
             );
         }
-        notes.push(layers::note(info));
+        notes.push(disk_quota::describe(info));
         if !same_kernel {
             notes.push(
                 "The engine runs in a virtual machine: sockets of this machine cannot be mounted."
@@ -184,7 +178,7 @@ impl Engine {
             );
         }
         Capabilities {
-            name: "docker",
+            name: DRIVER.name,
             images: true,
             networks: Networks {
                 none: true,
@@ -194,7 +188,7 @@ impl Engine {
             memory_limit: enforced(info.memory_limit),
             cpu_limit: enforced(info.cpu_cfs_quota),
             process_limit: enforced(info.pids_limit),
-            disk_limit: match self.bounds_layers {
+            disk_limit: match self.limits_disk {
                 true => Enforcement::Partly,
                 false => Enforcement::NotEnforced,
             },
@@ -205,14 +199,14 @@ impl Engine {
 }
 
 /// The status code that the engine answered with, if it answered.
-pub(super) fn status(error: &Error) -> Option<u16> {
+pub(super) fn status_code(error: &Error) -> Option<u16> {
     match error {
         Error::DockerResponseServerError { status_code, .. } => Some(*status_code),
         _ => None,
     }
 }
 
-fn has(info: &SystemInfo, option: &str) -> bool {
+fn has_security_option(info: &SystemInfo, option: &str) -> bool {
     let options = info.security_options.as_deref().unwrap_or_default();
     options.iter().any(|found| {
         found
@@ -221,7 +215,7 @@ fn has(info: &SystemInfo, option: &str) -> bool {
     })
 }
 
-fn about(version: &SystemVersion) -> String {
+fn describe(version: &SystemVersion) -> String {
     let podman = version
         .components
         .iter()
@@ -232,7 +226,7 @@ fn about(version: &SystemVersion) -> String {
     format!("{name} {number}")
 }
 
-async fn bounded<T>(
+pub(super) async fn with_timeout<T>(
     limit: Duration,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -242,7 +236,7 @@ async fn bounded<T>(
         .unwrap_or(Err(Error::RequestTimeoutError))
 }
 
-fn explain(socket: &Path, error: Error) -> RuntimeError {
+fn to_runtime_error(socket: &Path, error: Error) -> RuntimeError {
     let unavailable = |what: &str| {
         RuntimeError::Unavailable(format!(
             "The container engine at {} {what}",
@@ -256,7 +250,7 @@ fn explain(socket: &Path, error: Error) -> RuntimeError {
         Error::RequestTimeoutError => unavailable("does not answer in time."),
         Error::IOError { .. }
         | Error::HyperResponseError { .. }
-        | Error::HyperLegacyError { .. } => match root(&error) {
+        | Error::HyperLegacyError { .. } => match root_cause_kind(&error) {
             Some(std::io::ErrorKind::PermissionDenied) => {
                 unavailable("may not be used by this user; usually the group `docker` may.")
             }
@@ -267,7 +261,7 @@ fn explain(socket: &Path, error: Error) -> RuntimeError {
 }
 
 /// What the operating system said at the bottom of an error.
-fn root(error: &(dyn std::error::Error + 'static)) -> Option<std::io::ErrorKind> {
+fn root_cause_kind(error: &(dyn std::error::Error + 'static)) -> Option<std::io::ErrorKind> {
     let mut next = Some(error);
     let mut kind = None;
     while let Some(error) = next {
@@ -285,8 +279,8 @@ mod tests {
 
     use super::*;
 
-    fn at(host: &str) -> Surroundings {
-        Surroundings {
+    fn at(host: &str) -> EngineEnv {
+        EngineEnv {
             docker_host: Some(host.into()),
             runtime_directory: None,
         }
@@ -294,7 +288,7 @@ mod tests {
 
     #[test]
     fn sockets_are_tried_in_order_and_a_named_one_alone() {
-        let anywhere = Surroundings {
+        let anywhere = EngineEnv {
             docker_host: None,
             runtime_directory: Some("/run/user/7".into()),
         };
@@ -311,7 +305,7 @@ mod tests {
     #[tokio::test]
     async fn other_machines_are_refused_with_a_sentence() {
         for host in ["tcp://10.0.0.1:2375", "ssh://somewhere", "unix://relative"] {
-            let error = Engine::find(&at(host)).await.unwrap_err();
+            let error = EngineClient::find(&at(host)).await.unwrap_err();
             assert!(matches!(error, RuntimeError::Unsupported(_)), "{host}");
             assert!(error.to_string().contains(host), "{error}");
         }
@@ -322,11 +316,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("engine.sock");
         let host = format!("unix://{}", socket.display());
-        let missing = Engine::find(&at(&host)).await.unwrap_err();
+        let missing = EngineClient::find(&at(&host)).await.unwrap_err();
         assert!(matches!(missing, RuntimeError::Unavailable(_)));
         assert!(missing.to_string().contains("is not there"), "{missing}");
         drop(UnixListener::bind(&socket).unwrap());
-        let refused = Engine::find(&at(&host)).await.unwrap_err();
+        let refused = EngineClient::find(&at(&host)).await.unwrap_err();
         assert!(matches!(refused, RuntimeError::Unavailable(_)));
         assert!(refused.to_string().contains("is it running"), "{refused}");
     }
@@ -337,7 +331,7 @@ mod tests {
         let socket = directory.path().join("engine.sock");
         let _listener = UnixListener::bind(&socket).unwrap();
         let host = format!("unix://{}", socket.display());
-        let silent = Engine::find(&at(&host)).await.unwrap_err();
+        let silent = EngineClient::find(&at(&host)).await.unwrap_err();
         assert!(silent.to_string().contains("in time"), "{silent}");
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Docker, ImageSource, Program, Progress,
-    Result, Runtime, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus, Docker,
+    ImageSource, Program, Progress, Result, Runtime,
 };
 use oubliette_wire::carry::{carry, hash_of_key, introduce};
 use tokio::net::UnixStream;
@@ -39,11 +39,11 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
     let argv = ["/usr/local/bin/oubliette-client", "carry"];
     let program = Program {
         argv: argv.map(str::to_owned).to_vec(),
-        without: vec!["OUBLIETTE_CONTAINER_KEY".to_owned()],
+        unset_env: vec!["OUBLIETTE_CONTAINER_KEY".to_owned()],
     };
     let is_running = async || {
         let status = docker.inspect(&id).await.unwrap();
-        status.is_some_and(|status| status.state == State::Running)
+        status.is_some_and(|status| status.state == ContainerState::Running)
     };
     while is_running().await {
         if let Ok(mut channel) = docker.channel(&id, &program).await
@@ -123,11 +123,11 @@ impl Runtime for ByChannel {
         self.docker.remove(id).await
     }
 
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         self.docker.inspect(id).await
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
         self.docker.list().await
     }
 

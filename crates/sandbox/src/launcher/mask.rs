@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
 /// How many entries a directory may have in all to be looked through.
-const BUDGET: usize = 30_000;
+const MAX_SCANNED_ENTRIES: usize = 30_000;
 
 /// Something to hide, by its path below the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
                 continue;
             }
             seen += 1;
-            if seen > BUDGET {
+            if seen > MAX_SCANNED_ENTRIES {
                 return Ok(None);
             }
             if entry.file_type() == FileType::Symlink {

@@ -11,10 +11,10 @@ use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 
 use super::mask::{self, Hidden};
-use super::{At, Attempt, Launch};
-use crate::adopt::adopt;
-use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
-use crate::report::{Ids, Sharing};
+use super::{Launch, StepContext, StepResult};
+use crate::chown::chown_tree;
+use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
+use crate::report::{DirectoryAccess, IdMapping};
 
 /// The step whose failure means that another map of ids has to be tried.
 pub(super) const IDMAP_STEP: &str = "show the host's files with shifted ids";
@@ -32,35 +32,35 @@ pub(super) enum Content {
 const LAYERS: &str = "layers";
 
 /// Mounts the host's `dir` at the same place of the new root.
-pub(super) fn share(
+pub(super) fn mount_shared(
     launch: &Launch<'_>,
     root: BorrowedFd<'_>,
     dir: &Path,
     content: Content,
-) -> Attempt<Sharing> {
+) -> StepResult<DirectoryAccess> {
     let name = dir
         .to_string_lossy()
         .trim_start_matches('/')
         .replace('/', "-");
     let what = |verb: &str| format!("{verb} {}", dir.display());
-    let Ok(place) = mounts::place(root, dir, Kind::Directory, launch.owner()) else {
-        return Ok(Sharing::Hidden {
+    let Ok(place) = mounts::open_target(root, dir, TargetKind::Directory, launch.owner()) else {
+        return Ok(DirectoryAccess::Hidden {
             reason: "a former run has put something else in its place".to_owned(),
         });
     };
     let mut hidden = Vec::new();
     let mut is_known = true;
     if content == Content::Mixed {
-        match mask::find(dir).at(what("look through"))? {
+        match mask::find(dir).step(what("look through"))? {
             Some(found) => hidden = found,
             None => is_known = false,
         }
     }
-    if !is_known && launch.ids == Ids::Identity {
+    if !is_known && launch.ids == IdMapping::Identity {
         let reason = "too big to be looked through for secrets".to_owned();
-        return Ok(Sharing::Hidden { reason });
+        return Ok(DirectoryAccess::Hidden { reason });
     }
-    let source = mounts::open_host(dir).at(what("open"))?;
+    let source = mounts::open_host(dir).step(what("open"))?;
     // Unmapped, the files of the host's root are nobody's, and their mode decides.
     let mapped = if is_known {
         launch.userns.as_ref()
@@ -71,19 +71,19 @@ pub(super) fn share(
 
     let refused = match stack(launch, &name, dir, lower, &hidden) {
         Ok(overlay) => {
-            mounts::attach(&overlay, place.as_fd()).at(what("mount"))?;
-            return Ok(Sharing::CopyOnWrite);
+            mounts::attach(&overlay, place.as_fd()).step(what("mount"))?;
+            return Ok(DirectoryAccess::CopyOnWrite);
         }
         Err(error) => error,
     };
-    let single = matches!(launch.ids, Ids::Single { .. });
+    let single = matches!(launch.ids, IdMapping::Single { .. });
     let copy = self::lower(&source, dir, mapped, single)?;
-    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).at(what("make read-only"))?;
-    mounts::attach(&copy, place.as_fd()).at(what("mount"))?;
+    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).step(what("make read-only"))?;
+    mounts::attach(&copy, place.as_fd()).step(what("mount"))?;
     for Hidden { path, is_dir } in &hidden {
-        cover(root, &dir.join(path), *is_dir).at(what("hide secrets of"))?;
+        cover(root, &dir.join(path), *is_dir).step(what("hide secrets of"))?;
     }
-    Ok(Sharing::ReadOnly {
+    Ok(DirectoryAccess::ReadOnly {
         reason: format!("overlay refused: {refused}"),
     })
 }
@@ -94,12 +94,12 @@ fn lower(
     dir: &Path,
     mapped: Option<&OwnedFd>,
     recursive: bool,
-) -> Attempt<OwnedFd> {
+) -> StepResult<OwnedFd> {
     let copy = mounts::copy(source.as_fd(), recursive)
-        .at(format!("copy the mount of {}", dir.display()))?;
+        .step(format!("copy the mount of {}", dir.display()))?;
     if let Some(userns) = mapped {
         match mounts::map_ids(&copy, userns.as_fd()) {
-            Err(error) if dir == Path::new("/usr") => return Err(error).at(IDMAP_STEP),
+            Err(error) if dir == Path::new("/usr") => return Err(error).step(IDMAP_STEP),
             // Elsewhere an odd filesystem only costs the readability of closed files.
             Ok(()) | Err(_) => {}
         }
@@ -127,7 +127,7 @@ fn stack(
         fs::create_dir_all(&path)?;
         let stat = rustix::fs::stat(&path)?;
         if stat.st_uid != owner.0 {
-            adopt(Path::new(&path), owner).map_err(io::Error::other)?;
+            chown_tree(Path::new(&path), owner).map_err(io::Error::other)?;
         }
         if let Some(host) = mode
             && fs::read_dir(&path)?.next().is_none()
@@ -151,18 +151,18 @@ fn stack(
         ("upperdir", &*upper),
         ("workdir", &*work),
     ];
-    if matches!(launch.ids, Ids::Single { .. }) {
+    if matches!(launch.ids, IdMapping::Single { .. }) {
         options.push(("userxattr", ""));
     }
     mounts::filesystem("overlay", &options, NOSUID | NODEV)
 }
 
 /// Whom a directory of the mask layer belongs to, so that it looks like the host's.
-fn mask_owner(ids: Ids, uid: u32, gid: u32) -> (u32, u32) {
+fn mask_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
     match ids {
-        Ids::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
-        Ids::Identity => (uid, gid),
-        Ids::Single { .. } => (0, 0),
+        IdMapping::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
+        IdMapping::Identity => (uid, gid),
+        IdMapping::Single { .. } => (0, 0),
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
 }
 
 /// Makes the sandbox's own `/var`, which is kept beside the layers.
-pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     const DIRECTORIES: [(&str, u32); 5] = [
         ("cache", 0o755),
         ("lib", 0o755),
@@ -205,10 +205,10 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
     if let Some(owner) = owner
         && rustix::fs::fstat(&var)?.st_uid != owner.0
     {
-        adopt(path, owner).map_err(io::Error::other)?;
+        chown_tree(path, owner).map_err(io::Error::other)?;
     }
     let give = |name: &str| match owner {
-        Some(owner) => mounts::give(var.as_fd(), OsStr::new(name), owner),
+        Some(owner) => mounts::chown_entry(var.as_fd(), OsStr::new(name), owner),
         None => Ok(()),
     };
     for (name, mode) in DIRECTORIES {
@@ -232,11 +232,16 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
     Ok(())
 }
 
-pub(super) fn own_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn mount_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
     let path = format!("{LAYERS}/var");
-    make_var(Path::new(&path), Some(launch.owner()))?;
+    create_var(Path::new(&path), Some(launch.owner()))?;
     let mount = mounts::copy(mounts::open_host(Path::new(&path))?.as_fd(), false)?;
     mounts::restrict(&mount, NOSUID | NODEV, false)?;
-    let place = mounts::place(root, Path::new("/var"), Kind::Directory, launch.owner())?;
+    let place = mounts::open_target(
+        root,
+        Path::new("/var"),
+        TargetKind::Directory,
+        launch.owner(),
+    )?;
     mounts::attach(&mount, place.as_fd())
 }

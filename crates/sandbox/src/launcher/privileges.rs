@@ -7,50 +7,25 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::Launch;
-use crate::report::Ids;
+use crate::capabilities::container_capability_mask;
+use crate::report::IdMapping;
 use crate::sys;
 
 /// Open files for a process, as far as the host's own limit allows it.
-const MAX_FILES: u64 = 1 << 20;
-
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::SETFCAP);
-
-/// The same as bubblewrap calls them.
-pub(super) const KEPT_NAMES: &[&str] = &[
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_SYS_CHROOT",
-    "CAP_SETFCAP",
-];
+const MAX_OPEN_FILES: u64 = 1 << 20;
 
 pub(super) fn drop_capabilities() -> io::Result<()> {
+    let kept = CapabilitySet::from_bits_retain(container_capability_mask());
     for capability in 0..64 {
-        let is_kept = KEPT.bits() & (1 << capability) != 0;
+        let is_kept = kept.bits() & (1 << capability) != 0;
         if !is_kept && !sys::drop_from_bounding_set(capability)? {
             break;
         }
     }
     rustix::thread::clear_ambient_capability_set()?;
     let sets = CapabilitySets {
-        effective: KEPT,
-        permitted: KEPT,
+        effective: kept,
+        permitted: kept,
         inheritable: CapabilitySet::empty(),
     };
     Ok(set_capabilities(None, sets)?)
@@ -64,7 +39,7 @@ pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
         return Ok(false);
     };
     // Root of the host, which identical ids mean, is exempt.
-    if launch.ids == Ids::Identity || !processes_are_counted_apart() {
+    if launch.ids == IdMapping::Identity || !processes_are_counted_apart() {
         return Ok(false);
     }
     let hard = getrlimit(Resource::Nproc).maximum;
@@ -78,7 +53,9 @@ pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
 /// Many open files, and no core dumps.
 pub(super) fn limit_files() -> io::Result<()> {
     let files = getrlimit(Resource::Nofile);
-    let most = files.maximum.map_or(MAX_FILES, |hard| hard.min(MAX_FILES));
+    let most = files
+        .maximum
+        .map_or(MAX_OPEN_FILES, |hard| hard.min(MAX_OPEN_FILES));
     set(Resource::Nofile, most)?;
     set(Resource::Core, 0)
 }

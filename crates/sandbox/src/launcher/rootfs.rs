@@ -8,10 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::overlay::Content::{Mixed, Public};
-use super::{At, Attempt, Directories, Launch, dev, hosts, overlay, room};
+use super::{
+    Directories, Launch, StepContext, StepResult, devices, mount_point, name_resolution, overlay,
+};
 use crate::launch::MOUNT_POINT;
-use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
-use crate::report::{Ids, Sharing};
+use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
+use crate::report::{DirectoryAccess, IdMapping};
 use crate::spec::{Bind, Spec};
 
 /// The new root, relative to the scratch.
@@ -35,60 +37,60 @@ pub(super) const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", 
 pub(super) const STORES: &[&str] = &["/nix/store", "/gnu/store"];
 
 /// Mounts the tmpfs on which everything is put together, and enters it.
-pub(super) fn scratch(launch: &Launch<'_>) -> Attempt<OwnedFd> {
-    let at = "mount a scratch filesystem";
-    let place = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).at(at)?;
-    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).at(at)?;
-    mounts::attach(&mount, place.as_fd()).at(at)?;
+pub(super) fn scratch(launch: &Launch<'_>) -> StepResult<OwnedFd> {
+    let step = "mount a scratch filesystem";
+    let place = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).step(step)?;
+    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).step(step)?;
+    mounts::attach(&mount, place.as_fd()).step(step)?;
     // Entered through the mount's own descriptor: the path still leads below it.
-    rustix::process::fchdir(&mount).at(at)?;
+    rustix::process::fchdir(&mount).step(step)?;
     Ok(mount)
 }
 
 /// Builds the new root below the scratch, which must be the current directory.
-pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> Attempt<Directories> {
-    rustix::process::fchdir(scratch).at("enter the scratch filesystem")?;
-    overlay::prepare(launch).at("open the layers directory")?;
-    let root = new_root(launch).at("mount the root filesystem")?;
+pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Directories> {
+    rustix::process::fchdir(scratch).step("enter the scratch filesystem")?;
+    overlay::prepare(launch).step("open the layers directory")?;
+    let root = new_root(launch).step("mount the root filesystem")?;
     let root = root.as_fd();
     let mut directories = Directories::new();
 
-    overlay::own_var(launch, root).at("mount /var")?;
+    overlay::mount_var(launch, root).step("mount /var")?;
     for (dir, content) in shared() {
-        let sharing = overlay::share(launch, root, &dir, content)?;
-        submounts(root, &dir, &sharing);
-        directories.push((dir, sharing));
+        let access = overlay::mount_shared(launch, root, &dir, content)?;
+        submounts(root, &dir, &access);
+        directories.push((dir, access));
     }
     for store in STORES {
         let store = Path::new(store);
         if store.is_dir() {
-            bind(launch, root, &read_only(store)).at(format!("mount {}", store.display()))?;
+            bind(launch, root, &read_only(store)).step(format!("mount {}", store.display()))?;
         }
     }
-    top_level_links(launch, root).at("link the top-level directories")?;
-    super::inject("in build")?;
-    dev::build(launch, root)?;
+    top_level_links(launch, root).step("link the top-level directories")?;
+    super::inject_fault("in build")?;
+    devices::build(launch, root)?;
     for (dir, mode) in [("/tmp", "1777"), ("/run", "0755")] {
         if !launch.spec.binds_to(dir) {
             let mount = mounts::tmpfs(mode, "", launch.owner(), NOSUID | NODEV)
-                .at(format!("mount {dir}"))?;
-            mount_at(launch, root, &mount, dir).at(format!("mount {dir}"))?;
+                .step(format!("mount {dir}"))?;
+            mount_at(launch, root, &mount, dir).step(format!("mount {dir}"))?;
         }
     }
-    hosts::provide(launch, root).at("provide the files for name resolution")?;
+    name_resolution::provide(launch, root).step("provide the files for name resolution")?;
     for dir in ["/root", "/home", "/proc", "/sys", "/mnt", "/srv"] {
-        mounts::place(root, Path::new(dir), Kind::Directory, launch.owner())
-            .at(format!("make {dir}"))?;
+        mounts::open_target(root, Path::new(dir), TargetKind::Directory, launch.owner())
+            .step(format!("make {dir}"))?;
     }
     for bound in in_order(&launch.spec.binds) {
-        bind(launch, root, bound).at(format!("bind {}", bound.inside.display()))?;
+        bind(launch, root, bound).step(format!("bind {}", bound.inside.display()))?;
     }
     let init = Bind {
         host: launch.spec.init.binary.clone(),
         inside: launch.spec.init.inside.clone(),
         read_only: true,
     };
-    bind(launch, root, &init).at("bind the program of PID 1")?;
+    bind(launch, root, &init).step("bind the program of PID 1")?;
     Ok(directories)
 }
 
@@ -115,15 +117,15 @@ fn top_level_links(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> 
     for name in TOP_LEVEL {
         if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
             rustix::fs::symlinkat(&target, root, *name)?;
-            mounts::give(root, name.as_ref(), launch.owner())?;
+            mounts::chown_entry(root, name.as_ref(), launch.owner())?;
         }
     }
     Ok(())
 }
 
 /// Filesystems mounted below a shared directory, which an overlay does not include.
-fn submounts(root: BorrowedFd<'_>, dir: &Path, sharing: &Sharing) {
-    if *sharing != Sharing::CopyOnWrite {
+fn submounts(root: BorrowedFd<'_>, dir: &Path, access: &DirectoryAccess) {
+    if *access != DirectoryAccess::CopyOnWrite {
         return;
     }
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -140,7 +142,7 @@ fn submounts(root: BorrowedFd<'_>, dir: &Path, sharing: &Sharing) {
 fn show_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let place = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
     let source = mounts::open_host(path)?;
-    if Kind::of(place.as_fd())? != Kind::of(source.as_fd())? {
+    if TargetKind::from_fd(place.as_fd())? != TargetKind::from_fd(source.as_fd())? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mount = mounts::copy(source.as_fd(), false)?;
@@ -165,14 +167,14 @@ pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
 
 fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
     let source = open_source(launch.spec, &bind.host)?;
-    let kind = Kind::of(source.as_fd())?;
-    let recursive = bind.read_only && matches!(launch.ids, Ids::Single { .. });
+    let kind = TargetKind::from_fd(source.as_fd())?;
+    let recursive = bind.read_only && matches!(launch.ids, IdMapping::Single { .. });
     let mount = mounts::copy(source.as_fd(), recursive)?;
     if bind.read_only {
         // Shown as root's where it is root's; a filesystem that cannot do that shows nobody's.
         let owner = rustix::fs::fstat(&source)?.st_uid;
         if let Some(userns) = &launch.userns
-            && super::ids::shifted_part(owner).is_none()
+            && super::ids::unshifted(owner).is_none()
         {
             let _ = mounts::map_ids(&mount, userns.as_fd());
         }
@@ -180,7 +182,7 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     } else {
         mounts::restrict(&mount, NOSUID | NODEV, false)?;
     }
-    let place = room::place(launch, root, &bind.inside, kind)?;
+    let place = mount_point::open_target(launch, root, &bind.inside, kind)?;
     mounts::attach(&mount, place.as_fd())
 }
 
@@ -207,22 +209,27 @@ fn mount_at(
     mount: &OwnedFd,
     inside: &str,
 ) -> io::Result<()> {
-    let place = mounts::place(root, Path::new(inside), Kind::Directory, launch.owner())?;
+    let place = mounts::open_target(
+        root,
+        Path::new(inside),
+        TargetKind::Directory,
+        launch.owner(),
+    )?;
     mounts::attach(mount, place.as_fd())
 }
 
 /// Gives the writable binds to the sandbox's root, once.
-pub(super) fn adopt_binds(launch: &Launch<'_>) -> Attempt<()> {
+pub(super) fn chown_binds(launch: &Launch<'_>) -> StepResult<()> {
     let owner = launch.owner();
     for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
-        let at = format!("give {} to the sandbox", bind.host.display());
-        let source = open_source(launch.spec, &bind.host).at(&*at)?;
-        if rustix::fs::fstat(&source).at(&*at)?.st_uid == owner.0 {
+        let step = format!("give {} to the sandbox", bind.host.display());
+        let source = open_source(launch.spec, &bind.host).step(&*step)?;
+        if rustix::fs::fstat(&source).step(&*step)?.st_uid == owner.0 {
             continue;
         }
-        crate::adopt(&bind.host, owner)
+        crate::chown::chown_tree(&bind.host, owner)
             .map_err(io::Error::other)
-            .at(at)?;
+            .step(step)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use seccompiler::{
     SeccompRule, sock_filter,
 };
 
-use super::{At, Attempt};
+use super::{StepContext, StepResult};
 
 /// Refused to everybody: what concerns the whole machine, or has been a way out of sandboxes.
 const REFUSED: &[libc::c_long] = &[
@@ -67,14 +67,14 @@ const REFUSED_IOCTLS: &[u64] = &[TIOCSTI, TIOCLINUX];
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
 
-pub(super) fn apply(nested: bool) -> Attempt<()> {
+pub(super) fn apply(nested: bool) -> StepResult<()> {
     for program in programs(nested)
         .map_err(io::Error::other)
-        .at("compile the system call filter")?
+        .step("compile the system call filter")?
     {
         seccompiler::apply_filter(&program)
             .map_err(io::Error::other)
-            .at("apply the system call filter")?;
+            .step("apply the system call filter")?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use oubliette_sandbox::{Error, Spec, launch, remove, running, settle};
+use oubliette_sandbox::{Error, Spec, clean_up, find_running, launch, remove};
 
 use crate::support::{Host, Mode, in_modes, init_binary, wait_for, wait_for_ends};
 
@@ -47,7 +47,7 @@ fn every_failing_step_is_named_and_leaves_nothing(host: &Host) {
             Err(Error::Step { step: named, .. }) => assert_eq!(named, format!("injected {step}")),
             other => panic!("{step}: {other:?}"),
         }
-        assert!(running(&spec.state_dir).is_none());
+        assert!(find_running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
             // What bubblewrap began ends by itself, when it has come to its first step.
             host.wait_for_ends();
@@ -64,7 +64,7 @@ fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
     for step in steps(host) {
         let launched = launch(&spec, &launcher(host, "die", step));
         assert!(launched.is_err(), "{step}: {launched:?}");
-        assert!(running(&spec.state_dir).is_none());
+        assert!(find_running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
             // What bubblewrap began ends by itself, when it has come to its first step.
             host.wait_for_ends();
@@ -100,8 +100,8 @@ fn a_launch_dies_with_whoever_asked_for_it(host: &Host) {
         asking.kill().unwrap();
         asking.wait().unwrap();
         host.wait_for_ends();
-        wait_for_ends(running(&spec.state_dir).map(|running| running.pid()));
-        settle(&spec.state_dir).unwrap();
+        wait_for_ends(find_running(&spec.state_dir).map(|running| running.pid()));
+        clean_up(&spec.state_dir).unwrap();
         host.assert_nothing_left();
     }
     host.launch(spec).remove();
@@ -140,7 +140,7 @@ fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
     if let Ok(running) = launched {
         wait_for_ends([running.pid()]);
     }
-    assert!(running(&spec.state_dir).is_none());
+    assert!(find_running(&spec.state_dir).is_none());
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
@@ -154,7 +154,7 @@ fn a_launch_that_hangs_is_given_up(host: &Host) {
             scope.spawn(move || {
                 let spec = host.spec(id);
                 let launched = launch(&spec, &launcher(host, "hang", step));
-                assert!(matches!(launched, Err(Error::Deadline(_))), "{launched:?}");
+                assert!(matches!(launched, Err(Error::Timeout(_))), "{launched:?}");
                 remove(&spec.state_dir, &spec.layers_dir).unwrap();
             });
         }

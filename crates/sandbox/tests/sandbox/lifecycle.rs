@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oubliette_sandbox::{Error, launch, remove, running};
+use oubliette_sandbox::{Error, find_running, launch, remove};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_ends};
@@ -13,7 +13,7 @@ use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_en
 fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     let sandbox = host.start("a");
     let pid = sandbox.running.pid();
-    let again = running(&sandbox.spec.state_dir).unwrap();
+    let again = find_running(&sandbox.spec.state_dir).unwrap();
     assert_eq!(again.pid(), pid);
     assert!(again.is_alive());
     assert_eq!(again.enforced(), sandbox.running.enforced());
@@ -27,7 +27,7 @@ fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     }
     again.stop(GRACE).unwrap();
     assert!(!sandbox.running.is_alive());
-    assert!(running(&sandbox.spec.state_dir).is_none());
+    assert!(find_running(&sandbox.spec.state_dir).is_none());
     sandbox.remove();
     host.assert_nothing_left();
 }
@@ -91,7 +91,7 @@ fn a_sandbox_outlives_whoever_launched_it(host: &Host) {
         .output()
         .unwrap();
     assert!(!output.status.success(), "it kills itself");
-    let running = running(&spec.state_dir).expect("it is up");
+    let running = find_running(&spec.state_dir).expect("it is up");
     let answer = request_at(
         &host.path("a/m/c"),
         &serde_json::json!({ "argv": ["echo", "alive"] }),
@@ -121,7 +121,7 @@ fn a_killed_sandbox_leaves_nothing_and_starts_again(host: &Host) {
     let pid = Pid::from_raw(sandbox.running.pid()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     wait_for_ends([sandbox.running.pid()]);
-    assert!(running(&sandbox.spec.state_dir).is_none());
+    assert!(find_running(&sandbox.spec.state_dir).is_none());
     let sandbox = host.launch(sandbox.spec.clone());
     assert_eq!(sandbox.read("cat /workspace/kept"), "kept");
     sandbox.remove();
@@ -146,7 +146,7 @@ fn a_huge_environment_of_the_server_does_not_matter(host: &Host) {
         command.env(format!("HUGE_{index}"), "x".repeat(100_000));
     }
     command.output().unwrap();
-    let running = running(&spec.state_dir).expect("it is up");
+    let running = find_running(&spec.state_dir).expect("it is up");
     running.stop(GRACE).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
 }
@@ -219,11 +219,11 @@ fn two_launches_of_one_sandbox_make_one(host: &Host) {
     assert_eq!(up.len(), 1, "{refused:?}");
     for error in refused {
         assert!(
-            matches!(error, Err(Error::Busy | Error::AlreadyRunning { .. })),
+            matches!(error, Err(Error::Locked | Error::AlreadyRunning { .. })),
             "{error:?}"
         );
     }
-    running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
+    find_running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }

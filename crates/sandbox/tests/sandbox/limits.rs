@@ -1,11 +1,11 @@
-//! Limits hold, or are reported as not held.
+//! ResourceLimits hold, or are reported as not held.
 
-use oubliette_sandbox::{Applied, Limits};
+use oubliette_sandbox::{LimitMechanism, ResourceLimits};
 
 use crate::support::{Host, Mode, in_modes};
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ResourceLimits {
+    ResourceLimits {
         memory_bytes: Some(96 << 20),
         cpus: Some(0.5),
         processes: Some(64),
@@ -18,7 +18,7 @@ fn a_memory_hog_is_killed_and_the_sandbox_stays(host: &Host) {
     let sandbox = host.launch(spec);
     let applied = &sandbox.running.enforced().limits.memory;
     assert!(
-        matches!(applied, Applied::CgroupV1 | Applied::CgroupV2),
+        matches!(applied, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2),
         "{applied:?}"
     );
     let output = sandbox.sh("exec tail /dev/zero >/dev/null");
@@ -36,10 +36,10 @@ fn a_fork_bomb_is_bounded(host: &Host) {
     let applied = &sandbox.running.enforced().limits.processes;
     match host.mode {
         Mode::Root => assert!(
-            matches!(applied, Applied::CgroupV1 | Applied::CgroupV2),
+            matches!(applied, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2),
             "{applied:?}"
         ),
-        Mode::User | Mode::Bwrap => assert_eq!(*applied, Applied::Rlimit),
+        Mode::User | Mode::Bwrap => assert_eq!(*applied, LimitMechanism::Rlimit),
     }
     sandbox.sh("i=0; while [ $i -lt 200 ]; do sleep 31337 >/dev/null 2>&1 & i=$((i+1)); done");
     // Without a process of its own: there may be none left.
@@ -60,11 +60,12 @@ fn limits_that_cannot_hold_are_reported(host: &Host) {
     let sandbox = host.launch(spec);
     let applied = &sandbox.running.enforced().limits;
     for limit in [&applied.memory, &applied.cpus] {
-        let held = matches!(limit, Applied::CgroupV1 | Applied::CgroupV2);
-        let reported = matches!(limit, Applied::NotEnforced { reason } if !reason.is_empty());
+        let held = matches!(limit, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2);
+        let reported =
+            matches!(limit, LimitMechanism::NotEnforced { reason } if !reason.is_empty());
         assert!(held || reported, "{limit:?}");
     }
-    assert_ne!(applied.processes, Applied::NotAsked);
+    assert_ne!(applied.processes, LimitMechanism::NotRequested);
     sandbox.remove();
     host.assert_nothing_left();
 }

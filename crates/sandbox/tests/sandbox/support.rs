@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oubliette_sandbox::{Bind, Init, Limits, Method, Network, Running, Spec, launch, remove};
+use oubliette_sandbox::{
+    Bind, Init, Method, NetworkNamespace, ResourceLimits, RunningSandbox, Spec, launch, remove,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -20,10 +22,10 @@ use tempfile::TempDir;
 
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// For what takes a fraction of a second on a machine with nothing else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
-const VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+const MODES_VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
 /// An id that owns nothing on a test machine.
-const ORDINARY_USER: u32 = 54_321;
+const UNPRIVILEGED_UID: u32 = 54_321;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -33,7 +35,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Root => "root",
             Self::User => "user",
@@ -61,9 +63,9 @@ pub(crate) use in_modes;
 
 /// Runs a test in a mode, in this process or as another user.
 pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
-    let named = std::env::var(VARIABLE).unwrap_or_default();
+    let named = std::env::var(MODES_VARIABLE).unwrap_or_default();
     if !named.split(',').any(|name| name.trim() == mode) {
-        eprintln!("skipped: {VARIABLE} does not name {mode}");
+        eprintln!("skipped: {MODES_VARIABLE} does not name {mode}");
         return;
     }
     let is_root = rustix::process::geteuid().is_root();
@@ -73,19 +75,19 @@ pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
         _ => Mode::Bwrap,
     };
     match (mode, is_root) {
-        (Mode::Root, false) => panic!("{VARIABLE} names root, but this is not root"),
+        (Mode::Root, false) => panic!("{MODES_VARIABLE} names root, but this is not root"),
         (Mode::Root, true) | (_, false) => test(&Host::new(mode)),
-        (_, true) => again_as_user(mode, path),
+        (_, true) => rerun_unprivileged(mode, path),
     }
 }
 
 /// The same test as somebody without privileges, who owns the directory it works in.
-fn again_as_user(mode: Mode, path: &str) {
+fn rerun_unprivileged(mode: Mode, path: &str) {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let tmp = home.path().join("t");
     fs::create_dir(&tmp).unwrap();
-    chown(&tmp, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
+    chown(&tmp, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     // The build directory may be where only root can go.
     let place = |from: &Path, name: &str| {
         let to = home.path().join(name);
@@ -103,10 +105,10 @@ fn again_as_user(mode: Mode, path: &str) {
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("TMPDIR", &tmp)
         .env("OUBLIETTE_TEST_INIT", init)
-        .env(VARIABLE, mode.word())
+        .env(MODES_VARIABLE, mode.name())
         .current_dir(&tmp)
-        .uid(ORDINARY_USER)
-        .gid(ORDINARY_USER)
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
@@ -163,8 +165,8 @@ impl Host {
                 writable(make("m"), "/mcp"),
             ],
             hostname: "box".to_owned(),
-            network: Network::None,
-            limits: Limits::default(),
+            network: NetworkNamespace::Private,
+            limits: ResourceLimits::default(),
             users_of: None,
             nested: false,
             init: Init {
@@ -218,7 +220,7 @@ impl Host {
             let number = pid.to_str().and_then(|pid| pid.parse().ok());
             if let Some(number) = number
                 && is_ours
-                && !self.is_of_another(&pid)
+                && !self.belongs_to_another_test(&pid)
             {
                 found.insert(number, command);
             }
@@ -238,7 +240,7 @@ impl Host {
     }
 
     /// Tests run side by side: whether a process belongs to another one's sandbox.
-    fn is_of_another(&self, pid: &std::ffi::OsStr) -> bool {
+    fn belongs_to_another_test(&self, pid: &std::ffi::OsStr) -> bool {
         let log = Path::new("/proc").join(pid).join("fd/2");
         let log = fs::read_link(log).unwrap_or_default();
         !log.starts_with(self.dir.path())
@@ -295,7 +297,7 @@ pub(crate) fn writable(host: PathBuf, inside: &str) -> Bind {
 /// A sandbox that is up.
 pub(crate) struct Sandbox {
     pub(crate) spec: Spec,
-    pub(crate) running: Running,
+    pub(crate) running: RunningSandbox,
 }
 
 /// What a command came to.
@@ -388,7 +390,7 @@ pub(crate) fn wait_for<T>(what: &str, place: &Path, ask: impl Fn() -> Option<T>)
     let changes = inotify::init(flags).unwrap();
     let wanted = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MODIFY;
     inotify::add_watch(&changes, place, wanted).unwrap();
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     // Asked after the watch is there, so that no change is missed.
     loop {
         if let Some(answer) = ask() {
@@ -401,7 +403,7 @@ pub(crate) fn wait_for<T>(what: &str, place: &Path, ask: impl Fn() -> Option<T>)
 
 /// Waits until processes have ended.
 pub(crate) fn wait_for_ends(pids: impl IntoIterator<Item = i32>) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     for pid in pids {
         // One that is gone already cannot be opened.
         if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) {

@@ -7,16 +7,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::Launch;
-use crate::mounts::{self, Kind};
+use crate::mounts::{self, TargetKind};
 use crate::spec::Spec;
 
 const FILES: &[&str] = &["/etc/resolv.conf", "/etc/hosts"];
-const MAX_SIZE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// Puts the copies into the new root.
 pub(super) fn provide(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
     for (target, content) in contents(launch.spec)? {
-        let place = mounts::place(root, &target, Kind::File, launch.owner())?;
+        let place = mounts::open_target(root, &target, TargetKind::File, launch.owner())?;
         // Opened for writing through its descriptor: the place was reached without links.
         let path = format!("/proc/self/fd/{}", place.as_raw_fd());
         fs::write(path, content)?;
@@ -52,7 +52,7 @@ fn contents(spec: &Spec) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
         // A link to nowhere on the host is one inside as well.
         if let Ok(opened) = File::open(file) {
             let mut content = Vec::new();
-            opened.take(MAX_SIZE).read_to_end(&mut content)?;
+            opened.take(MAX_FILE_BYTES).read_to_end(&mut content)?;
             found.push((target, content));
         }
     }

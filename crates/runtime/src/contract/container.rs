@@ -7,23 +7,26 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::{Ground, Server, Supervisor, soon};
-use crate::{ContainerId, ContainerSpec, Init, Limits, Mount, Network, Runtime, State, Status};
+use super::{Fixture, RelayServer, Supervisor, within_timeout};
+use crate::{
+    ContainerId, ContainerLimits, ContainerSpec, ContainerState, ContainerStatus, Init, Mount,
+    Network, Runtime,
+};
 
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// A container that can be made, and the server it will call.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct TestContainer<'a> {
     pub runtime: &'a dyn Runtime,
     pub spec: ContainerSpec,
-    pub server: Server,
+    pub server: RelayServer,
     directory: TempDir,
 }
 
-impl<'a> Room<'a> {
+impl<'a> TestContainer<'a> {
     /// Directories and a spec; nothing is made in the runtime yet.
-    pub fn new(runtime: &'a dyn Runtime, ground: &Ground) -> Self {
+    pub fn new(runtime: &'a dyn Runtime, fixture: &Fixture) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut mounts = Vec::new();
         for name in ["workspace", "mcp"] {
@@ -46,7 +49,7 @@ impl<'a> Room<'a> {
         let spec = ContainerSpec {
             id: ContainerId::new(id.as_str()).unwrap(),
             project: "a-project".to_owned(),
-            image: ground.image.clone(),
+            image: fixture.image.clone(),
             mounts,
             hostname: "a-host".to_owned(),
             network: if networks.none {
@@ -54,7 +57,7 @@ impl<'a> Room<'a> {
             } else {
                 Network::Bridge
             },
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some(512 << 20),
                 cpus: Some(1.0),
                 processes: Some(256),
@@ -62,7 +65,7 @@ impl<'a> Room<'a> {
             },
             users_of: None,
             init: Init {
-                binary: ground.client.clone(),
+                binary: fixture.client.clone(),
                 inside: "/usr/local/bin/oubliette-client".into(),
                 args: vec!["init".to_owned()],
                 env: env.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
@@ -71,13 +74,13 @@ impl<'a> Room<'a> {
         Self {
             runtime,
             spec,
-            server: Server::open(&directory.path().join("mcp")),
+            server: RelayServer::open(&directory.path().join("mcp")),
             directory,
         }
     }
 
     /// Makes the container and starts it.
-    pub async fn up(&mut self) -> Supervisor {
+    pub async fn create_and_start(&mut self) -> Supervisor {
         self.runtime.create(&self.spec).await.unwrap();
         self.start().await
     }
@@ -102,18 +105,18 @@ impl<'a> Room<'a> {
         );
     }
 
-    pub async fn status(&self) -> Option<Status> {
+    pub async fn status(&self) -> Option<ContainerStatus> {
         self.runtime.inspect(&self.spec.id).await.unwrap()
     }
 
-    pub async fn state(&self) -> Option<State> {
+    pub async fn state(&self) -> Option<ContainerState> {
         self.status().await.map(|status| status.state)
     }
 
     /// Waits until the container has ended by itself.
-    pub async fn ended(&self) {
-        soon("the container's end", async {
-            while self.state().await == Some(State::Running) {
+    pub async fn wait_until_ended(&self) {
+        within_timeout("the container's end", async {
+            while self.state().await == Some(ContainerState::Running) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
@@ -121,12 +124,12 @@ impl<'a> Room<'a> {
     }
 
     /// A file or directory of the workspace, as the host sees it.
-    pub fn workspace(&self, name: &str) -> PathBuf {
+    pub fn workspace_path(&self, name: &str) -> PathBuf {
         self.directory.path().join("workspace").join(name)
     }
 
     /// The directory with the relay socket, as the host sees it.
-    pub fn relay(&self) -> PathBuf {
+    pub fn relay_dir(&self) -> PathBuf {
         self.directory.path().join("mcp")
     }
 

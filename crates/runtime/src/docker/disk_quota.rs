@@ -6,11 +6,11 @@ use std::path::Path;
 use bollard::models::SystemInfo;
 
 /// Drivers that can on every filesystem they work on.
-const ALWAYS: [&str; 3] = ["btrfs", "zfs", "devicemapper"];
+const QUOTA_DRIVERS: [&str; 3] = ["btrfs", "zfs", "devicemapper"];
 
-pub(super) fn are_bounded(info: &SystemInfo) -> bool {
+pub(super) fn is_supported(info: &SystemInfo) -> bool {
     let driver = info.driver.as_deref().unwrap_or_default();
-    if ALWAYS.contains(&driver) {
+    if QUOTA_DRIVERS.contains(&driver) {
         return true;
     }
     let root = info.docker_root_dir.as_deref().unwrap_or_default();
@@ -19,10 +19,10 @@ pub(super) fn are_bounded(info: &SystemInfo) -> bool {
 }
 
 /// The sentence about it.
-pub(super) fn note(info: &SystemInfo) -> String {
+pub(super) fn describe(info: &SystemInfo) -> String {
     let driver = info.driver.as_deref().unwrap_or("unknown");
     let rest = "The project's own files are measured and reported.";
-    if are_bounded(info) {
+    if is_supported(info) {
         return format!("`disk_mb` bounds what is installed in a container. {rest}");
     }
     format!(
@@ -81,8 +81,8 @@ mod tests {
             docker_root_dir: Some("/no/such/place".to_owned()),
             ..SystemInfo::default()
         };
-        assert!(are_bounded(&engine("btrfs")));
-        assert!(!are_bounded(&engine("overlay2")));
-        assert!(note(&engine("overlay2")).contains("does not bound"));
+        assert!(is_supported(&engine("btrfs")));
+        assert!(!is_supported(&engine("overlay2")));
+        assert!(describe(&engine("overlay2")).contains("does not bound"));
     }
 }

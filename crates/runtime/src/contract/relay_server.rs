@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oubliette_wire::{
     Ended, Exited, Message, Named, OpenStream, Opened, Start, StreamKind, Supervise, ToSignal,
     User, methods,
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::soon;
+use super::within_timeout;
 
 type Connection = BufReader<UnixStream>;
 /// Connections for bytes that were asked for and did not come yet.
@@ -23,7 +24,7 @@ type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<Connection>>>>;
 
 /// A listening relay socket.
 #[derive(Debug)]
-pub struct Server {
+pub struct RelayServer {
     supervisors: mpsc::Receiver<Supervisor>,
     accepting: JoinHandle<()>,
 }
@@ -31,7 +32,7 @@ pub struct Server {
 /// The control connection of one container.
 #[derive(Debug)]
 pub struct Supervisor {
-    pub hello: Supervise,
+    pub handshake: Supervise,
     connection: Connection,
     expected: Expected,
     exits: Vec<Exited>,
@@ -40,13 +41,13 @@ pub struct Supervisor {
 
 /// A command that has ended, and what it wrote.
 #[derive(Debug)]
-pub struct Finished {
+pub struct CommandOutput {
     pub ended: Ended,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Server {
+impl RelayServer {
     /// Listens in a directory that containers mount; a socket of before is replaced.
     pub fn open(directory: &Path) -> Self {
         let socket = directory.join("relay.sock");
@@ -64,17 +65,17 @@ impl Server {
 
     /// The next supervisor that says hello.
     pub async fn supervisor(&mut self) -> Supervisor {
-        let coming = soon("a supervisor", self.supervisors.recv());
+        let coming = within_timeout("a supervisor", self.supervisors.recv());
         coming.await.expect("the server listens")
     }
 
     /// Whether a supervisor has said hello that nobody asked for yet.
-    pub fn has_news(&self) -> bool {
+    pub fn has_connection(&self) -> bool {
         !self.supervisors.is_empty()
     }
 }
 
-impl Drop for Server {
+impl Drop for RelayServer {
     fn drop(&mut self) {
         // The socket stays, as it does when a server is killed.
         self.accepting.abort();
@@ -92,7 +93,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
         match message.method.as_deref() {
             Some(methods::SUPERVISE) => {
                 let supervisor = Supervisor {
-                    hello: message.params().unwrap(),
+                    handshake: message.params().unwrap(),
                     connection,
                     expected: expected.clone(),
                     exits: Vec::new(),
@@ -104,7 +105,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
             }
             Some(methods::STREAM) => {
                 let opened: Opened = message.params().unwrap();
-                let waiting = expected.lock().unwrap().remove(&opened.stream_id);
+                let waiting = expected.lock().remove(&opened.stream_id);
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(connection);
                 }
@@ -124,13 +125,13 @@ async fn read(connection: &mut Connection) -> Option<Message> {
 
 impl Supervisor {
     /// Runs a shell script to its end.
-    pub async fn run(&mut self, script: &str) -> Finished {
+    pub async fn run(&mut self, script: &str) -> CommandOutput {
         self.run_as(script, None).await
     }
 
-    pub async fn run_as(&mut self, script: &str, user: Option<User>) -> Finished {
-        let (id, outputs) = self.begin(script, user).await;
-        let texts = soon("the end of a command", async {
+    pub async fn run_as(&mut self, script: &str, user: Option<User>) -> CommandOutput {
+        let (id, outputs) = self.start_script(script, user).await;
+        let texts = within_timeout("the end of a command", async {
             let mut texts = Vec::new();
             for mut output in outputs {
                 let mut text = String::new();
@@ -141,9 +142,12 @@ impl Supervisor {
         });
         let texts: [String; 2] = texts.await.try_into().unwrap();
         let [stdout, stderr] = texts;
-        let ended = soon("a command's exit", self.exit_of(&id)).await.ended;
-        self.ask(methods::FORGET, &Named { process_id: id }).await;
-        Finished {
+        let ended = within_timeout("a command's exit", self.wait_for_exit(&id))
+            .await
+            .ended;
+        self.request(methods::FORGET, &Named { process_id: id })
+            .await;
+        CommandOutput {
             ended,
             stdout,
             stderr,
@@ -152,11 +156,13 @@ impl Supervisor {
 
     /// Starts a shell script and waits until it has written `lines` lines; its name.
     pub async fn start(&mut self, script: &str, lines: usize) -> String {
-        let (id, mut outputs) = self.begin(script, None).await;
+        let (id, mut outputs) = self.start_script(script, None).await;
         for _ in 0..lines {
             let mut line = String::new();
             let reading = outputs[0].read_line(&mut line);
-            let read = soon("a line of a command", reading).await.unwrap();
+            let read = within_timeout("a line of a command", reading)
+                .await
+                .unwrap();
             assert!(read > 0, "{script:?} ended before it wrote its lines");
         }
         id
@@ -169,38 +175,39 @@ impl Supervisor {
             signal: 9,
             tree: true,
         };
-        self.ask(methods::SIGNAL, &kill).await;
-        soon("the exit of what was killed", self.exit_of(id)).await;
+        self.request(methods::SIGNAL, &kill).await;
+        within_timeout("the exit of what was killed", self.wait_for_exit(id)).await;
     }
 
     /// How a process ended, once it has.
-    pub async fn exit_of(&mut self, id: &str) -> Exited {
+    pub async fn wait_for_exit(&mut self, id: &str) -> Exited {
         loop {
             if let Some(at) = self.exits.iter().position(|exited| exited.process_id == id) {
                 return self.exits.swap_remove(at);
             }
-            self.listen().await;
+            self.next_message().await;
         }
     }
 
     /// Returns when the supervisor has gone.
-    pub async fn gone(mut self) {
-        soon("a supervisor's end", async {
+    pub async fn wait_until_disconnected(mut self) {
+        within_timeout("a supervisor's end", async {
             while read(&mut self.connection).await.is_some() {}
         })
         .await;
     }
 
-    async fn begin(&mut self, script: &str, user: Option<User>) -> (String, Vec<Connection>) {
+    async fn start_script(
+        &mut self,
+        script: &str,
+        user: Option<User>,
+    ) -> (String, Vec<Connection>) {
         let id = uuid::Uuid::new_v4().to_string();
         let mut coming = Vec::new();
         let streams = [StreamKind::Stdout, StreamKind::Stderr].map(|kind| {
             let stream_id = uuid::Uuid::new_v4().to_string();
             let (sender, receiver) = oneshot::channel();
-            self.expected
-                .lock()
-                .unwrap()
-                .insert(stream_id.clone(), sender);
+            self.expected.lock().insert(stream_id.clone(), sender);
             coming.push(receiver);
             OpenStream {
                 stream_id,
@@ -220,24 +227,28 @@ impl Supervisor {
             spool_limit: 1 << 20,
             streams: streams.to_vec(),
         };
-        let reply = self.ask(methods::START, &start).await;
+        let reply = self.request(methods::START, &start).await;
         assert!(reply.error.is_none(), "{script:?}: {reply:?}");
         let mut outputs = Vec::new();
         for receiver in coming {
-            outputs.push(soon("a command's output", receiver).await.unwrap());
+            outputs.push(
+                within_timeout("a command's output", receiver)
+                    .await
+                    .unwrap(),
+            );
         }
         (id, outputs)
     }
 
-    async fn ask(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
+    async fn request(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
         let id = self.next;
         self.next += 1;
         let line = Message::request(id, method, params).line();
         let writing = self.connection.get_mut().write_all(&line);
-        soon("room to ask", writing).await.unwrap();
-        soon("an answer", async {
+        within_timeout("container to ask", writing).await.unwrap();
+        within_timeout("an answer", async {
             loop {
-                if let Some(reply) = self.listen().await
+                if let Some(reply) = self.next_message().await
                     && reply.id == Some(json!(id))
                 {
                     return reply;
@@ -248,7 +259,7 @@ impl Supervisor {
     }
 
     /// The next message, if it is not the news of an exit, which is kept.
-    async fn listen(&mut self) -> Option<Message> {
+    async fn next_message(&mut self) -> Option<Message> {
         let message = read(&mut self.connection).await;
         let message = message.expect("the supervisor stays");
         if message.method.as_deref() == Some(methods::EXITED) {

@@ -11,22 +11,22 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Launch;
-use crate::mounts::{self, Kind, NODEV, NOSUID};
+use crate::mounts::{self, NODEV, NOSUID, TargetKind};
 
 /// More entries than this are not mounted one by one.
 const MAX_ENTRIES: usize = 1000;
 
 /// Opens the place `inside`, making room for it where that is needed.
-pub(super) fn place(
+pub(super) fn open_target(
     launch: &Launch<'_>,
     root: BorrowedFd<'_>,
     inside: &Path,
-    kind: Kind,
+    kind: TargetKind,
 ) -> io::Result<OwnedFd> {
-    match mounts::place(root, inside, kind, launch.owner()) {
+    match mounts::open_target(root, inside, kind, launch.owner()) {
         Err(error) if is_refused(&error) => {
             make(launch, root, inside)?;
-            mounts::place(root, inside, kind, launch.owner())
+            mounts::open_target(root, inside, kind, launch.owner())
         }
         other => other,
     }
@@ -55,8 +55,8 @@ fn make(launch: &Launch<'_>, root: BorrowedFd<'_>, inside: &Path) -> io::Result<
             continue;
         }
         let entry = mounts::open_beneath(old.as_fd(), Path::new(&name))?;
-        let kind = Kind::of(entry.as_fd())?;
-        let place = mounts::place(new.as_fd(), Path::new(&name), kind, launch.owner())?;
+        let kind = TargetKind::from_fd(entry.as_fd())?;
+        let place = mounts::open_target(new.as_fd(), Path::new(&name), kind, launch.owner())?;
         mounts::attach(&mounts::copy(entry.as_fd(), false)?, place.as_fd())?;
     }
     mounts::attach(&new, old.as_fd())

@@ -13,11 +13,14 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 use rustix::thread::UnshareFlags;
 
-use super::channel::{Channel, FromChild};
-use super::{At, Attempt, Directories, Launch, Ready, dev, landlock, privileges, rootfs, seccomp};
+use super::channel::{Channel, ChildMessage};
+use super::{
+    Directories, Launch, Ready, StepContext, StepResult, devices, landlock, privileges, rootfs,
+    seccomp,
+};
 use crate::mounts::{self, NODEV, NOEXEC, NOSUID, RDONLY};
-use crate::report::{Ids, Landlock};
-use crate::spec::Network;
+use crate::report::{IdMapping, Landlock};
+use crate::spec::NetworkNamespace;
 use crate::sys;
 
 /// Parts of `/proc` that say or change something about the whole machine.
@@ -28,7 +31,7 @@ const PROC_HIDDEN: &[&str] = &["kcore", "keys", "timer_list", "sched_debug", "ac
 pub(super) fn run(launch: &Launch<'_>, scratch: Option<OwnedFd>, mut channel: Channel) -> ! {
     let Err(failure) = enter(launch, scratch, &mut channel);
     // Nobody to tell if this fails, and the process ends either way.
-    let _ = channel.send(&FromChild::Failed(failure));
+    let _ = channel.send(&ChildMessage::Failed(failure));
     std::process::exit(1);
 }
 
@@ -36,49 +39,50 @@ fn enter(
     launch: &Launch<'_>,
     scratch: Option<OwnedFd>,
     channel: &mut Channel,
-) -> Attempt<std::convert::Infallible> {
+) -> StepResult<std::convert::Infallible> {
     die_with_launcher()?;
-    redirect_output().at("redirect the output of PID 1")?;
-    channel.await_go().at("wait for the launcher")?;
+    redirect_output().step("redirect the output of PID 1")?;
+    channel.wait_for_proceed().step("wait for the launcher")?;
     become_root(launch)?;
     die_with_launcher()?;
     // A session of its own, so that no terminal of the host can signal it.
     let _ = rustix::process::setsid();
     sys::join_new_session_keyring()
         .or_else(missing_is_fine)
-        .at("leave the keyring")?;
+        .step("leave the keyring")?;
 
     let scratch_is_ours = scratch.is_none();
     if let Some(scratch) = &scratch {
         // The current directory follows the process into its copy of the mounts.
-        rustix::process::fchdir(scratch).at("enter the scratch filesystem")?;
+        rustix::process::fchdir(scratch).step("enter the scratch filesystem")?;
     }
-    sys::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP).at("unshare mounts and cgroups")?;
+    sys::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
+        .step("unshare mounts and cgroups")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    rustix::mount::mount_change("/", private).at("make mounts private")?;
+    rustix::mount::mount_change("/", private).step("make mounts private")?;
     let mut directories = Directories::new();
     if scratch_is_ours {
         let scratch = rootfs::scratch(launch)?;
         directories = rootfs::build(launch, &scratch)?;
     }
-    super::inject("before pivot")?;
+    super::inject_fault("before pivot")?;
     let user_namespaces_refused = change_root(launch)?;
-    rustix::system::sethostname(launch.spec.hostname.as_bytes()).at("set the host name")?;
-    if launch.spec.network == Network::None {
-        sys::bring_loopback_up().at("bring the loopback interface up")?;
+    rustix::system::sethostname(launch.spec.hostname.as_bytes()).step("set the host name")?;
+    if launch.spec.network == NetworkNamespace::Private {
+        sys::bring_loopback_up().step("bring the loopback interface up")?;
     }
-    super::inject("after pivot")?;
+    super::inject_fault("after pivot")?;
 
-    let process_rlimit = privileges::limit_resources(launch).at("limit resources")?;
-    privileges::drop_capabilities().at("drop capabilities")?;
-    rustix::thread::set_no_new_privs(true).at("refuse new privileges")?;
-    let program = Program::of(launch).at("prepare PID 1")?;
+    let process_rlimit = privileges::limit_resources(launch).step("limit resources")?;
+    privileges::drop_capabilities().step("drop capabilities")?;
+    rustix::thread::set_no_new_privs(true).step("refuse new privileges")?;
+    let program = Program::from_launch(launch).step("prepare PID 1")?;
     let landlock = match launch.spec.nested {
         true => Landlock::Off,
         false => landlock::apply(),
     };
     seccomp::apply(launch.spec.nested)?;
-    sys::close_on_exec_from(3).at("close files")?;
+    sys::close_on_exec_from(3).step("close files")?;
 
     let ready = Ready {
         directories,
@@ -86,17 +90,17 @@ fn enter(
         process_rlimit,
         user_namespaces_refused,
     };
-    channel.send(&FromChild::Ready(ready)).at("report")?;
-    channel.await_go().at("wait for the launcher")?;
-    rustix::process::set_parent_process_death_signal(None).at("outlive the launcher")?;
+    channel.send(&ChildMessage::Ready(ready)).step("report")?;
+    channel.wait_for_proceed().step("wait for the launcher")?;
+    rustix::process::set_parent_process_death_signal(None).step("outlive the launcher")?;
     sys::reset_signals();
-    Err(program.execute()).at("execute PID 1")
+    Err(program.execute()).step("execute PID 1")
 }
 
 /// Until it is told to go on alone, this process dies with the launcher.
-fn die_with_launcher() -> Attempt<()> {
+fn die_with_launcher() -> StepResult<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .at("tie PID 1 to the launcher")
+        .step("tie PID 1 to the launcher")
 }
 
 /// Standard output is the launcher's answer, and must close when the launcher ends.
@@ -107,38 +111,38 @@ fn redirect_output() -> io::Result<()> {
     Ok(())
 }
 
-fn become_root(launch: &Launch<'_>) -> Attempt<()> {
-    let at = "become the sandbox's root";
-    if !matches!(launch.ids, Ids::Single { .. }) {
-        rustix::thread::set_thread_groups(&[]).at(at)?;
+fn become_root(launch: &Launch<'_>) -> StepResult<()> {
+    let step = "become the sandbox's root";
+    if !matches!(launch.ids, IdMapping::Single { .. }) {
+        rustix::thread::set_thread_groups(&[]).step(step)?;
     }
-    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).at(at)?;
-    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).at(at)
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT).step(step)?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
 }
 
 /// Makes the new root the root, with its `/proc`. Says whether user namespaces are refused inside.
-fn change_root(launch: &Launch<'_>) -> Attempt<bool> {
+fn change_root(launch: &Launch<'_>) -> StepResult<bool> {
     // A copy on top of itself: the mounts that came with the namespace are locked to their places.
-    let at = "enter the new root";
-    let below = mounts::open_host(Path::new(rootfs::NEW_ROOT)).at(at)?;
-    let root = mounts::copy(below.as_fd(), true).at(at)?;
-    mounts::attach(&root, below.as_fd()).at(at)?;
-    rustix::process::fchdir(&root).at(at)?;
+    let step = "enter the new root";
+    let below = mounts::open_host(Path::new(rootfs::NEW_ROOT)).step(step)?;
+    let root = mounts::copy(below.as_fd(), true).step(step)?;
+    mounts::attach(&root, below.as_fd()).step(step)?;
+    rustix::process::fchdir(&root).step(step)?;
 
-    dev::terminals(root.as_fd())?;
-    let proc = mounts::filesystem("proc", &[], NOSUID | NODEV | NOEXEC).at("mount /proc")?;
-    let place = mounts::open_beneath(root.as_fd(), Path::new("proc")).at("mount /proc")?;
-    mounts::attach(&proc, place.as_fd()).at("mount /proc")?;
+    devices::terminals(root.as_fd())?;
+    let proc = mounts::filesystem("proc", &[], NOSUID | NODEV | NOEXEC).step("mount /proc")?;
+    let place = mounts::open_beneath(root.as_fd(), Path::new("proc")).step("mount /proc")?;
+    mounts::attach(&proc, place.as_fd()).step("mount /proc")?;
 
-    let at = "change the root";
-    rustix::process::pivot_root(".", ".").at(at)?;
-    rustix::mount::unmount(".", UnmountFlags::DETACH).at(at)?;
-    rustix::process::chdir("/").at(at)?;
+    let step = "change the root";
+    rustix::process::pivot_root(".", ".").step(step)?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH).step(step)?;
+    rustix::process::chdir("/").step(step)?;
 
     let refused = !launch.spec.nested && refuse_user_namespaces();
-    protect_proc(launch).at("protect /proc")?;
-    let root = mounts::open_host(Path::new("/")).at(at)?;
-    mounts::restrict(&root, RDONLY, false).at("make the root read-only")?;
+    protect_proc(launch).step("protect /proc")?;
+    let root = mounts::open_host(Path::new("/")).step(step)?;
+    mounts::restrict(&root, RDONLY, false).step("make the root read-only")?;
     Ok(refused)
 }
 
@@ -150,7 +154,7 @@ fn refuse_user_namespaces() -> bool {
 /// A nested sandbox may mount its own `/proc` only where this one is whole; shifted ids protect it
 /// then by its modes.
 fn protect_proc(launch: &Launch<'_>) -> io::Result<()> {
-    if launch.spec.nested && launch.ids != Ids::Identity {
+    if launch.spec.nested && launch.ids != IdMapping::Identity {
         return Ok(());
     }
     for name in PROC_READ_ONLY {
@@ -162,7 +166,7 @@ fn protect_proc(launch: &Launch<'_>) -> io::Result<()> {
     }
     for name in PROC_HIDDEN {
         cover(name, |place| {
-            if mounts::Kind::of(place)? == mounts::Kind::Directory {
+            if mounts::TargetKind::from_fd(place)? == mounts::TargetKind::Directory {
                 return mounts::tmpfs("0555", "4k", (0, 0), RDONLY | NOSUID | NODEV | NOEXEC);
             }
             let null = mounts::open_host(Path::new("/dev/null"))?;
@@ -200,7 +204,7 @@ struct Program {
 }
 
 impl Program {
-    fn of(launch: &Launch<'_>) -> io::Result<Self> {
+    fn from_launch(launch: &Launch<'_>) -> io::Result<Self> {
         let init = &launch.spec.init;
         let path = CString::new(init.inside.to_string_lossy().as_bytes())?;
         let mut args = vec![path.clone()];

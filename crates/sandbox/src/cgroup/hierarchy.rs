@@ -6,12 +6,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Version;
+use super::CgroupVersion;
 
 /// The leaf that a service's own processes move to, so that the service's group may have others.
-const LEAF: &str = "oubliette-server";
+const SERVER_LEAF_GROUP: &str = "oubliette-server";
 /// The group at the top of the unified hierarchy that root uses without a delegated one.
-const TOP: &str = "oubliette";
+const ROOT_GROUP: &str = "oubliette";
 
 /// The control groups of this process, as far as they are mounted.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,16 +35,16 @@ pub(super) fn hierarchies() -> Hierarchies {
 
 impl Hierarchies {
     /// The group below which a sandbox's group for this controller goes.
-    pub(super) fn parent_of(&self, controller: &str) -> Result<(Version, PathBuf), String> {
+    pub(super) fn parent_of(&self, controller: &str) -> Result<(CgroupVersion, PathBuf), String> {
         if let Some((_, path)) = self.one.iter().find(|(name, _)| name == controller) {
-            return Ok((Version::One, path.clone()));
+            return Ok((CgroupVersion::V1, path.clone()));
         }
         let Some(unified) = &self.two else {
             return Err(format!("no cgroup hierarchy with {controller} is mounted"));
         };
         for parent in unified.candidates() {
             if has_controller(&parent, controller) {
-                return Ok((Version::Two, parent));
+                return Ok((CgroupVersion::V2, parent));
             }
         }
         Err(format!(
@@ -56,13 +56,17 @@ impl Hierarchies {
 impl Unified {
     fn candidates(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        if self.own.file_name().is_some_and(|name| name == LEAF) {
+        if self
+            .own
+            .file_name()
+            .is_some_and(|name| name == SERVER_LEAF_GROUP)
+        {
             found.extend(self.own.parent().map(Path::to_owned));
         } else if is_delegated(&self.own) {
             found.push(self.own.clone());
         }
         if rustix::process::geteuid().is_root() {
-            found.push(self.mount.join(TOP));
+            found.push(self.mount.join(ROOT_GROUP));
         }
         found
     }
@@ -86,7 +90,7 @@ fn has_controller(group: &Path, controller: &str) -> bool {
 /// Hands controllers of `parent` to its children, moving this service's processes to a leaf first
 /// where the kernel asks for it.
 pub(super) fn enable_controllers(parent: &Path, controllers: &[&str]) -> io::Result<()> {
-    if parent.file_name().is_some_and(|name| name == TOP) && !parent.exists() {
+    if parent.file_name().is_some_and(|name| name == ROOT_GROUP) && !parent.exists() {
         if let Some(top) = parent.parent() {
             write_subtree(top, controllers)?;
         }
@@ -116,7 +120,7 @@ fn write_subtree(group: &Path, controllers: &[&str]) -> io::Result<()> {
 }
 
 fn move_to_leaf(group: &Path) -> io::Result<()> {
-    let leaf = group.join(LEAF);
+    let leaf = group.join(SERVER_LEAF_GROUP);
     fs::create_dir_all(&leaf)?;
     for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
         match fs::write(leaf.join("cgroup.procs"), pid) {
@@ -191,7 +195,7 @@ mod tests {
         let (version, path) = found.parent_of("memory").unwrap();
         assert_eq!(
             (version, path.to_str()),
-            (Version::One, Some("/sys/fs/cgroup/memory/a/b"))
+            (CgroupVersion::V1, Some("/sys/fs/cgroup/memory/a/b"))
         );
         let (_, path) = found.parent_of("cpu").unwrap();
         assert_eq!(path, Path::new("/sys/fs/cgroup/cpu,cpuacct"));

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 
-use crate::launcher::ids::{RANGE, shifted_part};
+use crate::launcher::ids::{IDS_PER_SANDBOX, unshifted};
 use crate::{Error, Result};
 
 /// Gives a file, or a directory with all that is in it, to the owner that
-/// [`crate::Ids::owner`] names. What already has an id of that range keeps it.
-pub fn adopt(path: &Path, owner: (u32, u32)) -> Result<()> {
-    adopt_tree(path, owner).map_err(|source| {
+/// [`crate::IdMapping::owner`] names. What already has an id of that range keeps it.
+pub(crate) fn chown_tree(path: &Path, owner: (u32, u32)) -> Result<()> {
+    walk(path, owner).map_err(|source| {
         Error::io(
             format!("failed to give {} to the sandbox", path.display()),
             source,
@@ -23,11 +23,11 @@ pub fn adopt(path: &Path, owner: (u32, u32)) -> Result<()> {
     })
 }
 
-fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
+fn walk(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     let top = rustix::fs::statat(CWD, path, nofollow)?;
     if FileType::from_raw_mode(top.st_mode) != FileType::Directory {
-        let (uid, gid) = owned_by(&top, owner);
+        let (uid, gid) = new_owner(&top, owner);
         return rustix::fs::chownat(CWD, path, uid, gid, nofollow);
     }
     let mut queue: VecDeque<OsString> = VecDeque::from([OsString::new()]);
@@ -48,7 +48,7 @@ fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
             let Ok(stat) = rustix::fs::statat(&dir, name, nofollow) else {
                 continue;
             };
-            let (uid, gid) = owned_by(&stat, owner);
+            let (uid, gid) = new_owner(&stat, owner);
             if uid.is_some() || gid.is_some() {
                 rustix::fs::chownat(&dir, name, uid, gid, nofollow)?;
             }
@@ -58,15 +58,15 @@ fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
         }
     }
     // Last, so that a walk that was cut short is begun again by the next launch.
-    let (uid, gid) = owned_by(&top, owner);
+    let (uid, gid) = new_owner(&top, owner);
     rustix::fs::fchown(&top_dir, uid, gid)
 }
 
 /// The ids an entry must be given; none where it has them.
-fn owned_by(stat: &Stat, owner: (u32, u32)) -> (Option<Uid>, Option<Gid>) {
+fn new_owner(stat: &Stat, owner: (u32, u32)) -> (Option<Uid>, Option<Gid>) {
     let shift = |id: u32, base: u32| {
-        let is_own = id >= base && id - base < RANGE;
-        (!is_own).then(|| base + shifted_part(id).unwrap_or(0))
+        let is_own = id >= base && id - base < IDS_PER_SANDBOX;
+        (!is_own).then(|| base + unshifted(id).unwrap_or(0))
     };
     (
         shift(stat.st_uid, owner.0).map(Uid::from_raw),

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::{ContainerId, ImageSource, Result, RuntimeError};
 
 /// The label with the hash of the data directory.
-pub const HOME_LABEL: &str = "dev.oubliette.home";
+pub const DATA_DIR_LABEL: &str = "dev.oubliette.names";
 /// The label with the container's id.
 pub const CONTAINER_LABEL: &str = "dev.oubliette.container";
 /// The label with the container's project.
@@ -17,11 +17,11 @@ pub const PROJECT_LABEL: &str = "dev.oubliette.project";
 
 /// A data directory, as the names of containers and images show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home {
+pub struct DataDirNames {
     hash: String,
 }
 
-impl Home {
+impl DataDirNames {
     pub fn new(data_directory: &Path) -> Self {
         // However the directory was named: relative, or through a link, it is the same one.
         let path = std::fs::canonicalize(data_directory)
@@ -35,20 +35,20 @@ impl Home {
         Self { hash }
     }
 
-    /// The value of [`HOME_LABEL`].
+    /// The value of [`DATA_DIR_LABEL`].
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    pub(crate) fn container(&self, id: &ContainerId) -> String {
+    pub(crate) fn container_name(&self, id: &ContainerId) -> String {
         format!("oubliette-{}-{id}", self.short())
     }
 
     /// What the image of a source is called: its own name, or one made for its container type.
-    pub(crate) fn image(&self, source: &ImageSource) -> Result<String> {
+    pub(crate) fn image_name(&self, source: &ImageSource) -> Result<String> {
         match (&source.image, &source.dockerfile) {
             (Some(image), _) => Ok(image.clone()),
-            (None, Some(_)) => Ok(self.images() + &word(&source.name)),
+            (None, Some(_)) => Ok(self.image_prefix() + &image_name_part(&source.name)),
             (None, None) => Err(RuntimeError::Unsupported(format!(
                 "The container type `{}` names neither an image nor a Dockerfile, and this \
                  runtime needs one of them.",
@@ -58,7 +58,7 @@ impl Home {
     }
 
     /// What the names of all images begin with that are built for this directory.
-    pub(crate) fn images(&self) -> String {
+    pub(crate) fn image_prefix(&self) -> String {
         format!("oubliette-{}-", self.short())
     }
 
@@ -68,7 +68,7 @@ impl Home {
 }
 
 /// A name as image names may have it.
-fn word(name: &str) -> String {
+fn image_name_part(name: &str) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_lowercase()
@@ -100,28 +100,28 @@ mod tests {
     #[test]
     fn a_directory_has_one_hash_however_it_is_named() {
         let directory = tempfile::tempdir().unwrap();
-        let home = Home::new(directory.path());
-        assert_eq!(home.hash().len(), 16);
-        assert_eq!(Home::new(&directory.path().join(".")), home);
+        let names = DataDirNames::new(directory.path());
+        assert_eq!(names.hash().len(), 16);
+        assert_eq!(DataDirNames::new(&directory.path().join(".")), names);
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        assert_eq!(Home::new(&link), home);
+        assert_eq!(DataDirNames::new(&link), names);
         let other = tempfile::tempdir().unwrap();
-        assert_ne!(Home::new(other.path()), home);
+        assert_ne!(DataDirNames::new(other.path()), names);
     }
 
     #[test]
     fn names_begin_with_the_home() {
-        let home = Home::new(Path::new("/no/such/place"));
-        let short = &home.hash()[..8];
+        let names = DataDirNames::new(Path::new("/no/such/place"));
+        let short = &names.hash()[..8];
         let id = ContainerId::new("p-1").unwrap();
-        assert_eq!(home.container(&id), format!("oubliette-{short}-p-1"));
+        assert_eq!(names.container_name(&id), format!("oubliette-{short}-p-1"));
         for (name, word) in [("dev", "dev"), ("My Type_1", "my-type-1"), ("--", "image")] {
-            let built = home.image(&source(name, None, Some("/d/Dockerfile")));
+            let built = names.image_name(&source(name, None, Some("/d/Dockerfile")));
             assert_eq!(built.unwrap(), format!("oubliette-{short}-{word}"));
         }
-        let given = home.image(&source("dev", Some("debian:12"), Some("/d/Dockerfile")));
+        let given = names.image_name(&source("dev", Some("debian:12"), Some("/d/Dockerfile")));
         assert_eq!(given.unwrap(), "debian:12");
-        assert!(home.image(&source("dev", None, None)).is_err());
+        assert!(names.image_name(&source("dev", None, None)).is_err());
     }
 }

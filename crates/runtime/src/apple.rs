@@ -1,6 +1,6 @@
-//! Containers of macOS' `container`: each a small virtual machine, driven through its command line.
+//! Containers of macOS' `container`, through its command line. Each is a small virtual machine.
 //!
-//! Sockets of the host cannot be mounted there, so what a supervisor says is carried by `container
+//! Sockets of the host cannot be mounted there, so supervisors are connected through `container
 //! exec`.
 
 mod cli;
@@ -22,12 +22,13 @@ use cli::Cli;
 
 pub(crate) use driver::DRIVER;
 
+/// For commands that change nothing.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// A virtual machine starts in a second or two; its first one may fetch what it boots.
+/// A virtual machine starts in a second or two; the first one may download its kernel.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// The `container` command of macOS, whose services have answered once.
+/// The `container` command of macOS, whose services answered once.
 #[derive(Debug)]
 pub struct Apple {
     cli: Cli,
@@ -41,20 +42,21 @@ impl Apple {
     pub async fn connect(names: DataDirNames) -> Result<Self> {
         if !cfg!(target_os = "macos") {
             return Err(RuntimeError::Unsupported(
-                "The apple runtime is macOS' `container`, and this is not macOS.".to_owned(),
+                "The apple runtime needs macOS.".to_owned(),
             ));
         }
         Self::connect_with(Path::new("container"), names).await
     }
 
-    /// Uses a command line that is somewhere else, or stands in for it.
+    /// Uses a `container` command at another path, for example a fake one.
     pub async fn connect_with(program: &Path, names: DataDirNames) -> Result<Self> {
         let cli = Cli::new(program);
         let version = cli.run_checked(&commands::version(), QUERY_TIMEOUT).await?;
         let status = cli.run(&commands::status(), QUERY_TIMEOUT, &|_| {}).await?;
         if !status.success {
             return Err(RuntimeError::Unavailable(
-                "The services of `container` do not run; `container system start` starts them."
+                "The services of `container` are not running; start them with `container system \
+                 start`."
                     .to_owned(),
             ));
         }
@@ -68,28 +70,29 @@ impl Apple {
         })
     }
 
-    /// Which version it is, in its own words.
+    /// The version as the command prints it.
     pub fn description(&self) -> String {
         self.version.clone()
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {
-        let look = commands::inspect_image(image);
-        let found = self.cli.run(&look, QUERY_TIMEOUT, &|_| {}).await?;
-        Ok(found.success)
+        let inspect = commands::inspect_image(image);
+        let output = self.cli.run(&inspect, QUERY_TIMEOUT, &|_| {}).await?;
+        Ok(output.success)
     }
 
-    /// Runs what must succeed unless the container is gone by now; whether it was there.
+    /// Runs a command about a container; a failure counts only while the container exists. Returns
+    /// whether the container existed.
     async fn run_if_exists(
         &self,
         id: &ContainerId,
         invocation: &commands::Invocation,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<bool> {
         if self.inspect(id).await?.is_none() {
             return Ok(false);
         }
-        match self.cli.run_checked(invocation, limit).await {
+        match self.cli.run_checked(invocation, timeout).await {
             Ok(_) => Ok(true),
             Err(error) => match self.inspect(id).await? {
                 Some(_) => Err(error),
@@ -117,7 +120,7 @@ fn capabilities() -> Capabilities {
             "Each container is a virtual machine with a kernel of its own; sockets of this \
              machine cannot be mounted."
                 .to_owned(),
-            "A container's host name is its name, whatever is asked for.".to_owned(),
+            "A container's host name is always its name.".to_owned(),
             "`disk_mb` is measured and reported, not enforced.".to_owned(),
         ],
     }
@@ -133,16 +136,16 @@ impl Runtime for Apple {
         let image = self.names.image_name(&spec.image)?;
         let create = commands::create(spec, &image, &self.names, self.cpus)?;
         match self.inspect(&spec.id).await? {
-            Some(there) if there.state == ContainerState::Running => return Ok(()),
+            Some(existing) if existing.state == ContainerState::Running => return Ok(()),
             Some(_) => {
-                // Not by force: it may have been started since.
+                // Without force: it may have been started since.
                 let delete = commands::delete(&self.names.container_name(&spec.id), false);
                 self.run_if_exists(&spec.id, &delete, CHANGE_TIMEOUT)
                     .await?;
             }
             None => {}
         }
-        // It would look for the image in a registry, under a name that is only known here.
+        // `container create` would look for a missing image in a registry, which does not know it.
         if !self.has_image(&image).await? {
             return Err(RuntimeError::NoImage(image));
         }
@@ -152,15 +155,16 @@ impl Runtime for Apple {
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
         let start = commands::start(&self.names.container_name(id));
-        match self.run_if_exists(id, &start, CHANGE_TIMEOUT).await? {
-            true => Ok(()),
-            false => Err(RuntimeError::NoContainer(id.to_string())),
+        if self.run_if_exists(id, &start, CHANGE_TIMEOUT).await? {
+            Ok(())
+        } else {
+            Err(RuntimeError::NoContainer(id.to_string()))
         }
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let there = self.inspect(id).await?;
-        if there.is_none_or(|there| there.state != ContainerState::Running) {
+        let status = self.inspect(id).await?;
+        if status.is_none_or(|status| status.state != ContainerState::Running) {
             return Ok(());
         }
         let stop = commands::stop(&self.names.container_name(id), grace);
@@ -175,8 +179,8 @@ impl Runtime for Apple {
         Ok(())
     }
 
-    /// By way of the listing: what `inspect` says of a container that is not there differs from
-    /// version to version.
+    /// Reads the listing: the reply of `container inspect` for a missing container differs between
+    /// versions.
     async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|status| status.id == *id))
@@ -226,8 +230,8 @@ impl Runtime for Apple {
             .cli
             .run_checked(&commands::list_images(), QUERY_TIMEOUT)
             .await?;
-        let ours = self.names.image_prefix();
-        for name in names.lines().filter(|name| name.starts_with(&ours)) {
+        let prefix = self.names.image_prefix();
+        for name in names.lines().filter(|name| name.starts_with(&prefix)) {
             self.cli
                 .run_checked(&commands::delete_image(name), CHANGE_TIMEOUT)
                 .await?;

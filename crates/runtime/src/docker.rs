@@ -1,7 +1,7 @@
 //! Containers of a Docker engine, or of Podman through the same interface.
 //!
-//! Everything made here bears the labels of its data directory, and only that is ever listed or
-//! touched. Every call has a time in which it answers or fails.
+//! Every object that this driver creates has the labels of its data directory, and the driver lists
+//! and changes no others. Every call has a timeout.
 
 mod build_context;
 mod channel;
@@ -37,23 +37,21 @@ use crate::{
 };
 use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
 
-/// For what makes or ends processes: with a hundred at once an engine takes half a minute.
+/// For calls that start or end processes: with a hundred at once an engine takes half a minute.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
-/// A name that is taken again and again is somebody's who does the same as we.
+/// If the name is taken again each time, another program is creating containers with it.
 const MAX_CREATE_ATTEMPTS: usize = 5;
-/// The end of the logs is what is wanted; more of it is no help.
 const MAX_LOG_BYTES: usize = 256 << 10;
 
-/// `[docker]`: how its containers are reached.
+/// The section `[docker]` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DockerSettings {
-    /// Whether what containers and the server say to each other goes through the engine even where a
-    /// socket could be mounted.
+    /// Connects containers to the server through the engine even where a socket could be mounted.
     pub channel: bool,
 }
 
-/// A container engine that has answered once; it may be restarted at any time.
+/// A container engine that answered once; it may be restarted at any time.
 #[derive(Debug)]
 pub struct Docker {
     engine: EngineClient,
@@ -62,8 +60,8 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// Finds an engine: at `DOCKER_HOST` if that is set, else at the usual sockets of Docker and
-    /// Podman.
+    /// Finds an engine: at `DOCKER_HOST` if that is set, otherwise at the default sockets of Docker
+    /// and Podman.
     pub async fn connect(names: DataDirNames, settings: &DockerSettings) -> Result<Self> {
         let (engine, mut capabilities) = EngineClient::find(&EngineEnv::from_process()).await?;
         capabilities.host_sockets &= !settings.channel;
@@ -74,21 +72,21 @@ impl Docker {
         })
     }
 
-    /// Which engine it is and where, as in `Docker 20.10.24 at /var/run/docker.sock`.
+    /// The engine and its socket, for example `Docker 20.10.24 at /var/run/docker.sock`.
     pub fn description(&self) -> String {
         format!(
             "{} at {}",
-            self.engine.about,
+            self.engine.version,
             self.engine.socket().display()
         )
     }
 
     async fn inspect_by_name(&self, name: &str) -> Result<Option<ContainerStatus>> {
-        let look = || {
+        let inspect = || {
             let options = None::<InspectContainerOptions>;
             self.engine.api.inspect_container(name, options)
         };
-        let found = match self.engine.query(look).await {
+        let found = match self.engine.query(inspect).await {
             Ok(found) => found,
             Err(error) if status_code(&error) == Some(404) => return Ok(None),
             Err(error) => return Err(self.engine.to_runtime_error(error)),
@@ -98,7 +96,7 @@ impl Docker {
         Ok(self.status_from_labels(&labels.unwrap_or_default(), state_from_inspect(state)))
     }
 
-    /// A container by its labels; none if it is not ours.
+    /// None if the container does not belong to this data directory.
     fn status_from_labels(
         &self,
         labels: &HashMap<String, String>,
@@ -114,11 +112,11 @@ impl Docker {
         })
     }
 
-    /// Removes by name; without `force` only what does not run. Whether it is gone.
+    /// Removes a container by name; without `force` only a stopped one. Returns whether it is gone.
     async fn remove_container(&self, name: &str, force: bool) -> Result<bool> {
         let options = RemoveContainerOptionsBuilder::default()
             .force(force)
-            // The volumes that the image asked for; what is mounted from the host stays.
+            // Volumes that the image declares; directories mounted from the host stay.
             .v(true)
             .build();
         let removal = self.engine.api.remove_container(name, Some(options));
@@ -132,16 +130,16 @@ impl Docker {
         }
     }
 
-    /// Asks again while the container is between two states: Podman refuses what Docker waits for.
+    /// Retries while the container is between two states: Podman fails where Docker waits.
     async fn retry_in_transition<F>(
         &self,
-        limit: Duration,
+        timeout: Duration,
         call: impl Fn() -> F + Send,
     ) -> Result<(), Error>
     where
         F: Future<Output = Result<(), Error>> + Send,
     {
-        let asking = async {
+        let retrying = async {
             loop {
                 match call().await {
                     Err(Error::DockerResponseServerError { message, .. })
@@ -153,7 +151,7 @@ impl Docker {
                 }
             }
         };
-        with_timeout(limit, asking).await
+        with_timeout(timeout, retrying).await
     }
 
     async fn read_logs(&self, name: &str, lines: usize) -> Result<String, Error> {
@@ -164,8 +162,8 @@ impl Docker {
             .build();
         let mut output = std::pin::pin!(self.engine.api.logs(name, Some(options)));
         let mut bytes = Vec::new();
-        while let Some(piece) = output.next().await {
-            bytes.extend_from_slice(piece?.as_ref());
+        while let Some(chunk) = output.next().await {
+            bytes.extend_from_slice(chunk?.as_ref());
             let excess = bytes.len().saturating_sub(MAX_LOG_BYTES);
             bytes.drain(..excess);
         }
@@ -199,8 +197,8 @@ impl Runtime for Docker {
                 Err(error) => return Err(self.engine.to_runtime_error(error)),
             }
             let gone = match self.inspect_by_name(&name).await? {
-                Some(there) if there.state == ContainerState::Running => return Ok(()),
-                // Not by force: it may have been started since.
+                Some(existing) if existing.state == ContainerState::Running => return Ok(()),
+                // Without force: it may have been started since.
                 Some(_) => self.remove_container(&name, false).await?,
                 None => false,
             };
@@ -209,7 +207,7 @@ impl Runtime for Docker {
             }
         }
         Err(RuntimeError::Failed(format!(
-            "The name {name} stays taken by another container."
+            "Another container keeps taking the name {name}."
         )))
     }
 
@@ -222,7 +220,7 @@ impl Runtime for Docker {
         match self.retry_in_transition(CHANGE_TIMEOUT, start).await {
             Ok(()) => Ok(()),
             Err(error) if status_code(&error) == Some(404) => {
-                // The engine also says so of a program that is not in the container.
+                // The engine also answers 404 if the program is not in the container.
                 match self.inspect_by_name(&name).await? {
                     Some(_) => Err(self.engine.to_runtime_error(error)),
                     None => Err(RuntimeError::NoContainer(id.to_string())),
@@ -249,7 +247,7 @@ impl Runtime for Docker {
         {
             Ok(()) => Ok(()),
             Err(error) if status_code(&error) == Some(404) => Ok(()),
-            // It ended between the engine's look at it and its signal.
+            // It ended after the engine had looked it up and before it sent the signal.
             Err(Error::DockerResponseServerError { message, .. })
                 if message.contains("is not running") =>
             {
@@ -263,7 +261,7 @@ impl Runtime for Docker {
         let name = self.names.container_name(id);
         let removing = async {
             while !self.remove_container(&name, true).await? {
-                // Somebody else removes it; done is when it is gone.
+                // Another call is removing it; wait until it is gone.
                 tokio::time::sleep(RETRY_INTERVAL).await;
             }
             Ok(())
@@ -284,16 +282,19 @@ impl Runtime for Docker {
             .filters(&HashMap::from([("label", vec![label])]))
             .build();
         let listing = || self.engine.api.list_containers(Some(options.clone()));
-        let found = self.engine.query(listing).await;
-        let found = found.map_err(|error| self.engine.to_runtime_error(error))?;
-        let ours = found.into_iter().filter_map(|one| {
-            let state = one.state.map(state_from_listing);
+        let listed = self
+            .engine
+            .query(listing)
+            .await
+            .map_err(|error| self.engine.to_runtime_error(error))?;
+        let statuses = listed.into_iter().filter_map(|summary| {
+            let state = summary.state.map(state_from_listing);
             self.status_from_labels(
-                &one.labels.unwrap_or_default(),
+                &summary.labels.unwrap_or_default(),
                 state.unwrap_or(ContainerState::Stopped),
             )
         });
-        Ok(ours.collect())
+        Ok(statuses.collect())
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
@@ -309,12 +310,12 @@ impl Runtime for Docker {
             }
             Err(error) => return Err(self.engine.to_runtime_error(error)),
         };
-        // Why it could not be started is the engine's to say, not in what PID 1 wrote.
-        let look = self
+        // PID 1 cannot write why it was not started; the engine knows.
+        let inspection = self
             .engine
             .api
             .inspect_container(&name, None::<InspectContainerOptions>);
-        let found = with_timeout(QUERY_TIMEOUT, look).await.ok();
+        let found = with_timeout(QUERY_TIMEOUT, inspection).await.ok();
         let error = found.and_then(|found| found.state?.error);
         if let Some(error) = error.filter(|error| !error.is_empty()) {
             text.push_str(&error);
@@ -336,13 +337,13 @@ impl Runtime for Docker {
     }
 }
 
-/// Podman would make what is missing, as a directory of root's.
+/// Fails if a path of the host is missing: Podman would create it as a directory of root's.
 async fn check_mount_sources(spec: &ContainerSpec) -> Result<()> {
     let mounts = spec.mounts.iter().map(|mount| &mount.host);
     for path in mounts.chain([&spec.init.binary]) {
         if !tokio::fs::try_exists(path).await.unwrap_or(false) {
             return Err(RuntimeError::Failed(format!(
-                "There is nothing at {} that could be mounted.",
+                "Cannot mount {}: it does not exist.",
                 path.display()
             )));
         }
@@ -350,7 +351,7 @@ async fn check_mount_sources(spec: &ContainerSpec) -> Result<()> {
     Ok(())
 }
 
-/// Whether a container could not be made because of its name; Podman has no status for that.
+/// Whether the container's name is in use; Podman has no status code for that.
 fn is_name_conflict(error: &Error) -> bool {
     match error {
         Error::DockerResponseServerError {

@@ -1,9 +1,9 @@
-//! What a tool prints, as plain lines: without colours, control characters and endless lines.
+//! Output of a tool as plain lines: without colours, control characters and overlong lines.
 
-/// Longer lines are cut; nobody reads on.
+/// Longer lines are cut.
 const MAX_LINE_BYTES: usize = 4096;
 
-/// Collects text in pieces and gives it back in lines.
+/// Takes text in chunks and returns it in lines.
 #[derive(Debug, Default)]
 pub(crate) struct PlainLines {
     line: String,
@@ -16,19 +16,19 @@ enum Escape {
     None,
     /// After the escape character.
     Started,
-    /// In a sequence that a letter ends.
+    /// In a control sequence, which a letter ends.
     Sequence,
-    /// In a text, such as a title, that a bell or an escape ends.
+    /// In a string, for example a title, which a bell or an escape ends.
     Text,
 }
 
 impl PlainLines {
-    /// The lines that end in this piece.
+    /// The lines that end in this chunk.
     pub(crate) fn push(&mut self, text: &str) -> Vec<String> {
         text.chars().filter_map(|c| self.take(c)).collect()
     }
 
-    /// What came after the last end of line.
+    /// The text after the last line break.
     pub(crate) fn finish(&mut self) -> Option<String> {
         self.escape = Escape::None;
         Some(std::mem::take(&mut self.line)).filter(|line| !line.is_empty())
@@ -49,7 +49,7 @@ impl PlainLines {
 
     fn print(&mut self, c: char) -> Option<String> {
         match c {
-            // A bar that draws over itself is a line each time.
+            // A progress bar redraws itself after a carriage return; each state is a line.
             '\n' | '\r' => return self.finish(),
             '\t' => self.line.push(' '),
             c if c.is_control() => {}
@@ -74,19 +74,19 @@ mod tests {
     }
 
     #[test]
-    fn colours_titles_and_bars_are_gone() {
+    fn colours_titles_and_progress_bars_become_plain_lines() {
         let text = "\u{1b}[91mred\u{1b}[0m\n\u{1b}]0;title\u{7}a\tb\r10%\r\n\n20%\u{8}";
         assert_eq!(all(text), ["red", "a b", "10%", "20%"]);
     }
 
     #[test]
-    fn a_line_without_end_is_cut() {
+    fn an_overlong_line_is_cut() {
         assert_eq!(all(&"x".repeat(10_000))[0].len(), MAX_LINE_BYTES);
     }
 
     proptest! {
         #[test]
-        fn however_it_is_cut_the_lines_are_the_same(text in "[ab\u{1b}\\[\\]m\r\n\u{7}é]{0,40}", at in 0usize..40) {
+        fn chunk_boundaries_do_not_change_the_lines(text in "[ab\u{1b}\\[\\]m\r\n\u{7}é]{0,40}", at in 0usize..40) {
             let at = text.char_indices().map(|(at, _)| at).nth(at).unwrap_or(0);
             let (first, second) = text.split_at(at);
             let mut plain = PlainLines::default();

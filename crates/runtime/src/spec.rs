@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 pub struct ContainerId(String);
 
 impl ContainerId {
-    /// None unless it is 1 to 40 lowercase letters, digits or dashes, beginning with a letter or
-    /// digit.
+    /// None unless the text is 1 to 40 lowercase letters, digits or dashes and does not start with
+    /// a dash.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         let text = text.into();
         let safe = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
@@ -24,12 +24,12 @@ impl ContainerId {
         valid.then_some(Self(text))
     }
 
-    /// The id that is these bits, such as those of a UUID, in hexadecimal digits.
+    /// The bits, for example those of a UUID, as hexadecimal digits.
     pub fn from_bits(bits: u128) -> Self {
         Self(format!("{bits:032x}"))
     }
 
-    /// The id of something by name within what has these bits: always the same, and another's never.
+    /// The id for a name below an owner with these bits: a hash of both.
     pub fn derive(bits: u128, name: &str) -> Self {
         let digest = Sha256::new()
             .chain_update(bits.to_be_bytes())
@@ -51,7 +51,7 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Everything a driver needs to know to make a container.
+/// Everything a driver needs to create a container.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
     pub id: ContainerId,
@@ -62,7 +62,7 @@ pub struct ContainerSpec {
     pub hostname: String,
     pub network: Network,
     pub limits: ContainerLimits,
-    /// Another container whose files are mounted here: its users are also this one's.
+    /// Another container whose files are mounted here; both get the same user ids on the host.
     pub users_of: Option<ContainerId>,
     pub init: Init,
 }
@@ -70,14 +70,14 @@ pub struct ContainerSpec {
 /// Where an image comes from. Runtimes without images ignore it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSource {
-    /// The container type it is for.
+    /// The container type.
     pub name: String,
-    /// An image that exists, or that building gives this name.
+    /// The name of an existing image, or the name that a built one gets.
     pub image: Option<String>,
     pub dockerfile: Option<PathBuf>,
 }
 
-/// A directory or file of the host in the container.
+/// A directory or file of the host that is visible in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     pub host: PathBuf,
@@ -85,13 +85,13 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// Absent means without a limit.
+/// Absent means unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ContainerLimits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u32>,
-    /// What the container itself may take on the disk, besides its mounts.
+    /// Disk space of the container without its mounts.
     pub disk_bytes: Option<u64>,
 }
 
@@ -100,22 +100,21 @@ pub struct ContainerLimits {
 pub struct Init {
     /// The static binary on the host.
     pub binary: PathBuf,
-    /// Where the container sees it.
+    /// Its path in the container.
     pub inside: PathBuf,
     pub args: Vec<String>,
-    /// All of its environment.
+    /// Its whole environment.
     pub env: BTreeMap<String, String>,
 }
 
-/// Something to run in a container beside PID 1.
+/// A program to run in a container beside PID 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     pub argv: Vec<String>,
-    /// Variables of PID 1 whose values it does not get: others could read them from it.
+    /// Variables of PID 1 that it must not inherit, because other processes could read them from it.
     pub unset_env: Vec<String>,
 }
 
-/// How far a container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContainerState {
     Created,
@@ -123,7 +122,7 @@ pub enum ContainerState {
     Stopped,
 }
 
-/// A container as the runtime sees it.
+/// A container as the runtime reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerStatus {
     pub id: ContainerId,
@@ -136,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_safe_everywhere() {
+    fn ids_with_unsafe_characters_are_refused() {
         for bad in ["", "-a", "A", "a/b", "a.b", "a b", "ä", &"a".repeat(41)] {
             assert_eq!(ContainerId::new(bad), None, "{bad:?}");
         }
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_within_something_are_their_own() {
+    fn derived_ids_are_stable_and_unique() {
         let id = ContainerId::derive(7, "feature");
         assert_eq!(id, ContainerId::derive(7, "feature"));
         assert_eq!(ContainerId::new(id.as_str()), Some(id.clone()));

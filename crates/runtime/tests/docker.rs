@@ -1,4 +1,4 @@
-//! The docker driver on a real engine, with an image made of one static program.
+//! The docker driver with a real engine, and an image that consists of one static program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -13,12 +13,12 @@ use oubliette_runtime::{
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
 
-#[path = "docker/by_channel.rs"]
-mod by_channel;
+#[path = "docker/channel_docker.rs"]
+mod channel_docker;
 
-use by_channel::ByChannel;
+use channel_docker::ChannelDocker;
 
-/// An engine and an image to test with; none, with a word about it, if nobody asks for them.
+/// An engine and an image to test with; none if the environment does not name the runtime.
 struct Setup {
     docker: Docker,
     fixture: Fixture,
@@ -38,8 +38,8 @@ impl Setup {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        // The same data directory each time, though it does not exist: what a killed run left is
-        // found, and images are built once.
+        // The same data directory in each run, so that containers of a killed run are removed and
+        // images are built once. It need not exist.
         let names = DataDirNames::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
         let docker = Docker::connect(names, &DockerSettings::default())
             .await
@@ -62,7 +62,7 @@ impl Setup {
     }
 }
 
-/// A directory to build from: the Dockerfile's path.
+/// Makes a directory to build from and returns the Dockerfile's path.
 fn context(directory: &Path, dockerfile: &str) -> PathBuf {
     let context = directory.join("context");
     std::fs::create_dir_all(&context).unwrap();
@@ -82,19 +82,19 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn docker_keeps_every_promise_where_no_socket_can_be_mounted() {
+async fn docker_passes_the_contract_where_no_socket_can_be_mounted() {
     if !contract::is_requested("docker-channel") {
         return;
     }
-    let name = "docker_keeps_every_promise_where_no_socket_can_be_mounted";
+    let name = "docker_passes_the_contract_where_no_socket_can_be_mounted";
     let setup = Setup::new(name).await.unwrap();
-    let carried = ByChannel::new(setup.docker);
-    contract::check(&carried, &setup.fixture).await;
+    let docker = ChannelDocker::new(setup.docker);
+    contract::check(&docker, &setup.fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn docker_keeps_every_promise_of_a_runtime() {
-    let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
+async fn docker_passes_the_contract() {
+    let Some(setup) = Setup::new("docker_passes_the_contract").await else {
         return;
     };
     contract::check(&setup.docker, &setup.fixture).await;
@@ -122,8 +122,8 @@ async fn containers_of_another_data_directory_are_not_seen() {
 }
 
 #[tokio::test]
-async fn an_image_that_is_not_there_is_named() {
-    let Some(setup) = Setup::new("an_image_that_is_not_there_is_named").await else {
+async fn the_error_names_a_missing_image() {
+    let Some(setup) = Setup::new("the_error_names_a_missing_image").await else {
         return;
     };
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
@@ -137,15 +137,15 @@ async fn an_image_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words() {
+async fn builds_report_plain_lines_and_fail_with_the_builders_error() {
     let Some(setup) =
-        Setup::new("builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words").await
+        Setup::new("builds_report_plain_lines_and_fail_with_the_builders_error").await
     else {
         return;
     };
-    // Never built before, so that it is run and not remembered.
-    let fresh = setup.directory.path().display();
-    let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {fresh}\n");
+    // Unique, so that the engine runs the step instead of using its cache.
+    let unique = setup.directory.path().display();
+    let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {unique}\n");
     let dockerfile = context(setup.directory.path(), &format!("{DOCKERFILE}{steps}"));
     let lines = Mutex::new(Vec::new());
     let progress = |line: &str| lines.lock().unwrap().push(line.to_owned());
@@ -156,11 +156,11 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
         .unwrap();
     assert!(built.ends_with("-steps"), "{built}");
     let lines = lines.into_inner().unwrap();
-    let expected = format!("red and {fresh}");
+    let expected = format!("red and {unique}");
     assert!(lines.contains(&expected), "{lines:?}");
     assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
 
-    for (steps, said) in [
+    for (steps, expected) in [
         ("RUN exit 3\n", "exit 3"),
         ("FLY away\n", "FLY"),
         ("COPY missing /\n", "missing"),
@@ -169,30 +169,30 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
         let image = source("broken", &dockerfile);
         let error = setup.docker.build_image(&image, &|_| {}).await.unwrap_err();
         assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
-async fn an_image_without_a_dockerfile_is_there_or_fetched() {
-    let Some(setup) = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await else {
+async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
+    let Some(setup) = Setup::new("an_image_without_a_dockerfile_exists_or_is_pulled").await else {
         return;
     };
     let built = setup.docker.build_image(&setup.fixture.image, &|_| {});
     let name = built.await.unwrap();
-    let there = ImageSource {
-        name: "there".to_owned(),
+    let existing = ImageSource {
+        name: "existing".to_owned(),
         image: Some(name.clone()),
         dockerfile: None,
     };
     assert_eq!(
-        setup.docker.build_image(&there, &|_| {}).await.unwrap(),
+        setup.docker.build_image(&existing, &|_| {}).await.unwrap(),
         name
     );
     // Nothing listens on the discard port, so the attempt fails without leaving the machine.
     let absent = ImageSource {
         image: Some("localhost:9/no/such:image".to_owned()),
-        ..there
+        ..existing
     };
     let error = setup
         .docker
@@ -203,8 +203,8 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
 }
 
 #[tokio::test]
-async fn processes_run_as_the_user_that_is_asked_for() {
-    let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
+async fn processes_run_as_the_requested_user() {
+    let Some(setup) = Setup::new("processes_run_as_the_requested_user").await else {
         return;
     };
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
@@ -227,8 +227,8 @@ async fn processes_run_as_the_user_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
-    let Some(setup) = Setup::new("a_path_that_is_missing_on_the_host_fails_and_is_not_made").await
+async fn a_mount_of_a_missing_path_fails_and_does_not_create_it() {
+    let Some(setup) = Setup::new("a_mount_of_a_missing_path_fails_and_does_not_create_it").await
     else {
         return;
     };
@@ -242,20 +242,21 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
 }
 
 #[tokio::test]
-async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
-    let Some(setup) = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await
+async fn the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs() {
+    let Some(setup) =
+        Setup::new("the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs").await
     else {
         return;
     };
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
-    let plain = container.workspace_path("plain");
-    std::fs::write(&plain, "no program").unwrap();
-    container.spec.init.binary = plain;
+    let not_executable = container.workspace_path("not-executable");
+    std::fs::write(&not_executable, "no program").unwrap();
+    container.spec.init.binary = not_executable;
     setup.docker.create(&container.spec).await.unwrap();
     let error = setup.docker.start(&container.spec.id).await.unwrap_err();
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("permission denied"), "{error}");
-    // Podman does not remember.
+    // Podman does not keep the error.
     if setup.docker.description().starts_with("Docker") {
         let logs = setup.docker.logs(&container.spec.id, 10).await.unwrap();
         assert!(logs.contains("permission denied"), "{logs:?}");
@@ -264,35 +265,33 @@ async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
 }
 
 #[tokio::test]
-async fn starting_and_running_commands_takes_no_longer_than_it_should() {
-    let Some(setup) =
-        Setup::new("starting_and_running_commands_takes_no_longer_than_it_should").await
-    else {
+async fn commands_start_within_milliseconds() {
+    let Some(setup) = Setup::new("commands_start_within_milliseconds").await else {
         return;
     };
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
-    let begun = Instant::now();
+    let creating_at = Instant::now();
     setup.docker.create(&container.spec).await.unwrap();
-    let created = begun.elapsed();
+    let created = creating_at.elapsed();
     let mut supervisor = container.start().await;
-    let started = begun.elapsed() - created;
+    let started = creating_at.elapsed() - created;
     let mut runs: Vec<Duration> = Vec::new();
     for _ in 0..50 {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         supervisor.run("exit 0").await;
-        runs.push(begun.elapsed());
+        runs.push(started_at.elapsed());
     }
     runs.sort();
-    let begun = Instant::now();
+    let stopping_at = Instant::now();
     container.stop().await;
-    let stopped = begun.elapsed();
+    let stopped = stopping_at.elapsed();
     eprintln!(
-        "{}: create {created:?}, start to hello {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
+        "{}: create {created:?}, start to handshake {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
         setup.docker.description(),
         runs[25],
         runs[45]
     );
-    // Far above what it takes, far below what an exec of the engine would.
+    // Far above what a command takes, far below an exec through the engine.
     assert!(runs[25] < Duration::from_millis(50), "{:?}", runs[25]);
     container.remove().await;
 }

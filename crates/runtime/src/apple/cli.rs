@@ -1,4 +1,4 @@
-//! Running the command line: within a time, with bounded output.
+//! Runs the command with a timeout and bounded output.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::commands::Invocation;
 use crate::plain_lines::PlainLines;
 use crate::{Progress, Result, RuntimeError};
 
-/// More than any listing; what is beyond is not kept.
+/// More than any listing; the rest is dropped.
 const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Cli {
     program: PathBuf,
 }
 
-/// What a command printed, and whether it succeeded.
+/// The output of a command, and whether it succeeded.
 #[derive(Debug)]
 pub(super) struct CommandOutput {
     pub(super) success: bool,
@@ -37,11 +37,11 @@ impl Cli {
         }
     }
 
-    /// Runs a command to its end; `progress` hears of what it prints.
+    /// Runs a command to its end; `progress` gets each line it prints.
     pub(super) async fn run(
         &self,
         invocation: &Invocation,
-        limit: Duration,
+        timeout: Duration,
         progress: Progress<'_>,
     ) -> Result<CommandOutput> {
         let mut command = Command::new(&self.program);
@@ -56,7 +56,6 @@ impl Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Given up on means ended.
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| {
             RuntimeError::Unavailable(format!(
@@ -77,16 +76,16 @@ impl Cli {
                 stderr: stderr?,
             })
         };
-        tokio::time::timeout(limit, running).await.map_err(|_| {
+        tokio::time::timeout(timeout, running).await.map_err(|_| {
             RuntimeError::Unavailable(format!(
                 "`{}` did not finish in {} seconds.",
                 self.program.display(),
-                limit.as_secs()
+                timeout.as_secs()
             ))
         })?
     }
 
-    /// Starts a command and connects to its input and output; it ends when that is dropped.
+    /// Starts a command and connects to its input and output; dropping the result ends it.
     pub(super) fn attach(&self, invocation: &Invocation) -> Result<AttachedCommand> {
         let mut command = Command::new(&self.program);
         command
@@ -113,17 +112,17 @@ impl Cli {
         }
     }
 
-    /// Runs a command that must succeed; what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub(super) async fn run_checked(
         &self,
         invocation: &Invocation,
-        limit: Duration,
+        timeout: Duration,
     ) -> Result<String> {
-        self.run(invocation, limit, &|_| {}).await?.into_stdout()
+        self.run(invocation, timeout, &|_| {}).await?.into_stdout()
     }
 }
 
-/// A command that runs, and its input and output.
+/// A running command and its input and output.
 #[derive(Debug)]
 pub(super) struct AttachedCommand {
     streams: Join<ChildStdout, ChildStdin>,
@@ -159,7 +158,7 @@ impl AsyncWrite for AttachedCommand {
 }
 
 impl CommandOutput {
-    /// The output, or what the command said was wrong.
+    /// The output, or the error that the command printed.
     pub(super) fn into_stdout(self) -> Result<String> {
         if self.success {
             return Ok(self.stdout);
@@ -167,13 +166,13 @@ impl CommandOutput {
         let mut plain = PlainLines::default();
         let mut lines = plain.push(&self.stderr);
         lines.extend(plain.finish());
-        let said = lines
+        let message = lines
             .iter()
             .rev()
             .find(|line| line.contains("Error:"))
             .or(lines.last())
-            .map_or("`container` failed without a word", |line| line.trim());
-        Err(RuntimeError::Failed(said.to_owned()))
+            .map_or("`container` failed without a message", |line| line.trim());
+        Err(RuntimeError::Failed(message.to_owned()))
     }
 }
 
@@ -194,8 +193,8 @@ async fn read_output(
         for line in plain.push(&String::from_utf8_lossy(&chunk[..read])) {
             progress(&line);
         }
-        let room = MAX_OUTPUT_BYTES.saturating_sub(bytes.len());
-        bytes.extend_from_slice(&chunk[..read.min(room)]);
+        let remaining = MAX_OUTPUT_BYTES.saturating_sub(bytes.len());
+        bytes.extend_from_slice(&chunk[..read.min(remaining)]);
     }
     if let Some(line) = plain.finish() {
         progress(&line);

@@ -1,4 +1,4 @@
-//! The command line's arguments: pure functions of what is asked for.
+//! The commands of `container` and their arguments, as pure functions.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,11 +9,11 @@ use oubliette_sandbox::CONTAINER_CAPABILITIES;
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{ContainerSpec, Network, Program, Result, RuntimeError};
 
-/// Variables whose names begin so are handed over through the environment of the command, where
-/// other users of the machine cannot read them.
+/// Variables with this prefix may hold secrets. They are passed through the environment of the
+/// command, because other users of the machine can read its arguments.
 const SECRET_ENV_PREFIX: &str = "OUBLIETTE_";
 
-/// A command to run: its arguments, and what its own environment needs beside the usual.
+/// A command to run: its arguments, and variables to add to its environment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Invocation {
     pub(super) arguments: Vec<OsString>,
@@ -65,13 +65,13 @@ pub(super) fn create(
         create.option("--cap-add", capability.name);
     }
     if let Some(bytes) = spec.limits.memory_bytes {
-        // Counted in whole mebibytes; a limit is never below what was asked for.
+        // Rounded up to whole mebibytes, so that the limit is never below the requested one.
         create.option("--memory", format!("{}M", bytes.div_ceil(1 << 20).max(1)));
     }
-    if let Some(wanted) = spec.limits.cpus.filter(|wanted| wanted.is_finite()) {
-        // Whole processors of a virtual machine, and no more than there are.
-        let wanted = (wanted.ceil().max(1.0) as u64).min(cpus.max(1));
-        create.option("--cpus", wanted.to_string());
+    if let Some(requested) = spec.limits.cpus.filter(|requested| requested.is_finite()) {
+        // A virtual machine has whole processors, at most as many as the host.
+        let whole = (requested.ceil().max(1.0) as u64).min(cpus.max(1));
+        create.option("--cpus", whole.to_string());
     }
     for mount in &spec.mounts {
         create.option(
@@ -175,7 +175,7 @@ fn bind(host: &Path, inside: &Path, read_only: bool) -> Result<String> {
         let text = path.to_str().filter(|text| !text.contains(','));
         text.map(str::to_owned).ok_or_else(|| {
             RuntimeError::Unsupported(format!(
-                "The path {} has a comma or is not UTF-8, and `container` cannot mount it.",
+                "`container` cannot mount {}: the path contains a comma or is not UTF-8.",
                 path.display()
             ))
         })
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_made_argument_by_argument() {
+    fn create_has_every_argument() {
         let names = DataDirNames::new(Path::new("/h"));
         let create = create(&spec(), "image:1", &names, 8).unwrap();
         let name = names.container_name(&spec().id);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_absent_are_not_asked_for_and_others_fit_the_machine() {
+    fn absent_limits_are_left_out_and_cpus_are_capped() {
         let names = DataDirNames::new(Path::new("/h"));
         let with = |limits| {
             let spec = ContainerSpec { limits, ..spec() };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
+    fn paths_with_commas_and_the_network_host_are_refused() {
         let names = DataDirNames::new(Path::new("/h"));
         let mut comma = spec();
         comma.mounts[0].host = "/a,readonly".into();

@@ -1,4 +1,4 @@
-//! What the command line prints, as far as we need it.
+//! The output of `container list`.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,12 @@ use serde::Deserialize;
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{ContainerId, ContainerState, ContainerStatus, Result, RuntimeError};
 
-/// One container of a listing.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ListedContainer {
     configuration: Configuration,
     status: ListedStatus,
-    /// Beside the status before 1.0, in it since.
+    /// Here before version 1.0; in `status` since.
     #[serde(default)]
     started_date: Option<serde_json::Value>,
 }
@@ -40,11 +39,11 @@ enum ListedStatus {
 pub(super) fn parse(json: &str, names: &DataDirNames) -> Result<Vec<ContainerStatus>> {
     let listed: Vec<ListedContainer> = serde_json::from_str(json).map_err(|error| {
         RuntimeError::Failed(format!(
-            "`container list` printed something that is not understood: {error}"
+            "the output of `container list` cannot be parsed: {error}"
         ))
     })?;
-    let ours = listed.into_iter().filter_map(|one| one.status(names));
-    Ok(ours.collect())
+    let statuses = listed.into_iter().filter_map(|one| one.status(names));
+    Ok(statuses.collect())
 }
 
 impl ListedContainer {
@@ -61,7 +60,7 @@ impl ListedContainer {
             } => (state, started_date),
         };
         let state = match (state.as_str(), started) {
-            // Until it has stopped, it is there.
+            // Its processes exist until it has stopped.
             ("running" | "stopping", _) => ContainerState::Running,
             (_, None) => ContainerState::Created,
             _ => ContainerState::Stopped,
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn both_shapes_of_a_listing_are_read_and_only_ours_is_kept() {
+    fn both_formats_are_parsed_and_other_containers_left_out() {
         let names = DataDirNames::new(Path::new("/h"));
         let (a, b, c) = (
             labels(&names, "a"),
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_an_error() {
+    fn unknown_output_is_an_error() {
         let names = DataDirNames::new(Path::new("/h"));
         for text in ["", "ID IMAGE", "{}", r#"[{"status":1}]"#] {
             assert!(parse(text, &names).is_err(), "{text:?}");

@@ -1,10 +1,11 @@
-//! One container of the suite, with its directories on the host.
+//! One container of the suite and its directories on the host.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oubliette_wire::paths::CLIENT_PATH;
 use tempfile::TempDir;
 
 use super::{Fixture, RelayServer, Supervisor, within_timeout};
@@ -15,7 +16,7 @@ use crate::{
 
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// A container that can be made, and the server it will call.
+/// A container and the server that its supervisor connects to.
 #[derive(Debug)]
 pub struct TestContainer<'a> {
     pub runtime: &'a dyn Runtime,
@@ -25,14 +26,14 @@ pub struct TestContainer<'a> {
 }
 
 impl<'a> TestContainer<'a> {
-    /// Directories and a spec; nothing is made in the runtime yet.
+    /// Makes the directories and the spec, but no container yet.
     pub fn new(runtime: &'a dyn Runtime, fixture: &Fixture) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut mounts = Vec::new();
         for name in ["workspace", "mcp"] {
             let host = directory.path().join(name);
             std::fs::create_dir(&host).unwrap();
-            // Root in the container may be nobody in particular out here.
+            // Root in the container may be any user on the host.
             std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o777)).unwrap();
             mounts.push(Mount {
                 host,
@@ -66,7 +67,7 @@ impl<'a> TestContainer<'a> {
             users_of: None,
             init: Init {
                 binary: fixture.client.clone(),
-                inside: "/usr/local/bin/oubliette-client".into(),
+                inside: CLIENT_PATH.into(),
                 args: vec!["init".to_owned()],
                 env: env.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
             },
@@ -79,7 +80,6 @@ impl<'a> TestContainer<'a> {
         }
     }
 
-    /// Makes the container and starts it.
     pub async fn create_and_start(&mut self) -> Supervisor {
         self.runtime.create(&self.spec).await.unwrap();
         self.start().await
@@ -94,7 +94,7 @@ impl<'a> TestContainer<'a> {
         self.runtime.stop(&self.spec.id, GRACE).await.unwrap();
     }
 
-    /// Removes the container and sees that nothing of it is left.
+    /// Removes the container and checks that the runtime has forgotten it.
     pub async fn remove(&self) {
         self.runtime.remove(&self.spec.id).await.unwrap();
         assert_eq!(self.status().await, None);
@@ -113,9 +113,9 @@ impl<'a> TestContainer<'a> {
         self.status().await.map(|status| status.state)
     }
 
-    /// Waits until the container has ended by itself.
+    /// Waits until the container has exited.
     pub async fn wait_until_ended(&self) {
-        within_timeout("the container's end", async {
+        within_timeout("the container's exit", async {
             while self.state().await == Some(ContainerState::Running) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -123,12 +123,12 @@ impl<'a> TestContainer<'a> {
         .await;
     }
 
-    /// A file or directory of the workspace, as the host sees it.
+    /// The host's path of a file in the workspace.
     pub fn workspace_path(&self, name: &str) -> PathBuf {
         self.directory.path().join("workspace").join(name)
     }
 
-    /// The directory with the relay socket, as the host sees it.
+    /// The host's path of the directory with the relay socket.
     pub fn relay_dir(&self) -> PathBuf {
         self.directory.path().join("mcp")
     }

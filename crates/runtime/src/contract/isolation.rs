@@ -1,4 +1,4 @@
-//! What a container can see, reach and change.
+//! What processes in a container can see, reach and change.
 
 use oubliette_wire::Ended;
 
@@ -22,24 +22,26 @@ pub(super) async fn processes_have_few_privileges_and_see_only_each_other(
         let held = u64::from_str_radix(field(name), 16).unwrap();
         assert_eq!(held & !allowed, 0, "{name} {held:x}");
     }
-    // The supervisor, the shell, and what the shell runs: the host's processes are not there.
-    let seen = supervisor
+    // Only the supervisor, the shell and its commands: the host's processes are not visible.
+    let listing = supervisor
         .run("echo $PPID; ls -d /proc/[0-9]* | wc -l")
         .await;
-    let numbers: Vec<u32> = seen
+    let numbers: Vec<u32> = listing
         .stdout
         .lines()
         .map(|line| line.trim().parse().unwrap())
         .collect();
     assert_eq!(numbers[0], 1, "the supervisor is not PID 1");
-    assert!(numbers[1] <= 5, "{} processes are seen", numbers[1]);
-    // What it was told at its start stays with it.
+    assert!(numbers[1] <= 5, "{} processes are visible", numbers[1]);
     let key = supervisor.run("cat /proc/1/environ").await;
-    assert!(!key.stdout.contains("key of the suite"), "the key is read");
+    assert!(
+        !key.stdout.contains("key of the suite"),
+        "the container's key can be read"
+    );
     container.remove().await;
 }
 
-pub(super) async fn without_a_network_there_is_no_way_out(
+pub(super) async fn without_a_network_there_is_only_loopback(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -81,7 +83,7 @@ pub(super) async fn a_network_that_is_not_offered_is_refused(
     }
 }
 
-pub(super) async fn read_only_mounts_are(runtime: &dyn Runtime, fixture: &Fixture) {
+pub(super) async fn read_only_mounts_cannot_be_written(runtime: &dyn Runtime, fixture: &Fixture) {
     let mut container = TestContainer::new(runtime, fixture);
     let host = container.workspace_path("shared");
     std::fs::create_dir(&host).unwrap();
@@ -101,7 +103,7 @@ pub(super) async fn read_only_mounts_are(runtime: &dyn Runtime, fixture: &Fixtur
         "echo x >> /shared/file".to_owned(),
         "echo x > /shared/new".to_owned(),
         "rm /shared/file".to_owned(),
-        // Only opened, not written: it is the host's own program.
+        // Opened for writing but not changed: it is the host's own program.
         format!(": >> {client}"),
         format!("rm {client}"),
     ] {
@@ -126,7 +128,7 @@ pub(super) async fn the_workspace_is_shared_both_ways(runtime: &dyn Runtime, fix
     let read = |name| std::fs::read_to_string(container.workspace_path(name)).unwrap();
     assert_eq!(read("from-host"), "host\nmore\n");
     assert_eq!(read("a/b/file"), "inside\n");
-    // The server can change and clear away what was made inside.
+    // The server can change and delete files that the container made.
     std::fs::write(container.workspace_path("a/b/file"), "changed\n").unwrap();
     assert_eq!(supervisor.run("cat a/b/file").await.stdout, "changed\n");
     std::fs::remove_dir_all(container.workspace_path("a")).unwrap();

@@ -11,8 +11,8 @@ use super::container::GRACE;
 use super::{Fixture, RelayServer, Supervisor, TestContainer};
 use crate::{ContainerState, Runtime};
 
-/// Two processes that will not leave by themselves: one in a session of its own, one below the
-/// shell. Each holds a pipe open, by which the host sees whether it is still there.
+/// Two processes that ignore signals: one in its own session, one below the shell. Each holds a pipe
+/// open, by which the host sees whether it still exists.
 const STUBBORN: &str = "
     trap '' TERM HUP INT
     mkfifo daemon child
@@ -22,7 +22,7 @@ const STUBBORN: &str = "
 
 async fn start_stubborn(supervisor: &mut Supervisor, container: &TestContainer<'_>) {
     supervisor.start(STUBBORN, 2).await;
-    // Another kernel has pipes of its own.
+    // Pipes do not work across two kernels.
     if container.runtime.capabilities().host_sockets {
         assert!(
             is_held(&container.workspace_path("daemon"))
@@ -34,17 +34,17 @@ async fn start_stubborn(supervisor: &mut Supervisor, container: &TestContainer<'
 fn assert_stubborn_ended(container: &TestContainer<'_>) {
     assert!(
         !is_held(&container.workspace_path("daemon")),
-        "the daemon lives"
+        "the daemon still runs"
     );
     assert!(
         !is_held(&container.workspace_path("child")),
-        "the child lives"
+        "the child still runs"
     );
 }
 
-/// A pipe that nobody can write to any more is at its end.
+/// Whether a process has the pipe open for writing.
 fn is_held(path: &Path) -> bool {
-    // Opened without waiting for a writer; then asked itself, not what an event loop knows of it.
+    // Opened without waiting for a writer, and read without the event loop's cached readiness.
     let pipe = pipe::OpenOptions::new().open_receiver(path).unwrap();
     let mut pipe = File::from(pipe.into_nonblocking_fd().unwrap());
     match pipe.read(&mut [0]) {
@@ -54,7 +54,7 @@ fn is_held(path: &Path) -> bool {
     }
 }
 
-pub(super) async fn what_is_started_says_who_it_is_and_runs_commands(
+pub(super) async fn a_started_container_authenticates_and_runs_commands(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -79,20 +79,20 @@ pub(super) async fn starting_twice_starts_once(runtime: &dyn Runtime, fixture: &
     let mut supervisor = container.create_and_start().await;
     runtime.start(&container.spec.id).await.unwrap();
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
-    assert!(!container.server.has_connection(), "there are two");
+    assert!(!container.server.has_connection(), "it was started twice");
     container.remove().await;
 }
 
-pub(super) async fn stopping_ends_daemons_and_what_ignores_the_signal(
+pub(super) async fn stopping_ends_daemons_and_processes_that_ignore_the_signal(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
     let mut container = TestContainer::new(runtime, fixture);
     let mut supervisor = container.create_and_start().await;
     start_stubborn(&mut supervisor, &container).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     container.stop().await;
-    let took = begun.elapsed();
+    let took = started.elapsed();
     assert!(took < GRACE + Duration::from_secs(20), "it took {took:?}");
     assert_stubborn_ended(&container);
     supervisor.wait_until_disconnected().await;
@@ -100,7 +100,7 @@ pub(super) async fn stopping_ends_daemons_and_what_ignores_the_signal(
     container.remove().await;
 }
 
-pub(super) async fn stopping_twice_and_before_the_start_is_fine(
+pub(super) async fn stopping_twice_or_before_the_start_is_not_an_error(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -115,7 +115,7 @@ pub(super) async fn stopping_twice_and_before_the_start_is_fine(
     container.remove().await;
 }
 
-pub(super) async fn a_restart_keeps_the_workspace_and_no_process(
+pub(super) async fn a_restart_keeps_the_workspace_and_ends_every_process(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -133,7 +133,7 @@ pub(super) async fn a_restart_keeps_the_workspace_and_no_process(
     container.remove().await;
 }
 
-pub(super) async fn removing_ends_what_runs_and_leaves_the_hosts_files(
+pub(super) async fn removing_ends_every_process_and_keeps_the_hosts_files(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -146,7 +146,7 @@ pub(super) async fn removing_ends_what_runs_and_leaves_the_hosts_files(
     supervisor.wait_until_disconnected().await;
     let file = std::fs::read_to_string(container.workspace_path("file"));
     assert_eq!(file.unwrap(), "mine\n");
-    // Twice is no error either.
+    // Removing twice is not an error.
     container.remove().await;
 }
 
@@ -161,7 +161,7 @@ pub(super) async fn an_id_can_be_used_again(runtime: &dyn Runtime, fixture: &Fix
     container.remove().await;
 }
 
-pub(super) async fn creating_again_replaces_what_does_not_run(
+pub(super) async fn creating_again_replaces_a_stopped_container(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -174,7 +174,7 @@ pub(super) async fn creating_again_replaces_what_does_not_run(
     let mut supervisor = container.create_and_start().await;
     assert_eq!(supervisor.handshake.container_key, "new");
     assert_eq!(container.status().await.unwrap().project, "another-project");
-    // What runs stays.
+    // A running container stays as it is.
     runtime.create(&container.spec).await.unwrap();
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
     container.stop().await;
@@ -200,18 +200,18 @@ pub(super) async fn starts_and_stops_may_race(runtime: &dyn Runtime, fixture: &F
     }
     container.stop().await;
     assert_ne!(container.state().await, Some(ContainerState::Running));
-    // Those who said hello in the race are not asked any more.
+    // Supervisors that connected during the race are ignored.
     container.server = RelayServer::open(&container.relay_dir());
     let mut supervisor = container.start().await;
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
     container.remove().await;
 }
 
-pub(super) async fn logs_hold_what_pid_1_wrote(runtime: &dyn Runtime, fixture: &Fixture) {
+pub(super) async fn logs_contain_the_output_of_pid_1(runtime: &dyn Runtime, fixture: &Fixture) {
     let mut container = TestContainer::new(runtime, fixture);
     container.env().remove("OUBLIETTE_CONTAINER_KEY");
     runtime.create(&container.spec).await.unwrap();
-    // The supervisor says what it misses and leaves; a driver may or may not notice.
+    // The supervisor prints what is missing and exits; a driver may or may not report that.
     let _ = runtime.start(&container.spec.id).await;
     container.wait_until_ended().await;
     assert_eq!(container.state().await, Some(ContainerState::Stopped));

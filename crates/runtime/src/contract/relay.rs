@@ -1,11 +1,11 @@
-//! The socket of the server in the container, over restarts of the server.
+//! The relay socket in the container across restarts of the server.
 
 use oubliette_wire::Ended;
 
 use super::{Fixture, RelayServer, TestContainer};
 use crate::Runtime;
 
-pub(super) async fn a_server_that_comes_back_finds_the_same_processes(
+pub(super) async fn a_restarted_server_finds_the_same_processes(
     runtime: &dyn Runtime,
     fixture: &Fixture,
 ) {
@@ -14,7 +14,7 @@ pub(super) async fn a_server_that_comes_back_finds_the_same_processes(
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; exit 3";
     let id = supervisor.start(script, 1).await;
     let boot = supervisor.handshake.boot_id.clone();
-    // Another socket in the same directory, as a server makes when it starts again.
+    // A new socket in the same directory, as a restarted server makes.
     drop(supervisor);
     let relay = container.relay_dir();
     container.server = RelayServer::open(&relay);
@@ -25,7 +25,8 @@ pub(super) async fn a_server_that_comes_back_finds_the_same_processes(
     };
     assert_eq!((&process.process_id, &process.exited), (&id, &None));
     std::fs::write(container.workspace_path("go"), "").unwrap();
-    let exited = super::within_timeout("the exit", supervisor.wait_for_exit(&id)).await;
+    let exited =
+        super::within_timeout("the exit of the script", supervisor.wait_for_exit(&id)).await;
     assert_eq!(exited.ended, Ended::Code(3));
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
     container.remove().await;

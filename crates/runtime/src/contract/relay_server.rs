@@ -1,4 +1,4 @@
-//! The suite in the place of the server: the relay socket and the supervisor's connections.
+//! The suite's relay server: a listening socket and the supervisors' connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::within_timeout;
 
 type Connection = BufReader<UnixStream>;
-/// Connections for bytes that were asked for and did not come yet.
+/// Data streams that were requested and have not connected yet, by id.
 type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<Connection>>>>;
 
 /// A listening relay socket.
@@ -36,10 +36,10 @@ pub struct Supervisor {
     connection: Connection,
     expected: Expected,
     exits: Vec<Exited>,
-    next: u64,
+    next_request_id: u64,
 }
 
-/// A command that has ended, and what it wrote.
+/// The exit and the output of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
     pub ended: Ended,
@@ -48,13 +48,13 @@ pub struct CommandOutput {
 }
 
 impl RelayServer {
-    /// Listens in a directory that containers mount; a socket of before is replaced.
+    /// Listens in a directory that containers mount; replaces an old socket.
     pub fn open(directory: &Path) -> Self {
         let socket = directory.join("relay.sock");
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        // Whoever root in the container is out here, the container's own directory is what
-        // keeps others away.
+        // Root in the container may be any user on the host; the permissions of the directory
+        // protect the socket.
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
         let (sender, supervisors) = mpsc::channel(64);
         Self {
@@ -63,13 +63,14 @@ impl RelayServer {
         }
     }
 
-    /// The next supervisor that says hello.
+    /// Waits for the next supervisor to connect.
     pub async fn supervisor(&mut self) -> Supervisor {
-        let coming = within_timeout("a supervisor", self.supervisors.recv());
-        coming.await.expect("the server listens")
+        within_timeout("a supervisor", self.supervisors.recv())
+            .await
+            .expect("the server listens")
     }
 
-    /// Whether a supervisor has said hello that nobody asked for yet.
+    /// Whether a supervisor has connected that `supervisor` has not returned yet.
     pub fn has_connection(&self) -> bool {
         !self.supervisors.is_empty()
     }
@@ -86,7 +87,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
     let expected = Expected::default();
     while let Ok((stream, _)) = listener.accept().await {
         let mut connection = BufReader::new(stream);
-        // A container that is killed between dialling and speaking is none of our concern.
+        // A container may be killed after it connects and before it sends anything.
         let Some(message) = read(&mut connection).await else {
             continue;
         };
@@ -97,7 +98,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
                     connection,
                     expected: expected.clone(),
                     exits: Vec::new(),
-                    next: 1,
+                    next_request_id: 1,
                 };
                 if supervisors.send(supervisor).await.is_err() {
                     return;
@@ -105,12 +106,12 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
             }
             Some(methods::STREAM) => {
                 let opened: Opened = message.params().unwrap();
-                let waiting = expected.lock().remove(&opened.stream_id);
-                if let Some(waiting) = waiting {
-                    let _ = waiting.send(connection);
+                let receiver = expected.lock().remove(&opened.stream_id);
+                if let Some(receiver) = receiver {
+                    let _ = receiver.send(connection);
                 }
             }
-            other => panic!("a connection began with {other:?}"),
+            other => panic!("the first message of a connection is {other:?}"),
         }
     }
 }
@@ -131,7 +132,7 @@ impl Supervisor {
 
     pub async fn run_as(&mut self, script: &str, user: Option<User>) -> CommandOutput {
         let (id, outputs) = self.start_script(script, user).await;
-        let texts = within_timeout("the end of a command", async {
+        let texts = within_timeout("the output of a command to end", async {
             let mut texts = Vec::new();
             for mut output in outputs {
                 let mut text = String::new();
@@ -140,8 +141,7 @@ impl Supervisor {
             }
             texts
         });
-        let texts: [String; 2] = texts.await.try_into().unwrap();
-        let [stdout, stderr] = texts;
+        let [stdout, stderr] = texts.await.try_into().unwrap();
         let ended = within_timeout("a command's exit", self.wait_for_exit(&id))
             .await
             .ended;
@@ -154,7 +154,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a shell script and waits until it has written `lines` lines; its name.
+    /// Starts a shell script, waits until it has written `lines` lines, and returns its process id.
     pub async fn start(&mut self, script: &str, lines: usize) -> String {
         let (id, mut outputs) = self.start_script(script, None).await;
         for _ in 0..lines {
@@ -168,7 +168,7 @@ impl Supervisor {
         id
     }
 
-    /// Kills a process and all it started.
+    /// Kills a process and its descendants.
     pub async fn kill(&mut self, id: &str) {
         let kill = ToSignal {
             process_id: id.to_owned(),
@@ -176,22 +176,22 @@ impl Supervisor {
             tree: true,
         };
         self.request(methods::SIGNAL, &kill).await;
-        within_timeout("the exit of what was killed", self.wait_for_exit(id)).await;
+        within_timeout("the exit of a killed process", self.wait_for_exit(id)).await;
     }
 
-    /// How a process ended, once it has.
+    /// Waits for a process to exit.
     pub async fn wait_for_exit(&mut self, id: &str) -> Exited {
         loop {
-            if let Some(at) = self.exits.iter().position(|exited| exited.process_id == id) {
-                return self.exits.swap_remove(at);
+            if let Some(index) = self.exits.iter().position(|exited| exited.process_id == id) {
+                return self.exits.swap_remove(index);
             }
             self.next_message().await;
         }
     }
 
-    /// Returns when the supervisor has gone.
+    /// Waits until the supervisor has closed its connection.
     pub async fn wait_until_disconnected(mut self) {
-        within_timeout("a supervisor's end", async {
+        within_timeout("a supervisor to disconnect", async {
             while read(&mut self.connection).await.is_some() {}
         })
         .await;
@@ -203,12 +203,12 @@ impl Supervisor {
         user: Option<User>,
     ) -> (String, Vec<Connection>) {
         let id = uuid::Uuid::new_v4().to_string();
-        let mut coming = Vec::new();
+        let mut receivers = Vec::new();
         let streams = [StreamKind::Stdout, StreamKind::Stderr].map(|kind| {
             let stream_id = uuid::Uuid::new_v4().to_string();
             let (sender, receiver) = oneshot::channel();
             self.expected.lock().insert(stream_id.clone(), sender);
-            coming.push(receiver);
+            receivers.push(receiver);
             OpenStream {
                 stream_id,
                 process_id: id.clone(),
@@ -230,7 +230,7 @@ impl Supervisor {
         let reply = self.request(methods::START, &start).await;
         assert!(reply.error.is_none(), "{script:?}: {reply:?}");
         let mut outputs = Vec::new();
-        for receiver in coming {
+        for receiver in receivers {
             outputs.push(
                 within_timeout("a command's output", receiver)
                     .await
@@ -241,12 +241,12 @@ impl Supervisor {
     }
 
     async fn request(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
-        let id = self.next;
-        self.next += 1;
+        let id = self.next_request_id;
+        self.next_request_id += 1;
         let line = Message::request(id, method, params).line();
         let writing = self.connection.get_mut().write_all(&line);
-        within_timeout("container to ask", writing).await.unwrap();
-        within_timeout("an answer", async {
+        within_timeout("sending a request", writing).await.unwrap();
+        within_timeout("a reply", async {
             loop {
                 if let Some(reply) = self.next_message().await
                     && reply.id == Some(json!(id))
@@ -258,10 +258,11 @@ impl Supervisor {
         .await
     }
 
-    /// The next message, if it is not the news of an exit, which is kept.
+    /// Reads the next message; stores it and returns none if it reports an exit.
     async fn next_message(&mut self) -> Option<Message> {
-        let message = read(&mut self.connection).await;
-        let message = message.expect("the supervisor stays");
+        let message = read(&mut self.connection)
+            .await
+            .expect("the supervisor closed its connection");
         if message.method.as_deref() == Some(methods::EXITED) {
             self.exits.push(message.params().unwrap());
             return None;

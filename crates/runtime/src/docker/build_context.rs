@@ -1,5 +1,5 @@
-//! The directory of a Dockerfile as an archive, within bounds: what is built may come from a
-//! repository that somebody else wrote.
+//! The directory of a Dockerfile as an archive. Its size is limited, because the directory may come
+//! from an untrusted repository.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::{Result, RuntimeError};
 
-/// Room for tools and configuration; what is larger belongs into a download step.
+/// Enough for tools and configuration; larger files belong in a download step.
 const MAX_CONTEXT_BYTES: u64 = 64 << 20;
 const MAX_CONTEXT_FILES: usize = 10_000;
 
-/// An archive, and where in it the Dockerfile is.
+/// An archive, and the path of the Dockerfile in it.
 #[derive(Debug)]
 pub(super) struct BuildContext {
     pub(super) archive: Vec<u8>,
@@ -67,7 +67,7 @@ impl ArchiveBuilder<'_> {
         let mut names: Vec<PathBuf> = entries
             .map(|entry| entry.map(|entry| inside.join(entry.file_name())))
             .collect::<io::Result<_>>()?;
-        // The same files make the same archive, so that the engine finds what it has built.
+        // Sorted, so that the same files give the same archive and the engine's cache applies.
         names.sort();
         for name in names {
             let metadata = fs::symlink_metadata(self.root.join(&name))?;
@@ -106,7 +106,7 @@ impl ArchiveBuilder<'_> {
 
     fn add_entry(&mut self, name: &Path, metadata: &Metadata, data: impl io::Read) -> Result<()> {
         let mut header = header(metadata);
-        // A file that grows while it is read must not make a broken archive.
+        // A file that grows while it is read must not corrupt the archive.
         let data = data.take(header.size()?);
         self.archive.append_data(&mut header, name, data)?;
         Ok(())
@@ -120,7 +120,7 @@ impl ArchiveBuilder<'_> {
     }
 }
 
-/// What of a file's metadata belongs into an image: not whose it is here, nor since when.
+/// The file's metadata without its owner and times, which do not belong in an image.
 fn header(metadata: &Metadata) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_metadata_in_mode(metadata, tar::HeaderMode::Deterministic);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_packed_the_same_way_each_time() {
+    fn the_same_directory_gives_the_same_archive() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir(path("sub")).unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_stands_for_the_dockerfile_in_it() {
+    fn a_directory_means_the_dockerfile_in_it() {
         let directory = tempfile::tempdir().unwrap();
         let error = BuildContext::read(directory.path()).unwrap_err();
         assert!(error.to_string().contains("no Dockerfile"), "{error}");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_refused_before_it_is_read() {
+    fn a_directory_that_is_too_large_is_refused_before_it_is_read() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("Dockerfile"), "").unwrap();
         let sparse = File::create(directory.path().join("big")).unwrap();

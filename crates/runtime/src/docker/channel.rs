@@ -15,11 +15,11 @@ use crate::{Channel, Program, Result, RuntimeError};
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
-/// What is attached to the program.
+/// The attached streams of the program.
 struct ExecStream {
     output: Output,
     input: Pin<Box<dyn AsyncWrite + Send>>,
-    /// What was received and not read yet, and how far it was read.
+    /// The last chunk, and how many of its bytes were read.
     unread: (Vec<u8>, usize),
 }
 
@@ -45,13 +45,13 @@ pub(super) async fn open(
         ..CreateExecOptions::default()
     };
     let running = async {
-        let made = engine.api.create_exec(container, options).await?;
+        let exec = engine.api.create_exec(container, options).await?;
         let start = StartExecOptions {
-            // As much as the engine sends at once.
+            // The size of the chunks that the engine sends.
             output_capacity: Some(64 << 10),
             ..StartExecOptions::default()
         };
-        engine.api.start_exec(&made.id, Some(start)).await
+        engine.api.start_exec(&exec.id, Some(start)).await
     };
     let started = with_timeout(QUERY_TIMEOUT, running)
         .await
@@ -79,11 +79,11 @@ impl AsyncRead for ExecStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let (bytes, at) = &mut this.unread;
-            if *at < bytes.len() {
-                let most = buffer.remaining().min(bytes.len() - *at);
-                buffer.put_slice(&bytes[*at..*at + most]);
-                *at += most;
+            let (bytes, offset) = &mut this.unread;
+            if *offset < bytes.len() {
+                let count = buffer.remaining().min(bytes.len() - *offset);
+                buffer.put_slice(&bytes[*offset..*offset + count]);
+                *offset += count;
                 return Poll::Ready(Ok(()));
             }
             match this.output.as_mut().poll_next(context) {
@@ -93,7 +93,7 @@ impl AsyncRead for ExecStream {
                 Poll::Ready(Some(Ok(
                     LogOutput::StdOut { message } | LogOutput::Console { message },
                 ))) => this.unread = (message.to_vec(), 0),
-                // Complaints are not part of the stream.
+                // stderr is not part of the stream.
                 Poll::Ready(Some(Ok(_))) => {}
             }
         }

@@ -1,4 +1,4 @@
-//! What the engine is asked for when a container is made: a pure function of the spec.
+//! The request that creates a container: a pure function of the spec.
 
 use std::collections::HashMap;
 
@@ -16,12 +16,12 @@ use crate::{ContainerLimits, ContainerSpec, Network, Result, RuntimeError};
 /// The engine refuses less than a hundredth of a processor.
 const MIN_CPUS: f64 = 0.01;
 
-/// What of the engine a container depends on.
+/// The features of the engine that the request depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineFeatures {
     pub(super) cpus: f64,
     pub(super) selinux: bool,
-    /// Whether it can bound what a container takes on the disk.
+    /// Whether the engine can limit the disk space of a container.
     pub(super) limits_disk: bool,
 }
 
@@ -49,14 +49,14 @@ pub(super) fn build(
         .map(|(name, value)| format!("{name}={value}"));
     Ok(ContainerCreateBody {
         hostname: Some(spec.hostname.clone()),
-        // Whatever the image says: the supervisor switches users for each process.
+        // Overrides the image: the supervisor switches users for each process.
         user: Some("0:0".to_owned()),
         env: Some(variables.collect()),
         entrypoint: Some(vec![program]),
         cmd: Some(init.args.clone()),
         image: Some(image.to_owned()),
         working_dir: Some("/".to_owned()),
-        // An image's own check would run its commands beside the supervisor.
+        // The image's own health check would run commands beside the supervisor.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
@@ -89,7 +89,7 @@ fn host_config(spec: &ContainerSpec, host: EngineFeatures) -> Result<HostConfig>
     let limits = EngineLimits::convert(&spec.limits, host.cpus);
     Ok(HostConfig {
         memory: limits.memory,
-        // As much as the memory: no swap on top of it.
+        // Equal to the memory limit: no additional swap.
         memory_swap: limits.memory,
         nano_cpus: limits.nano_cpus,
         pids_limit: limits.processes,
@@ -111,7 +111,7 @@ fn host_config(spec: &ContainerSpec, host: EngineFeatures) -> Result<HostConfig>
         readonly_rootfs: Some(false),
         // The supervisor is PID 1 itself.
         init: Some(false),
-        // Who starts containers is the server, after it has looked at them.
+        // Only the server starts containers.
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
@@ -130,7 +130,7 @@ fn network(network: Network) -> Result<&'static str> {
     }
 }
 
-/// Unlike the short form, this one fails when the host's path is missing instead of making it.
+/// Unlike `binds`, a mount fails if the host's path is missing instead of creating it.
 fn bind(host: &std::path::Path, inside: &std::path::Path, read_only: bool) -> Result<EngineMount> {
     Ok(EngineMount {
         typ: Some(MountType::BIND),
@@ -144,13 +144,13 @@ fn bind(host: &std::path::Path, inside: &std::path::Path, read_only: bool) -> Re
 fn utf8_path(path: &std::path::Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         RuntimeError::Unsupported(format!(
-            "The path {} is not UTF-8, and the engine takes no other.",
+            "The path {} is not UTF-8, which the engine requires.",
             path.display()
         ))
     })
 }
 
-/// ContainerLimits in the engine's units.
+/// Limits in the engine's units.
 struct EngineLimits {
     memory: Option<i64>,
     nano_cpus: Option<i64>,
@@ -162,11 +162,11 @@ impl EngineLimits {
         let memory = limits
             .memory_bytes
             .map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-        // More than the host has is refused by the engine, and no limit in effect.
+        // The engine refuses more processors than the host has.
         let nano_cpus = limits
             .cpus
-            .filter(|wanted| wanted.is_finite())
-            .map(|wanted| (wanted.min(cpus).max(MIN_CPUS) * 1e9).round() as i64);
+            .filter(|requested| requested.is_finite())
+            .map(|requested| (requested.min(cpus).max(MIN_CPUS) * 1e9).round() as i64);
         Self {
             memory,
             nano_cpus,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_supervisor_is_pid_1_whatever_the_image_says() {
+    fn the_supervisor_is_pid_1_and_overrides_the_image() {
         let body = body(&spec());
         assert_eq!(
             body.entrypoint,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_in_the_engines_units_and_within_the_host() {
+    fn limits_are_converted_to_the_engines_units_and_capped_by_the_host() {
         let host = body(&spec()).host_config.unwrap();
         assert_eq!(
             (host.memory, host.memory_swap),
@@ -294,13 +294,13 @@ mod tests {
                 cpus,
                 ..ContainerLimits::default()
             };
-            let numbers = EngineLimits::convert(&limits, 2.0);
-            assert_eq!((numbers.nano_cpus, numbers.memory), (expected, None));
+            let converted = EngineLimits::convert(&limits, 2.0);
+            assert_eq!((converted.nano_cpus, converted.memory), (expected, None));
         }
     }
 
     #[test]
-    fn a_layer_is_bounded_only_where_the_engine_can() {
+    fn disk_space_is_limited_only_where_the_engine_can() {
         assert_eq!(body(&spec()).host_config.unwrap().storage_opt, None);
         let host = EngineFeatures {
             limits_disk: true,
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_network_is_refused() {
+    fn the_network_host_is_refused() {
         let spec = ContainerSpec {
             network: Network::Host,
             ..spec()
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn separation_by_labels_is_off_only_where_there_is_any() {
+    fn selinux_separation_is_disabled_only_where_selinux_is_on() {
         let names = DataDirNames::new(Path::new("/h"));
         let selinux = EngineFeatures {
             selinux: true,

@@ -1,4 +1,4 @@
-//! Images: built from a Dockerfile, or fetched by name when there is none.
+//! Images: built from a Dockerfile, or pulled by name if there is none.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::names::{DATA_DIR_LABEL, DataDirNames};
 use crate::plain_lines::PlainLines;
 use crate::{ImageSource, Progress, Result, RuntimeError};
 
-/// A build that installs a toolchain over a slow line may take its time, but not for ever.
+/// Enough for a build that installs a toolchain over a slow connection.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// How often a build is begun again because a layer went away under it.
+/// How often a build is repeated because a cached layer was removed while it ran.
 const MAX_BUILD_RETRIES: usize = 5;
 
 pub(super) async fn build_or_pull(
@@ -45,7 +45,7 @@ pub(super) async fn build_or_pull(
     for _ in 0..MAX_BUILD_RETRIES {
         match &outcome {
             Err(RuntimeError::Failed(text)) if is_missing_layer(text) => {
-                progress("A layer was removed while the image was built on it; building again.");
+                progress("A cached layer was removed during the build; building again.");
                 outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
             }
             _ => break,
@@ -71,7 +71,7 @@ async fn build(
     let texts = building.map(|item| {
         item.map(|info| match (info.stream, info.status) {
             (Some(text), _) => text,
-            // Layers of the base image come with a bar for each; their names are enough.
+            // Layers of the base image also come with progress bars, which are left out.
             (None, Some(text)) if info.progress_detail.is_none() => format!("{text}\n"),
             _ => String::new(),
         })
@@ -79,7 +79,7 @@ async fn build(
     stream_progress(engine, texts, progress).await
 }
 
-/// Whether whoever cleans up images, here or by hand, has taken a cached layer from under a build.
+/// Whether a cached layer was removed while a build used it.
 fn is_missing_layer(error: &str) -> bool {
     let error = error.to_ascii_lowercase();
     error.contains("sha256:")
@@ -95,7 +95,7 @@ async fn exists(engine: &EngineClient, name: &str) -> Result<bool> {
 }
 
 async fn pull(engine: &EngineClient, name: &str, progress: Progress<'_>) -> Result<()> {
-    // Without a tag the engine would fetch all there are.
+    // Without a tag the engine would pull every tag.
     let tagged = name
         .rsplit('/')
         .next()
@@ -115,7 +115,7 @@ async fn pull(engine: &EngineClient, name: &str, progress: Progress<'_>) -> Resu
     stream_progress(engine, texts, progress).await
 }
 
-/// Hands on what the engine says, line by line, to its end.
+/// Reports the engine's output line by line until it ends.
 async fn stream_progress(
     engine: &EngineClient,
     texts: impl Stream<Item = Result<String, bollard::errors::Error>>,
@@ -136,13 +136,12 @@ async fn stream_progress(
         progress(&line);
     }
     outcome.map_err(|error| match engine.to_runtime_error(error) {
-        // It ends with a line end where the builder's own line did.
         RuntimeError::Failed(text) => RuntimeError::Failed(text.trim().to_owned()),
         other => other,
     })
 }
 
-/// Removes all that was built for a data directory.
+/// Removes every image that was built for a data directory.
 pub(super) async fn remove_all(engine: &EngineClient, names: &DataDirNames) -> Result<()> {
     let label = format!("{DATA_DIR_LABEL}={}", names.hash());
     let options = ListImagesOptionsBuilder::default()
@@ -155,7 +154,7 @@ pub(super) async fn remove_all(engine: &EngineClient, names: &DataDirNames) -> R
         let names: Vec<String> = tags
             .filter(|tag| tag.starts_with(&names.image_prefix()))
             .collect();
-        // One without a name is what another took the name of.
+        // An image without a name was replaced by a newer one.
         let names = if names.is_empty() {
             vec![image.id]
         } else {
@@ -175,7 +174,7 @@ pub(super) async fn remove_all(engine: &EngineClient, names: &DataDirNames) -> R
     Ok(())
 }
 
-/// Removes what the new image has taken the name of, unless a container still stands on it.
+/// Removes the images that newer ones replaced, unless a container still uses them.
 async fn prune_replaced(api: &Api, names: &DataDirNames) {
     let label = format!("{DATA_DIR_LABEL}={}", names.hash());
     let filters = HashMap::from([
@@ -185,7 +184,7 @@ async fn prune_replaced(api: &Api, names: &DataDirNames) {
     let options = PruneImagesOptionsBuilder::default()
         .filters(&filters)
         .build();
-    // Only disk space is at stake, and the next build tries again.
+    // A failure only costs disk space, and the next build tries again.
     let _ = tokio::time::timeout(QUERY_TIMEOUT, Box::pin(api.prune_images(Some(options)))).await;
 }
 
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_layer_that_went_away_is_a_reason_to_build_again() {
+    fn only_a_missing_layer_is_a_reason_to_build_again() {
         assert!(is_missing_layer(
             r#"unable to find image "sha256:7aa904e4""#
         ));

@@ -1,4 +1,4 @@
-//! The driver against an engine that answers first and then fails in every way.
+//! The driver against an engine that answers at first and then fails.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::*;
 
-/// What the engine does with anything but the first questions.
+/// How the fake engine handles every request but those of the connection.
 #[derive(Clone, Copy)]
 enum FailureMode {
     Silent = 0,
     Closing = 1,
     Failing = 2,
-    /// Answers, and never ends the answer.
+    /// Starts a response and never ends it.
     Endless = 3,
 }
 
@@ -77,7 +77,7 @@ fn serve_request(mut stream: UnixStream, mode: u8) {
     }
     match mode {
         1 => {}
-        2 => reply("500 Internal Server Error", r#"{"message":"no room"}"#),
+        2 => reply("500 Internal Server Error", r#"{"message":"disk full"}"#),
         3 => {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
             std::thread::park();
@@ -87,13 +87,13 @@ fn serve_request(mut stream: UnixStream, mode: u8) {
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_answering_is_unavailable_within_a_time() {
+async fn an_engine_that_stops_answering_times_out() {
     let fake = FakeEngine::new();
     let docker = fake.connect().await;
     let id = ContainerId::new("c1").unwrap();
     for mode in [FailureMode::Silent, FailureMode::Endless] {
         fake.set_mode(mode);
-        // The clock goes on by itself once there is nothing to do but wait.
+        // A paused clock advances by itself when every task waits.
         tokio::time::pause();
         let outcomes = [
             docker.list().await.map(drop),
@@ -110,7 +110,7 @@ async fn an_engine_that_stops_answering_is_unavailable_within_a_time() {
 }
 
 #[tokio::test]
-async fn an_engine_that_closes_or_fails_is_told_apart() {
+async fn a_closed_connection_is_unavailable_and_an_error_response_is_a_failure() {
     let fake = FakeEngine::new();
     let docker = fake.connect().await;
     assert_eq!(
@@ -125,5 +125,5 @@ async fn an_engine_that_closes_or_fails_is_told_apart() {
     assert!(matches!(closed, RuntimeError::Unavailable(_)), "{closed:?}");
     fake.set_mode(FailureMode::Failing);
     let failed = docker.remove(&id).await.unwrap_err();
-    assert!(matches!(&failed, RuntimeError::Failed(said) if said == "no room"));
+    assert!(matches!(&failed, RuntimeError::Failed(text) if text == "disk full"));
 }

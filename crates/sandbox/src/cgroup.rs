@@ -1,5 +1,5 @@
-//! ResourceLimits on memory, processor time and processes by control groups, version 1 and 2 alike: each
-//! controller is used where it is mounted. Where a limit cannot be set the reason is reported.
+//! Limits on memory, processor time and processes with control groups of version 1 and 2: each
+//! controller is used where it is mounted. If a limit cannot be set, the reason is reported.
 
 mod hierarchy;
 
@@ -16,10 +16,10 @@ use crate::spec::ResourceLimits;
 const PERIOD_US: u64 = 100_000;
 const MIN_QUOTA_US: u64 = 1_000;
 
-/// Controllers in the order they are set up.
+/// The controllers, in the order of their setup.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
-/// The groups a sandbox is going to have. Making one writes nothing.
+/// The groups that a sandbox will have. Making a plan writes nothing.
 #[derive(Debug)]
 pub(crate) struct CgroupPlan {
     groups: Vec<Group>,
@@ -40,7 +40,7 @@ enum CgroupVersion {
 }
 
 impl CgroupPlan {
-    /// Finds where the groups for these limits would be.
+    /// Finds the directories for the groups of these limits.
     pub(crate) fn new(name: &str, limits: &ResourceLimits) -> Self {
         let mut plan = Self {
             groups: Vec::new(),
@@ -63,7 +63,7 @@ impl CgroupPlan {
         self.groups.iter().map(|group| group.path.clone()).collect()
     }
 
-    /// Makes the groups and sets the limits. What fails is reported in `applied`.
+    /// Makes the groups and sets the limits. Failures are reported in `applied`.
     pub(crate) fn create(&mut self, limits: &ResourceLimits) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
@@ -87,20 +87,20 @@ impl CgroupPlan {
         }
     }
 
-    /// Moves the calling process into the groups of version 1; its children are born there.
+    /// Moves the calling process into the groups of version 1, which its children inherit.
     pub(crate) fn join(&mut self) {
         self.join_where(|version| version == CgroupVersion::V1);
     }
 
-    /// Moves the calling process into all groups, for children that somebody else clones.
+    /// Moves the calling process into all groups, for children that bubblewrap clones.
     pub(crate) fn join_all(&mut self) {
         self.join_where(|_| true);
     }
 
-    fn join_where(&mut self, is_wanted: impl Fn(CgroupVersion) -> bool) {
+    fn join_where(&mut self, has_version: impl Fn(CgroupVersion) -> bool) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
-            if !is_wanted(group.version) || !group.path.is_dir() {
+            if !has_version(group.version) || !group.path.is_dir() {
                 continue;
             }
             if let Err(error) = fs::write(group.path.join("cgroup.procs"), "0") {
@@ -119,7 +119,7 @@ impl CgroupPlan {
         mounts::open_directory(&group.path).ok()
     }
 
-    /// Notes that the kernel refused to clone into the group of version 2.
+    /// Records that the kernel refused to clone into the group of version 2.
     pub(crate) fn unified_refused(&mut self, error: &io::Error) {
         let reason = format!("cannot start in the cgroup: {error}");
         for index in 0..self.groups.len() {
@@ -188,14 +188,14 @@ fn set_limit(
         ("memory", CgroupVersion::V1) => {
             let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
             write("memory.limit_in_bytes", bytes.clone())?;
-            // Absent where the kernel does not account for swap.
+            // Missing if the kernel does not account for swap.
             ignore_missing(write("memory.memsw.limit_in_bytes", bytes))
         }
         ("memory", CgroupVersion::V2) => {
             let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
             write("memory.max", bytes)?;
             ignore_missing(write("memory.swap.max", "0".to_owned()))?;
-            // One process too big must not take the whole sandbox with it.
+            // Only the process that uses too much memory is killed, not the whole sandbox.
             ignore_missing(write("memory.oom.group", "0".to_owned()))
         }
         ("pids", _) => write("pids.max", limits.processes.unwrap_or(u64::MAX).to_string()),
@@ -218,12 +218,12 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes groups whose processes are dead. The kernel needs some milliseconds to notice that, so
-/// this tries until `patience` is over.
-pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
-    let until = Instant::now() + patience;
+/// Removes groups whose processes have ended. The kernel needs some milliseconds to notice that, so
+/// this retries until the timeout.
+pub(crate) fn remove(paths: &[PathBuf], timeout: Duration) -> io::Result<()> {
+    let until = Instant::now() + timeout;
     for path in paths {
-        let mut pause = Duration::from_micros(200);
+        let mut interval = Duration::from_micros(200);
         loop {
             match fs::remove_dir(path) {
                 Ok(()) => break,
@@ -231,8 +231,8 @@ pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(_) => {
                     remove_children(path);
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(20));
+                    std::thread::sleep(interval);
+                    interval = (interval * 2).min(Duration::from_millis(20));
                 }
             }
         }
@@ -240,12 +240,12 @@ pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Groups that something inside made below its own; there are none without a delegated tree.
+/// Removes groups that a process inside made below its own, which needs a delegated tree.
 fn remove_children(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_children(&entry.path());
-            // A group in use stays, and the attempt on its parent says so.
+            // If a group is in use, removing its parent fails as well.
             let _ = fs::remove_dir(entry.path());
         }
     }

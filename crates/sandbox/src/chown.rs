@@ -1,5 +1,5 @@
-//! Handing trees of files to the sandbox's root. The trees may hold anything: symbolic links are
-//! never followed, and mounts below are not entered.
+//! Gives trees of files to the sandbox's root. Their contents are untrusted: symbolic links are never
+//! followed, and mounts below are not entered.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -12,12 +12,12 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 use crate::launcher::ids::{IDS_PER_SANDBOX, unshifted};
 use crate::{Error, Result};
 
-/// Gives a file, or a directory with all that is in it, to the owner that
-/// [`crate::IdMapping::owner`] names. What already has an id of that range keeps it.
+/// Changes the owner of a file, or of a directory and everything in it, to the one of
+/// [`crate::IdMapping::owner`]. Entries that already have an id of that range keep it.
 pub(crate) fn chown_tree(path: &Path, owner: (u32, u32)) -> Result<()> {
     walk(path, owner).map_err(|source| {
         Error::io(
-            format!("failed to give {} to the sandbox", path.display()),
+            format!("failed to change the owner of {}", path.display()),
             source,
         )
     })
@@ -57,12 +57,12 @@ fn walk(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
             }
         }
     }
-    // Last, so that a walk that was cut short is begun again by the next launch.
+    // Last, so that the next launch repeats an interrupted walk.
     let (uid, gid) = new_owner(&top, owner);
     rustix::fs::fchown(&top_dir, uid, gid)
 }
 
-/// The ids an entry must be given; none where it has them.
+/// The ids that an entry must get; none if it has them.
 fn new_owner(stat: &Stat, owner: (u32, u32)) -> (Option<Uid>, Option<Gid>) {
     let shift = |id: u32, base: u32| {
         let is_own = id >= base && id - base < IDS_PER_SANDBOX;
@@ -79,7 +79,7 @@ fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
-/// A directory below the top, or nothing if it is no longer one.
+/// A directory below the top; none if it is no longer a directory.
 fn open_relative(top: &OwnedFd, relative: &OsString) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::fs::ResolveFlags;
     use rustix::io::Errno;
@@ -90,7 +90,7 @@ fn open_relative(top: &OwnedFd, relative: &OsString) -> rustix::io::Result<Optio
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     match rustix::fs::openat2(top, relative, flags, Mode::empty(), resolve) {
         Ok(dir) => Ok(Some(dir)),
-        // Too deep a path (ENAMETOOLONG) stays with whom it belongs to.
+        // Directories with too long a path (ENAMETOOLONG) keep their owner.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
         Err(error) => Err(error),
     }

@@ -1,13 +1,13 @@
 //! The embedded sandbox: long-lived Linux containers without a daemon, an image or a package, as
 //! root and without it.
 //!
-//! A sandbox is data ([`Spec`]). [`launch`] starts a copy of a launcher binary, which builds the
-//! namespaces and mounts, executes the caller's PID 1 in them and exits; no process of ours stays
-//! outside. Everything lives in the namespaces of that PID 1, so a sandbox that dies leaves nothing
-//! mounted. What was asked for but could not be done is said in [`EnforcementReport`], never passed over.
+//! A sandbox is data ([`Spec`]). [`launch`] starts a launcher process, which makes the namespaces and
+//! mounts, executes the caller's PID 1 in them and exits; none of our processes stays outside.
+//! Everything lives in the namespaces of that PID 1, so a sandbox that dies leaves nothing mounted.
+//! [`EnforcementReport`] says which parts of the specification could not be enforced.
 //!
-//! This is the only crate with `unsafe`. It must never write to a setting of the host, and never
-//! starts anything without isolation when isolation is refused.
+//! This is the only crate with `unsafe`. It must never change a setting of the host, and never start
+//! a program without isolation.
 
 mod capabilities;
 mod error;

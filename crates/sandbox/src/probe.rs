@@ -1,5 +1,5 @@
-//! What this machine can do, found out by starting a sandbox and taking it down again. Nothing of
-//! the host is changed; what would have to be changed is said.
+//! What this machine can do, found out by starting a sandbox and removing it. The probe changes no
+//! setting of the host; it says which one would have to be changed.
 
 mod remedy;
 
@@ -14,18 +14,17 @@ use crate::{
     NetworkNamespace, Probe, ProbeItem, ResourceLimits, Result, Spec, find_running, launch, remove,
 };
 
-/// The oldest kernel with everything that is not optional here.
+/// The oldest kernel with every feature that is not optional.
 const MIN_KERNEL_VERSION: (u32, u32) = (5, 12);
 const DEFAULT_BWRAP_DIRS: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Tries what sandboxes need, in a directory that may hold their state and that nobody else probes
-/// in at the same time. `launcher` is the binary
-/// that [`launch`] would be given.
+/// Starts and removes a sandbox in `scratch`, where no other probe may run at the same time.
+/// `launcher` is the binary that would be passed to [`launch`].
 pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
     let mut items = vec![kernel()];
     let native = launch_and_remove(launcher, scratch, Method::Native);
     items.push(method_item("native", &native));
-    // Only where it is needed: whoever dies while bubblewrap starts leaves it behind unrecorded.
+    // Only if needed: a probe that is killed while bubblewrap starts leaves it running unrecorded.
     let bwrap = match (&native, find_bwrap()) {
         (Err(_), Some(program)) => {
             let method = Method::Bwrap { program };
@@ -69,7 +68,7 @@ fn kernel() -> ProbeItem {
     }
 }
 
-/// Starts a sandbox that does nothing, and removes it.
+/// Starts an idle sandbox and removes it.
 fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<EnforcementReport> {
     let dir = scratch.join("probe");
     let spec = Spec {
@@ -94,18 +93,17 @@ fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<
         },
         method,
     };
-    // What somebody left there who died while trying.
+    // A probe that was killed may have left one.
     if let Some(left) = find_running(&spec.state_dir) {
         left.stop(Duration::ZERO)?;
     }
     remove(&spec.state_dir, &spec.layers_dir)?;
     let result = launch(&spec, launcher).and_then(|running| {
-        // It does nothing that it would have to finish.
         running.stop(Duration::ZERO)?;
         Ok(running.enforced().clone())
     });
     remove(&spec.state_dir, &spec.layers_dir)?;
-    // Fails only if somebody else put something there.
+    // Fails only if another program put a file there.
     let _ = fs::remove_dir(dir);
     result
 }
@@ -147,7 +145,7 @@ fn feature_items(enforced: &EnforcementReport) -> Vec<ProbeItem> {
         works: landlock != Landlock::Off,
         detail: format!("{landlock:?}").to_lowercase(),
         remedy: (landlock != Landlock::Full).then(|| {
-            "A newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
+            "Use a newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
                 .to_owned()
         }),
     });
@@ -156,12 +154,12 @@ fn feature_items(enforced: &EnforcementReport) -> Vec<ProbeItem> {
 
 fn user_ids(ids: IdMapping) -> ProbeItem {
     let (works, detail, remedy) = match ids {
-        IdMapping::Shifted { .. } => (true, "every sandbox has user ids of its own", None),
+        IdMapping::Shifted { .. } => (true, "every sandbox has its own range of user ids", None),
         IdMapping::Identity => (
             false,
-            "root inside is root on the host, held by everything else",
+            "root inside is root on the host, confined only by the other restrictions",
             Some(
-                "Linux 5.19 or newer, with the data on ext4, xfs or btrfs and not in a container.",
+                "Use Linux 5.19 or newer, not in a container, with the data directory on ext4, xfs or btrfs.",
             ),
         ),
         IdMapping::Single { .. } => (
@@ -189,10 +187,13 @@ fn copy_on_write(enforced: &EnforcementReport) -> ProbeItem {
             }
         });
     let (detail, remedy) = match refused {
-        None => ("changes to the host's directories stay in the sandbox".to_owned(), None),
+        None => (
+            "changes to the host's directories stay in the sandbox".to_owned(),
+            None,
+        ),
         Some((dir, reason)) => (
             format!("{} is not writable inside: {reason}", dir.display()),
-            Some("A data directory on a filesystem that overlays can use (ext4, xfs, btrfs), Linux 5.11 or newer.".to_owned()),
+            Some("Use Linux 5.11 or newer and a data directory on ext4, xfs or btrfs.".to_owned()),
         ),
     };
     ProbeItem {
@@ -209,7 +210,7 @@ fn limit(name: &str, applied: &LimitMechanism) -> ProbeItem {
         LimitMechanism::CgroupV2 => (true, "cgroup v2".to_owned()),
         LimitMechanism::Rlimit => (true, "resource limit".to_owned()),
         LimitMechanism::NotEnforced { reason } => (false, reason.clone()),
-        LimitMechanism::NotRequested => (false, "not asked for".to_owned()),
+        LimitMechanism::NotRequested => (false, "not requested".to_owned()),
     };
     ProbeItem {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! A sandbox as data: everything that decides what is inside it.
+//! The specification of a sandbox.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What a sandbox is made of.
+/// Everything that defines a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -14,29 +14,29 @@ pub struct Spec {
     pub id: String,
     /// Private directory of this sandbox on the host: records and the log of PID 1.
     pub state_dir: PathBuf,
-    /// Copy-on-write layers and `/var`; they survive a stop and are gone after `remove`.
+    /// Copy-on-write layers and `/var`; they survive a stop, and `remove` deletes them.
     pub layers_dir: PathBuf,
     pub binds: Vec<Bind>,
     pub hostname: String,
     pub network: NetworkNamespace,
     pub limits: ResourceLimits,
-    /// Another sandbox whose users are also this one's, so that it can read that one's files.
+    /// Another sandbox whose range of user ids this one shares, so that it can read its files.
     #[serde(default)]
     pub users_of: Option<String>,
-    /// Allows sandboxes inside (browsers, bwrap): no Landlock, and seccomp without the lines on
-    /// mounting and namespaces.
+    /// Allows sandboxes inside (browsers, bwrap): without Landlock, and without the seccomp rules
+    /// against mounts and namespaces.
     pub nested: bool,
     pub init: Init,
     pub method: Method,
 }
 
-/// A file or directory of the host that is visible inside. Where user ids are shifted, a writable
-/// one is given to the sandbox's root on the first launch; see [`crate::adopt`].
+/// A file or directory of the host that is visible inside. Where user ids are shifted, the first
+/// launch makes the sandbox's root the owner of a writable one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
     pub host: PathBuf,
-    /// Absolute, without symbolic links on the way.
+    /// Absolute, without symbolic links in it.
     pub inside: PathBuf,
     pub read_only: bool,
 }
@@ -72,14 +72,14 @@ pub struct Init {
     pub env: Vec<(String, String)>,
 }
 
-/// Who makes the namespaces.
+/// How the namespaces are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     #[default]
     Native,
-    /// bubblewrap, for hosts that refuse user namespaces to programs they do not know: the host's
-    /// directories are read-only then, and there is no Landlock.
+    /// By bubblewrap, for hosts that allow user namespaces only to known programs. The host's
+    /// directories are then read-only, and there is no Landlock.
     Bwrap { program: PathBuf },
 }
 
@@ -87,7 +87,7 @@ const MAX_ID_CHARS: usize = 40;
 const MAX_HOSTNAME_CHARS: usize = 63;
 
 impl Spec {
-    /// Refuses what could not work, before anything is touched.
+    /// Refuses a specification that cannot work, before anything is changed.
     pub fn validate(&self) -> Result<()> {
         let id_chars = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.id.is_empty() || self.id.len() > MAX_ID_CHARS || !self.id.chars().all(id_chars) {
@@ -110,7 +110,7 @@ impl Spec {
             check_path(&bind.inside, true)?;
             let managed = ["/", "/proc", "/sys", "/dev", "/usr", "/etc"];
             if managed.iter().any(|path| bind.inside == Path::new(path)) {
-                return invalid(format!("nothing can be bound to {}", bind.inside.display()));
+                return invalid(format!("{} cannot be a bind", bind.inside.display()));
             }
         }
         if let Some(cpus) = self.limits.cpus
@@ -131,7 +131,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether a bind takes the place of this directory.
+    /// Whether a bind replaces this directory.
     #[cfg(target_os = "linux")]
     pub(crate) fn binds_to(&self, inside: &str) -> bool {
         self.binds
@@ -149,7 +149,7 @@ fn check_path(path: &Path, inside: bool) -> Result<()> {
     }
     let text = path.to_str();
     if text.is_none_or(|text| text.contains('\0')) {
-        return invalid(format!("{} is not valid text", path.display()));
+        return invalid(format!("{} is not valid UTF-8", path.display()));
     }
     if inside && path.components().count() > 32 {
         return invalid(format!("{} is too deep", path.display()));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_specification_is_valid_and_survives_json() {
+    fn a_valid_specification_survives_json() {
         let spec = spec();
         spec.validate().unwrap();
         let json = serde_json::to_string(&spec).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_specifications_are_refused() {
         let broken: [fn(&mut Spec); 8] = [
             |spec| spec.id = "A".to_owned(),
             |spec| spec.id = String::new(),

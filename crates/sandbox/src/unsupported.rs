@@ -1,4 +1,4 @@
-//! The same verbs on systems without Linux's namespaces: they all say so.
+//! The same functions on other systems than Linux: they return an error.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{EnforcementReport, Error, Probe, ProbeItem, Result, Spec};
 
-/// Never exists here.
+/// Never constructed.
 #[derive(Debug)]
 pub enum RunningSandbox {}
 
@@ -54,7 +54,7 @@ pub fn probe(_launcher: &Path, _scratch: &Path) -> Probe {
         items: vec![ProbeItem {
             name: "linux".to_owned(),
             works: false,
-            detail: "The embedded sandbox needs Linux.".to_owned(),
+            detail: "the embedded sandbox needs Linux".to_owned(),
             remedy: Some("Use a container engine.".to_owned()),
         }],
     }

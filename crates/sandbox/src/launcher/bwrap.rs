@@ -1,8 +1,8 @@
-//! bubblewrap as the maker of namespaces, with the same PID 1 as its payload. The host's
-//! directories are read-only, and there is no Landlock, which would forbid bubblewrap's mounts.
+//! Sandboxes made by bubblewrap, with the same PID 1. The host's directories are read-only, and there
+//! is no Landlock, which would forbid bubblewrap's mounts.
 //!
-//! What PID 1 executes first is a shell that waits for a word from the launcher: a launcher that
-//! dies before the sandbox is in the record says none, and the sandbox ends.
+//! PID 1 first executes a shell that waits for a line from the launcher: if the launcher dies before
+//! the sandbox is recorded, the shell reads end of file and the sandbox ends.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -26,10 +26,10 @@ use crate::record::{Process, Record};
 use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
 use crate::spec::{Bind, NetworkNamespace, Spec};
 
-/// Executes its arguments when it is told to.
+/// Executes its arguments after it has read a line.
 const WAIT_THEN_EXEC: &str = "read -r go && exec \"$@\" </dev/null";
 
-/// How long bubblewrap may take until it executes PID 1; the caller's deadline is longer.
+/// How long bubblewrap may take until it executes PID 1; shorter than the caller's timeout.
 const BWRAP_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
@@ -45,7 +45,7 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
     privileges::limit_files().step("limit resources")?;
 
     let (arguments, directories) = Arguments::from_spec(spec, program)?;
-    let info = info().step("make a channel")?;
+    let info = info_file().step("make a channel")?;
     let filters = filters(spec.nested)?;
     let mut command = Command::new(program);
     command
@@ -59,13 +59,13 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
         .args(["--", "/bin/sh", "-c", WAIT_THEN_EXEC, "stage"])
         .arg(&spec.init.inside)
         .args(&spec.init.args);
-    let output = io::stderr();
-    let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3);
+    let stderr = io::stderr();
+    let log = || rustix::io::fcntl_dupfd_cloexec(&stderr, 3);
     let mut child = command
         .env_clear()
         .stdin(Stdio::piped())
-        .stdout(output().step("redirect the output of PID 1")?)
-        .stderr(output().step("redirect the output of PID 1")?)
+        .stdout(log().step("redirect the output of PID 1")?)
+        .stderr(log().step("redirect the output of PID 1")?)
         .spawn()
         .step("start bubblewrap")?;
     super::inject_fault("after clone")?;
@@ -74,17 +74,17 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
     record.process = Some(Process::from_pid(pid).step("read /proc")?);
     record.write(&spec.state_dir).step("write the record")?;
     super::inject_fault("before exec")?;
-    if let Some(mut stage) = child.stdin.take() {
-        stage.write_all(b"go\n").step("tell PID 1 to go on")?;
+    if let Some(mut shell) = child.stdin.take() {
+        shell.write_all(b"go\n").step("tell PID 1 to proceed")?;
     }
     await_execution(spec, pid, &mut child)?;
 
     let mut limits = plan.applied.clone();
-    let held = matches!(
+    let is_enforced = matches!(
         limits.processes,
         LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2
     );
-    if !held && limit_processes(spec, pid) {
+    if !is_enforced && limit_processes(spec, pid) {
         limits.processes = LimitMechanism::Rlimit;
     }
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -170,16 +170,16 @@ impl Arguments {
         self.add(["--bind", &var.to_string_lossy(), "/var"]);
         for (dir, content) in rootfs::shared() {
             let name = dir.to_string_lossy();
-            // A directory of an earlier run may hold something else in its place.
-            let place = var.join(dir.strip_prefix("/var").unwrap_or(Path::new("")));
-            if dir.starts_with("/var") && fs::create_dir_all(&place).is_err() {
+            // An earlier run may have replaced the directory by something else.
+            let target = var.join(dir.strip_prefix("/var").unwrap_or(Path::new("")));
+            if dir.starts_with("/var") && fs::create_dir_all(&target).is_err() {
                 continue;
             }
             self.add(["--ro-bind", &name, &name]);
             if content == overlay::Content::Mixed {
                 self.hide(&dir)?;
             }
-            let reason = "bubblewrap makes no overlays".to_owned();
+            let reason = "bubblewrap does not make overlays".to_owned();
             directories.push((dir, DirectoryAccess::ReadOnly { reason }));
         }
         for store in STORES.iter().filter(|store| Path::new(store).is_dir()) {
@@ -211,18 +211,19 @@ impl Arguments {
         Ok(directories)
     }
 
-    /// Covers what this user may read of what is not for everybody.
+    /// Hides files that this user may read but other users of the host may not.
     fn hide(&mut self, dir: &Path) -> StepResult<()> {
-        let found = mask::find(dir).step(format!("look through {}", dir.display()))?;
+        let found = mask::find(dir).step(format!("search {}", dir.display()))?;
         for hidden in found.unwrap_or_default() {
             let path = dir.join(&hidden.path);
             if rustix::fs::access(&path, Access::READ_OK).is_err() {
                 continue;
             }
             let path = path.to_string_lossy().into_owned();
-            match hidden.is_dir {
-                true => self.add(["--tmpfs", &path]),
-                false => self.add(["--ro-bind", "/dev/null", &path]),
+            if hidden.is_dir {
+                self.add(["--tmpfs", &path]);
+            } else {
+                self.add(["--ro-bind", "/dev/null", &path]);
             }
         }
         Ok(())
@@ -244,8 +245,8 @@ impl Arguments {
         Ok(())
     }
 
-    /// A place below a read-only directory: its closest parent is replaced by one with the same
-    /// entries.
+    /// For a mount target below a read-only directory, replaces its closest parent by one with the
+    /// same entries.
     fn replace_read_only_parent(&mut self, spec: &Spec, inside: &Path) -> io::Result<()> {
         let below_shared = rootfs::shared()
             .iter()
@@ -280,9 +281,9 @@ fn supports_option(program: &Path, option: &str) -> bool {
     help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(option))
 }
 
-/// Where bubblewrap writes who PID 1 is. Not a pipe: bubblewrap would die of writing to one that
-/// nobody reads, and what it has cloned by then would wait for it for ever.
-fn info() -> io::Result<File> {
+/// The file to which bubblewrap writes the pid of PID 1. Not a pipe: writing to one without a reader
+/// would kill bubblewrap, and its child would wait for it forever.
+fn info_file() -> io::Result<File> {
     let fd = rustix::fs::memfd_create("info", rustix::fs::MemfdFlags::empty())?;
     Ok(File::from(fd))
 }
@@ -327,24 +328,24 @@ fn await_pid(info: &File, bwrap: &mut Child) -> StepResult<i32> {
 
 /// Waits until the process executes the program of PID 1.
 fn await_execution(spec: &Spec, pid: i32, bwrap: &mut Child) -> StepResult<()> {
-    let wanted = fs::metadata(&spec.init.binary).step("bind the program of PID 1")?;
+    let expected = fs::metadata(&spec.init.binary).step("bind the program of PID 1")?;
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
     poll_until("execute PID 1", bwrap, || {
         let found = fs::metadata(&exe).ok()?;
-        ((found.dev(), found.ino()) == (wanted.dev(), wanted.ino())).then_some(())
+        ((found.dev(), found.ino()) == (expected.dev(), expected.ino())).then_some(())
     })
 }
 
-/// Looks again and again until bubblewrap has done something, is dead, or takes too long.
-fn poll_until<T>(step: &str, bwrap: &mut Child, look: impl Fn() -> Option<T>) -> StepResult<T> {
+/// Polls until `check` returns a value, bubblewrap has exited, or the timeout is over.
+fn poll_until<T>(step: &str, bwrap: &mut Child, check: impl Fn() -> Option<T>) -> StepResult<T> {
     let until = Instant::now() + BWRAP_TIMEOUT;
     loop {
-        // Asked first, so that what it did before its end is seen.
-        let is_over = bwrap.try_wait().step(step)?.is_some();
-        if let Some(seen) = look() {
-            return Ok(seen);
+        // Before the check, so that the check sees everything a finished process did.
+        let has_exited = bwrap.try_wait().step(step)?.is_some();
+        if let Some(value) = check() {
+            return Ok(value);
         }
-        if is_over {
+        if has_exited {
             return Err(died(step));
         }
         if Instant::now() > until {

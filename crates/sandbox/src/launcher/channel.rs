@@ -1,5 +1,5 @@
-//! The channel between the launcher and the sandbox's first process: "go on" one way, one message
-//! per stage the other way. It closes by itself when the program is executed.
+//! The channel between the launcher and the sandbox's first process: permission to proceed one way,
+//! messages the other way. It closes when the process executes PID 1's program.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ impl Channel {
         self.0.write_all(&[PROCEED])
     }
 
-    /// Waits for the other side; an error if it is gone.
+    /// Fails if the launcher is gone.
     pub(super) fn wait_for_proceed(&mut self) -> io::Result<()> {
         let mut byte = [0];
         self.0.read_exact(&mut byte)
@@ -43,12 +43,12 @@ impl Channel {
         self.0.write_all(&json)
     }
 
-    /// The next message; none when the channel has been closed.
+    /// The next message; none if the channel was closed.
     pub(super) fn receive(&mut self) -> io::Result<Option<ChildMessage>> {
         let mut len = [0; 4];
         match self.0.read_exact(&mut len) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            // A peer that died with unread input.
+            // The peer died with unread input.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
             other => other?,
         }

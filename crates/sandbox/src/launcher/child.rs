@@ -1,6 +1,6 @@
-//! The first process of a sandbox, from its birth to the execution of the caller's program. It
-//! runs on trusted code only, gives up one thing after the other, and waits for the launcher's
-//! word before the last step: if the launcher is gone by then, so is the sandbox.
+//! The first process of a sandbox, from its clone to the execution of the caller's program. It runs
+//! only trusted code, gives up its privileges step by step, and waits for the launcher's permission
+//! before the last one: if the launcher is gone by then, the process exits.
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -23,14 +23,14 @@ use crate::report::{IdMapping, Landlock};
 use crate::spec::NetworkNamespace;
 use crate::sys;
 
-/// Parts of `/proc` that say or change something about the whole machine.
+/// Parts of `/proc` that show or change settings of the whole machine.
 const PROC_READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
 const PROC_HIDDEN: &[&str] = &["kcore", "keys", "timer_list", "sched_debug", "acpi", "scsi"];
 
-/// Never returns: the caller's program takes over, or the process ends.
+/// Never returns: the process executes the caller's program or exits.
 pub(super) fn run(launch: &Launch<'_>, scratch: Option<OwnedFd>, mut channel: Channel) -> ! {
     let Err(failure) = enter(launch, scratch, &mut channel);
-    // Nobody to tell if this fails, and the process ends either way.
+    // If the launcher is gone, only the exit is left.
     let _ = channel.send(&ChildMessage::Failed(failure));
     std::process::exit(1);
 }
@@ -45,15 +45,15 @@ fn enter(
     channel.wait_for_proceed().step("wait for the launcher")?;
     become_root(launch)?;
     die_with_launcher()?;
-    // A session of its own, so that no terminal of the host can signal it.
+    // Its own session, so that no terminal of the host can signal it.
     let _ = rustix::process::setsid();
     sys::join_new_session_keyring()
         .or_else(missing_is_fine)
         .step("leave the keyring")?;
 
-    let scratch_is_ours = scratch.is_none();
+    let builds_root = scratch.is_none();
     if let Some(scratch) = &scratch {
-        // The current directory follows the process into its copy of the mounts.
+        // The current directory stays valid in the new mount namespace.
         rustix::process::fchdir(scratch).step("enter the scratch filesystem")?;
     }
     sys::unshare(UnshareFlags::NEWNS | UnshareFlags::NEWCGROUP)
@@ -61,7 +61,7 @@ fn enter(
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).step("make mounts private")?;
     let mut directories = Directories::new();
-    if scratch_is_ours {
+    if builds_root {
         let scratch = rootfs::scratch(launch)?;
         directories = rootfs::build(launch, &scratch)?;
     }
@@ -77,9 +77,10 @@ fn enter(
     privileges::drop_capabilities().step("drop capabilities")?;
     rustix::thread::set_no_new_privs(true).step("refuse new privileges")?;
     let program = Program::from_launch(launch).step("prepare PID 1")?;
-    let landlock = match launch.spec.nested {
-        true => Landlock::Off,
-        false => landlock::apply(),
+    let landlock = if launch.spec.nested {
+        Landlock::Off
+    } else {
+        landlock::apply()
     };
     seccomp::apply(launch.spec.nested)?;
     sys::close_on_exec_from(3).step("close files")?;
@@ -97,13 +98,13 @@ fn enter(
     Err(program.execute()).step("execute PID 1")
 }
 
-/// Until it is told to go on alone, this process dies with the launcher.
+/// This process dies with the launcher until the launcher tells it to proceed.
 fn die_with_launcher() -> StepResult<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .step("tie PID 1 to the launcher")
 }
 
-/// Standard output is the launcher's answer, and must close when the launcher ends.
+/// Standard output carries the launcher's reply, and must close when the launcher exits.
 fn redirect_output() -> io::Result<()> {
     let null = OpenOptions::new().read(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -120,9 +121,9 @@ fn become_root(launch: &Launch<'_>) -> StepResult<()> {
     rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).step(step)
 }
 
-/// Makes the new root the root, with its `/proc`. Says whether user namespaces are refused inside.
+/// Changes to the new root and mounts its `/proc`. Returns whether user namespaces are refused inside.
 fn change_root(launch: &Launch<'_>) -> StepResult<bool> {
-    // A copy on top of itself: the mounts that came with the namespace are locked to their places.
+    // A copy on top of itself: mounts that were inherited with the namespace cannot be moved.
     let step = "enter the new root";
     let below = mounts::open_host(Path::new(rootfs::NEW_ROOT)).step(step)?;
     let root = mounts::copy(below.as_fd(), true).step(step)?;
@@ -131,8 +132,8 @@ fn change_root(launch: &Launch<'_>) -> StepResult<bool> {
 
     devices::terminals(root.as_fd())?;
     let proc = mounts::filesystem("proc", &[], NOSUID | NODEV | NOEXEC).step("mount /proc")?;
-    let place = mounts::open_beneath(root.as_fd(), Path::new("proc")).step("mount /proc")?;
-    mounts::attach(&proc, place.as_fd()).step("mount /proc")?;
+    let target = mounts::open_beneath(root.as_fd(), Path::new("proc")).step("mount /proc")?;
+    mounts::attach(&proc, target.as_fd()).step("mount /proc")?;
 
     let step = "change the root";
     rustix::process::pivot_root(".", ".").step(step)?;
@@ -146,27 +147,27 @@ fn change_root(launch: &Launch<'_>) -> StepResult<bool> {
     Ok(refused)
 }
 
-/// The limit belongs to the sandbox's own user namespace; the host's is another.
+/// Sets the limit of the sandbox's own user namespace, not the host's.
 fn refuse_user_namespaces() -> bool {
     fs::write("/proc/sys/user/max_user_namespaces", "0").is_ok()
 }
 
-/// A nested sandbox may mount its own `/proc` only where this one is whole; shifted ids protect it
-/// then by its modes.
+/// A nested sandbox may mount its own `/proc` only if nothing is mounted over this one, which is then
+/// protected by file modes and shifted ids.
 fn protect_proc(launch: &Launch<'_>) -> io::Result<()> {
     if launch.spec.nested && launch.ids != IdMapping::Identity {
         return Ok(());
     }
     for name in PROC_READ_ONLY {
-        cover(name, |place| {
-            let mount = mounts::copy(place, false)?;
+        cover(name, |target| {
+            let mount = mounts::copy(target, false)?;
             mounts::restrict(&mount, RDONLY | NOSUID | NODEV | NOEXEC, false)?;
             Ok(mount)
         })?;
     }
     for name in PROC_HIDDEN {
-        cover(name, |place| {
-            if mounts::TargetKind::from_fd(place)? == mounts::TargetKind::Directory {
+        cover(name, |target| {
+            if mounts::TargetKind::from_fd(target)? == mounts::TargetKind::Directory {
                 return mounts::tmpfs("0555", "4k", (0, 0), RDONLY | NOSUID | NODEV | NOEXEC);
             }
             let null = mounts::open_host(Path::new("/dev/null"))?;
@@ -178,11 +179,11 @@ fn protect_proc(launch: &Launch<'_>) -> io::Result<()> {
 
 /// Mounts something over an entry of `/proc`, if the kernel has it.
 fn cover(name: &str, make: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<()> {
-    let place = match mounts::open_beneath(open_proc()?.as_fd(), Path::new(name)) {
+    let target = match mounts::open_beneath(open_proc()?.as_fd(), Path::new(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         other => other?,
     };
-    mounts::attach(&make(place.as_fd())?, place.as_fd())
+    mounts::attach(&make(target.as_fd())?, target.as_fd())
 }
 
 fn open_proc() -> io::Result<OwnedFd> {
@@ -196,7 +197,7 @@ fn missing_is_fine(error: io::Error) -> io::Result<()> {
     }
 }
 
-/// The program of PID 1, with nothing left to allocate.
+/// The program of PID 1, fully allocated before the execution.
 struct Program {
     path: CString,
     args: Vec<CString>,
@@ -215,7 +216,7 @@ impl Program {
         for (key, value) in &init.env {
             env.push(CString::new(format!("{key}={value}"))?);
         }
-        // Found out here rather than by a failed execution, which could not be told apart.
+        // Checked here: after a failed `execve` the reason could not be reported as clearly.
         rustix::fs::accessat(
             CWD,
             &*path,

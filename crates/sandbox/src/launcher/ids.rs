@@ -1,4 +1,4 @@
-//! Which users of the host the users of a sandbox are.
+//! Which user ids of the host the users of a sandbox have.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,14 +10,13 @@ use rustix::thread::CapabilitySet;
 use super::{StepContext, StepResult};
 use crate::report::IdMapping;
 
-/// How many ids a sandbox has.
 pub(crate) const IDS_PER_SANDBOX: u32 = 65536;
-/// Where the ranges begin: above what systemd and the subordinate ids of users are given.
+/// Above the ids of systemd's containers and the subordinate ids of users.
 const FIRST_SHIFTED_ID: u32 = 0x7000_0000;
-/// How many ranges there are below the ids that count as negative.
+/// The number of ranges below the ids that are negative as `i32`.
 const ID_RANGE_COUNT: u32 = 4094;
 
-/// The maps to try, best first.
+/// The mappings to try, best first.
 pub(super) fn candidates(id: &str) -> Vec<IdMapping> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let single = IdMapping::Single {
@@ -39,7 +38,7 @@ pub(super) fn candidates(id: &str) -> Vec<IdMapping> {
     found
 }
 
-/// Whether a whole range from `first` on exists in the user namespace with these maps.
+/// Whether the whole range that starts at `first` is mapped.
 fn covers(maps: &str, first: u32) -> bool {
     maps.lines().any(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u64>);
@@ -58,14 +57,14 @@ fn may_mount() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// An id inside its range, if it is one of ours.
+/// The position of an id in its range, if it belongs to a sandbox.
 pub(crate) fn unshifted(id: u32) -> Option<u32> {
     let is_ours =
         (FIRST_SHIFTED_ID..FIRST_SHIFTED_ID + ID_RANGE_COUNT * IDS_PER_SANDBOX).contains(&id);
     is_ours.then(|| (id - FIRST_SHIFTED_ID) % IDS_PER_SANDBOX)
 }
 
-/// FNV-1a: the same for ever, so that a sandbox keeps its range.
+/// FNV-1a. Must never change, so that a sandbox keeps its range.
 pub(super) fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -80,8 +79,8 @@ pub(super) fn write_maps(child: Pid, ids: IdMapping) -> StepResult<()> {
         IdMapping::Shifted { .. } | IdMapping::Identity => IDS_PER_SANDBOX,
     };
     if matches!(ids, IdMapping::Single { .. }) {
-        // The kernel asks for this: a group may have been used to take rights away.
-        fs::write(format!("{proc}/setgroups"), "deny").step("give up changing groups")?;
+        // The kernel requires it, because a group may have been used to deny access.
+        fs::write(format!("{proc}/setgroups"), "deny").step("disable setgroups")?;
     }
     fs::write(format!("{proc}/uid_map"), format!("0 {uid} {count}")).step("map user ids")?;
     fs::write(format!("{proc}/gid_map"), format!("0 {gid} {count}")).step("map group ids")
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_must_be_mapped_whole() {
+    fn a_range_must_be_mapped_completely() {
         let all = "         0          0 4294967295\n";
         assert!(covers(all, FIRST_SHIFTED_ID) && covers(all, 0));
         assert!(!covers("0 100000 65536\n", FIRST_SHIFTED_ID));

@@ -1,5 +1,5 @@
-//! One directory of the host inside: as a copy-on-write overlay, or read-only where the kernel
-//! refuses that.
+//! A directory of the host inside the sandbox: a copy-on-write overlay, or read-only if the kernel
+//! refuses the overlay.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,22 +16,22 @@ use crate::chown::chown_tree;
 use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
 use crate::report::{DirectoryAccess, IdMapping};
 
-/// The step whose failure means that another map of ids has to be tried.
+/// The step whose failure means that another id mapping has to be tried.
 pub(super) const IDMAP_STEP: &str = "show the host's files with shifted ids";
 
-/// How much a directory of the host may hold that is not for everybody.
+/// Whether a directory of the host may contain secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The files of packages.
+    /// Only files of packages.
     Public,
-    /// Settings and the like, to be looked through for secrets.
+    /// Settings and similar files, which must be searched for secrets.
     Mixed,
 }
 
-/// Where the layers of all overlays are, relative to the current directory (the scratch).
+/// The directory with the layers of all overlays, relative to the scratch filesystem.
 const LAYERS: &str = "layers";
 
-/// Mounts the host's `dir` at the same place of the new root.
+/// Mounts the host's `dir` at the same path of the new root.
 pub(super) fn mount_shared(
     launch: &Launch<'_>,
     root: BorrowedFd<'_>,
@@ -43,25 +43,25 @@ pub(super) fn mount_shared(
         .trim_start_matches('/')
         .replace('/', "-");
     let what = |verb: &str| format!("{verb} {}", dir.display());
-    let Ok(place) = mounts::open_target(root, dir, TargetKind::Directory, launch.owner()) else {
+    let Ok(target) = mounts::open_target(root, dir, TargetKind::Directory, launch.owner()) else {
         return Ok(DirectoryAccess::Hidden {
-            reason: "a former run has put something else in its place".to_owned(),
+            reason: "an earlier run replaced it by something that is not a directory".to_owned(),
         });
     };
     let mut hidden = Vec::new();
     let mut is_known = true;
     if content == Content::Mixed {
-        match mask::find(dir).step(what("look through"))? {
+        match mask::find(dir).step(what("search"))? {
             Some(found) => hidden = found,
             None => is_known = false,
         }
     }
     if !is_known && launch.ids == IdMapping::Identity {
-        let reason = "too big to be looked through for secrets".to_owned();
+        let reason = "too large to be searched for secrets".to_owned();
         return Ok(DirectoryAccess::Hidden { reason });
     }
     let source = mounts::open_host(dir).step(what("open"))?;
-    // Unmapped, the files of the host's root are nobody's, and their mode decides.
+    // Without the mapping, the sandbox does not own files of the host's root, and their modes apply.
     let mapped = if is_known {
         launch.userns.as_ref()
     } else {
@@ -71,7 +71,7 @@ pub(super) fn mount_shared(
 
     let refused = match stack(launch, &name, dir, lower, &hidden) {
         Ok(overlay) => {
-            mounts::attach(&overlay, place.as_fd()).step(what("mount"))?;
+            mounts::attach(&overlay, target.as_fd()).step(what("mount"))?;
             return Ok(DirectoryAccess::CopyOnWrite);
         }
         Err(error) => error,
@@ -79,7 +79,7 @@ pub(super) fn mount_shared(
     let single = matches!(launch.ids, IdMapping::Single { .. });
     let copy = self::lower(&source, dir, mapped, single)?;
     mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).step(what("make read-only"))?;
-    mounts::attach(&copy, place.as_fd()).step(what("mount"))?;
+    mounts::attach(&copy, target.as_fd()).step(what("mount"))?;
     for Hidden { path, is_dir } in &hidden {
         cover(root, &dir.join(path), *is_dir).step(what("hide secrets of"))?;
     }
@@ -88,7 +88,7 @@ pub(super) fn mount_shared(
     })
 }
 
-/// A detached copy of the host's directory, with shifted ids where there is a map.
+/// A detached copy of the host's directory, with shifted ids if there is a mapping.
 fn lower(
     source: &OwnedFd,
     dir: &Path,
@@ -100,7 +100,7 @@ fn lower(
     if let Some(userns) = mapped {
         match mounts::map_ids(&copy, userns.as_fd()) {
             Err(error) if dir == Path::new("/usr") => return Err(error).step(IDMAP_STEP),
-            // Elsewhere an odd filesystem only costs the readability of closed files.
+            // Elsewhere a filesystem without support only makes restricted files unreadable.
             Ok(()) | Err(_) => {}
         }
     }
@@ -117,8 +117,8 @@ fn stack(
 ) -> io::Result<OwnedFd> {
     let lower_path = format!("lower/{name}");
     fs::create_dir(&lower_path)?;
-    let place = mounts::open_host(Path::new(&lower_path))?;
-    mounts::attach(&lower, place.as_fd())?;
+    let target = mounts::open_host(Path::new(&lower_path))?;
+    mounts::attach(&lower, target.as_fd())?;
 
     let owner = launch.owner();
     let layer = format!("{LAYERS}/{name}");
@@ -157,7 +157,7 @@ fn stack(
     mounts::filesystem("overlay", &options, NOSUID | NODEV)
 }
 
-/// Whom a directory of the mask layer belongs to, so that it looks like the host's.
+/// The owner of a directory in the mask layer, so that it looks like the host's.
 fn mask_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
     match ids {
         IdMapping::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
@@ -166,21 +166,21 @@ fn mask_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
     }
 }
 
-/// Puts something empty over a file or directory of the new root.
+/// Mounts an empty file or directory over one of the new root.
 fn cover(root: BorrowedFd<'_>, path: &Path, is_dir: bool) -> io::Result<()> {
     let relative = path.strip_prefix("/").unwrap_or(path);
-    let place = match mounts::open_beneath(root, relative) {
-        // In a directory that this process may not enter: hidden enough.
+    let target = match mounts::open_beneath(root, relative) {
+        // This process may not enter its directory, and the sandbox cannot either.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         other => other?,
     };
     let empty = Path::new(if is_dir { "empty/dir" } else { "empty/file" });
     let mount = mounts::copy(mounts::open_host(empty)?.as_fd(), false)?;
     mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
-    mounts::attach(&mount, place.as_fd())
+    mounts::attach(&mount, target.as_fd())
 }
 
-/// Makes what `share` needs in the current directory.
+/// Makes the directories that `mount_shared` needs in the current directory.
 pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
     for dir in ["lower", "mask", LAYERS, "empty", "empty/dir"] {
         fs::create_dir(dir)?;
@@ -191,7 +191,7 @@ pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
     mounts::attach(&copy, mounts::open_host(Path::new(LAYERS))?.as_fd())
 }
 
-/// Makes the sandbox's own `/var`, which is kept beside the layers.
+/// Creates the sandbox's own `/var` beside the layers.
 pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     const DIRECTORIES: [(&str, u32); 5] = [
         ("cache", 0o755),
@@ -207,7 +207,7 @@ pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<(
     {
         chown_tree(path, owner).map_err(io::Error::other)?;
     }
-    let give = |name: &str| match owner {
+    let set_owner = |name: &str| match owner {
         Some(owner) => mounts::chown_entry(var.as_fd(), OsStr::new(name), owner),
         None => Ok(()),
     };
@@ -216,7 +216,7 @@ pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<(
             Ok(()) => {
                 let mode = Mode::from_raw_mode(mode);
                 rustix::fs::chmodat(&var, name, mode, rustix::fs::AtFlags::empty())?;
-                give(name)?;
+                set_owner(name)?;
             }
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -224,7 +224,7 @@ pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<(
     }
     for (name, target) in [("run", "/run"), ("lock", "/run/lock")] {
         match rustix::fs::symlinkat(target, &var, name) {
-            Ok(()) => give(name)?,
+            Ok(()) => set_owner(name)?,
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -237,11 +237,11 @@ pub(super) fn mount_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result
     create_var(Path::new(&path), Some(launch.owner()))?;
     let mount = mounts::copy(mounts::open_host(Path::new(&path))?.as_fd(), false)?;
     mounts::restrict(&mount, NOSUID | NODEV, false)?;
-    let place = mounts::open_target(
+    let target = mounts::open_target(
         root,
         Path::new("/var"),
         TargetKind::Directory,
         launch.owner(),
     )?;
-    mounts::attach(&mount, place.as_fd())
+    mounts::attach(&mount, target.as_fd())
 }

@@ -1,5 +1,4 @@
-//! What the sandbox's root keeps: the capabilities that package managers and build tools use, and
-//! limits that stay below those of the host.
+//! Drops the capabilities of the sandbox's root and sets resource limits below those of the host.
 
 use std::io;
 
@@ -11,7 +10,7 @@ use crate::capabilities::container_capability_mask;
 use crate::report::IdMapping;
 use crate::sys;
 
-/// Open files for a process, as far as the host's own limit allows it.
+/// Open files of a process, unless the host's limit is lower.
 const MAX_OPEN_FILES: u64 = 1 << 20;
 
 pub(super) fn drop_capabilities() -> io::Result<()> {
@@ -31,14 +30,14 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Sets resource limits, never above what is allowed. Says whether the number of processes is
-/// limited this way.
+/// Sets resource limits, never above the host's. Returns whether the number of processes is limited
+/// this way.
 pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
     limit_files()?;
     let Some(processes) = launch.spec.limits.processes else {
         return Ok(false);
     };
-    // Root of the host, which identical ids mean, is exempt.
+    // With identical ids, root is the host's root, which is exempt.
     if launch.ids == IdMapping::Identity || !processes_are_counted_apart() {
         return Ok(false);
     }
@@ -50,17 +49,17 @@ pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Many open files, and no core dumps.
+/// Allows many open files and no core dumps.
 pub(super) fn limit_files() -> io::Result<()> {
     let files = getrlimit(Resource::Nofile);
-    let most = files
+    let limit = files
         .maximum
         .map_or(MAX_OPEN_FILES, |hard| hard.min(MAX_OPEN_FILES));
-    set(Resource::Nofile, most)?;
+    set(Resource::Nofile, limit)?;
     set(Resource::Core, 0)
 }
 
-/// Before 5.14 all processes of a user would count, those outside included.
+/// Before Linux 5.14 the processes of the same user outside the sandbox count as well.
 pub(super) fn processes_are_counted_apart() -> bool {
     kernel_is_at_least(5, 14)
 }

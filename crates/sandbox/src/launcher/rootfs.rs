@@ -1,6 +1,6 @@
-//! The root filesystem of a sandbox: a small tmpfs that holds an allowlist of the host's
-//! directories, the binds of the specification, and nothing else. It is built by the launcher
-//! where that is root, and in the sandbox's own namespaces otherwise.
+//! The root filesystem of a sandbox: a small tmpfs with an allowlist of the host's directories and
+//! the binds of the specification. The launcher builds it if it is root; otherwise it is built in the
+//! sandbox's own namespaces.
 
 use std::fs;
 use std::io;
@@ -31,18 +31,18 @@ const SHARED: &[(&str, overlay::Content)] = &[
     ("/var/cache/debconf", Mixed),
 ];
 
-/// Top-level names that are links into `/usr` on most systems and directories on some.
+/// Top-level entries that are links into `/usr` on most systems and directories on some.
 pub(super) const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Package stores that are too big to be copied on write, and never changed in place.
+/// Package stores, which are never changed in place and too large for an overlay.
 pub(super) const STORES: &[&str] = &["/nix/store", "/gnu/store"];
 
-/// Mounts the tmpfs on which everything is put together, and enters it.
+/// Mounts the tmpfs on which the root filesystem is built, and enters it.
 pub(super) fn scratch(launch: &Launch<'_>) -> StepResult<OwnedFd> {
     let step = "mount a scratch filesystem";
-    let place = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).step(step)?;
+    let target = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).step(step)?;
     let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).step(step)?;
-    mounts::attach(&mount, place.as_fd()).step(step)?;
-    // Entered through the mount's own descriptor: the path still leads below it.
+    mounts::attach(&mount, target.as_fd()).step(step)?;
+    // Through the mount's own descriptor: the path still leads to the directory below it.
     rustix::process::fchdir(&mount).step(step)?;
     Ok(mount)
 }
@@ -58,7 +58,7 @@ pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Direct
     overlay::mount_var(launch, root).step("mount /var")?;
     for (dir, content) in shared() {
         let access = overlay::mount_shared(launch, root, &dir, content)?;
-        submounts(root, &dir, &access);
+        mount_submounts(root, &dir, &access);
         directories.push((dir, access));
     }
     for store in STORES {
@@ -101,7 +101,7 @@ fn new_root(launch: &Launch<'_>) -> io::Result<OwnedFd> {
     Ok(mount)
 }
 
-/// The host's directories to share, as far as they are directories.
+/// The directories of the host to share that exist and are not links.
 pub(super) fn shared() -> Vec<(PathBuf, overlay::Content)> {
     let is_real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
     let listed = SHARED
@@ -123,8 +123,8 @@ fn top_level_links(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> 
     Ok(())
 }
 
-/// Filesystems mounted below a shared directory, which an overlay does not include.
-fn submounts(root: BorrowedFd<'_>, dir: &Path, access: &DirectoryAccess) {
+/// Mounts the filesystems below a shared directory, which an overlay does not include.
+fn mount_submounts(root: BorrowedFd<'_>, dir: &Path, access: &DirectoryAccess) {
     if *access != DirectoryAccess::CopyOnWrite {
         return;
     }
@@ -134,20 +134,20 @@ fn submounts(root: BorrowedFd<'_>, dir: &Path, access: &DirectoryAccess) {
         if path == dir || !path.starts_with(dir) {
             continue;
         }
-        // Best effort: what cannot be shown stays away.
-        let _ = show_submount(root, path);
+        // A filesystem that cannot be mounted stays invisible.
+        let _ = mount_submount(root, path);
     }
 }
 
-fn show_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let place = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
+fn mount_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let target = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
     let source = mounts::open_host(path)?;
-    if TargetKind::from_fd(place.as_fd())? != TargetKind::from_fd(source.as_fd())? {
+    if TargetKind::from_fd(target.as_fd())? != TargetKind::from_fd(source.as_fd())? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mount = mounts::copy(source.as_fd(), false)?;
     mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
-    mounts::attach(&mount, place.as_fd())
+    mounts::attach(&mount, target.as_fd())
 }
 
 fn read_only(dir: &Path) -> Bind {
@@ -158,7 +158,7 @@ fn read_only(dir: &Path) -> Bind {
     }
 }
 
-/// Parents before what is mounted below them.
+/// Parents before the binds below them.
 pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
     let mut ordered: Vec<&Bind> = binds.iter().collect();
     ordered.sort_by_key(|bind| bind.inside.components().count());
@@ -171,7 +171,7 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     let recursive = bind.read_only && matches!(launch.ids, IdMapping::Single { .. });
     let mount = mounts::copy(source.as_fd(), recursive)?;
     if bind.read_only {
-        // Shown as root's where it is root's; a filesystem that cannot do that shows nobody's.
+        // Files of the host's root appear as root's; without support for that, as the overflow user's.
         let owner = rustix::fs::fstat(&source)?.st_uid;
         if let Some(userns) = &launch.userns
             && super::ids::unshifted(owner).is_none()
@@ -182,12 +182,12 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     } else {
         mounts::restrict(&mount, NOSUID | NODEV, false)?;
     }
-    let place = mount_point::open_target(launch, root, &bind.inside, kind)?;
-    mounts::attach(&mount, place.as_fd())
+    let target = mount_point::open_target(launch, root, &bind.inside, kind)?;
+    mounts::attach(&mount, target.as_fd())
 }
 
-/// Opens what a bind names. What lies in a directory that the sandbox may write to was perhaps
-/// made by it: there no symbolic link is followed.
+/// Opens the source of a bind. In a directory that the sandbox may write to, symbolic links are not
+/// followed, because the sandbox may have made them.
 pub(super) fn open_source(spec: &Spec, host: &Path) -> io::Result<OwnedFd> {
     let writable = spec
         .binds
@@ -209,20 +209,20 @@ fn mount_at(
     mount: &OwnedFd,
     inside: &str,
 ) -> io::Result<()> {
-    let place = mounts::open_target(
+    let target = mounts::open_target(
         root,
         Path::new(inside),
         TargetKind::Directory,
         launch.owner(),
     )?;
-    mounts::attach(mount, place.as_fd())
+    mounts::attach(mount, target.as_fd())
 }
 
-/// Gives the writable binds to the sandbox's root, once.
+/// Makes the sandbox's root the owner of the writable binds, unless it is already.
 pub(super) fn chown_binds(launch: &Launch<'_>) -> StepResult<()> {
     let owner = launch.owner();
     for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
-        let step = format!("give {} to the sandbox", bind.host.display());
+        let step = format!("change the owner of {}", bind.host.display());
         let source = open_source(launch.spec, &bind.host).step(&*step)?;
         if rustix::fs::fstat(&source).step(&*step)?.st_uid == owner.0 {
             continue;

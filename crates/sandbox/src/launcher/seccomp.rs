@@ -1,5 +1,5 @@
-//! System calls that are refused inside. A list of what is denied: agents run compilers, debuggers
-//! and databases, and a list of what is allowed would break one of them every week.
+//! System calls that are refused inside. A deny list: agents run compilers, debuggers and databases,
+//! and an allow list would often break one of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use seccompiler::{
 
 use super::{StepContext, StepResult};
 
-/// Refused to everybody: what concerns the whole machine, or has been a way out of sandboxes.
+/// Always refused: calls that concern the whole machine or have allowed escapes from sandboxes.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -62,7 +62,7 @@ const REFUSED_UNLESS_NESTED: &[libc::c_long] = &[
 
 /// Socket families that ignore network namespaces, or reach far into the kernel.
 const REFUSED_FAMILIES: &[libc::c_int] = &[libc::AF_VSOCK, libc::AF_ALG];
-/// Ways to type into somebody else's terminal.
+/// Calls that insert input into another process's terminal.
 const REFUSED_IOCTLS: &[u64] = &[TIOCSTI, TIOCLINUX];
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
@@ -118,8 +118,8 @@ fn when_argument(
     Ok(rules)
 }
 
-/// The x32 calls share the architecture of the 64-bit ones under other numbers, which would walk
-/// past the list.
+/// The x32 calls have the same architecture as the 64-bit ones but other numbers, which the deny list
+/// does not contain.
 fn refuse_x32() -> BpfProgram {
     const LOAD_NUMBER: u16 = 0x20;
     const JUMP_IF_NOT_LESS: u16 = 0x35;

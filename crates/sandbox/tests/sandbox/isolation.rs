@@ -1,4 +1,4 @@
-//! One test per fact about what the inside of a sandbox can and cannot see and do.
+//! What processes in a sandbox can and cannot see and do.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -122,8 +122,8 @@ in_modes!(settings_of_the_kernel_cannot_be_written: root, user);
 
 fn no_devices_can_be_made_or_seen(host: &Host) {
     let sandbox = host.start("a");
-    for place in ["/workspace/disk", "/tmp/disk", "/dev/disk"] {
-        assert!(!sandbox.can(&format!("mknod {place} b 8 0 || mknod {place} c 1 3")));
+    for path in ["/workspace/disk", "/tmp/disk", "/dev/disk"] {
+        assert!(!sandbox.can(&format!("mknod {path} b 8 0 || mknod {path} c 1 3")));
     }
     assert_eq!(sandbox.read("find /dev -type b"), "");
     assert!(sandbox.can("echo x > /dev/null && head -c4 /dev/urandom >/dev/null"));
@@ -212,7 +212,7 @@ fn the_environment_and_files_of_the_launcher_do_not_leak(host: &Host) {
 }
 in_modes!(the_environment_and_files_of_the_launcher_do_not_leak: root, user, bwrap);
 
-fn without_network_only_loopback_is_there(host: &Host) {
+fn without_network_there_is_only_loopback(host: &Host) {
     let sandbox = host.start("a");
     let devices = sandbox.read("tail -n+3 /proc/net/dev | cut -d: -f1 | tr -d ' '");
     assert!(
@@ -233,9 +233,9 @@ fn without_network_only_loopback_is_there(host: &Host) {
     assert_eq!(sandbox.running.enforced().network, "none");
     sandbox.remove();
 }
-in_modes!(without_network_only_loopback_is_there: root, user, bwrap);
+in_modes!(without_network_there_is_only_loopback: root, user, bwrap);
 
-fn the_hosts_network_comes_with_working_name_files(host: &Host) {
+fn the_hosts_network_comes_with_working_name_resolution(host: &Host) {
     let mut spec = host.spec("a");
     spec.network = NetworkNamespace::Host;
     let sandbox = host.launch(spec);
@@ -251,7 +251,7 @@ fn the_hosts_network_comes_with_working_name_files(host: &Host) {
     }
     sandbox.remove();
 }
-in_modes!(the_hosts_network_comes_with_working_name_files: root, user, bwrap);
+in_modes!(the_hosts_network_comes_with_working_name_resolution: root, user, bwrap);
 
 fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
     use std::os::linux::net::SocketAddrExt;
@@ -269,7 +269,7 @@ fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
 }
 in_modes!(abstract_sockets_of_the_host_are_out_of_reach: root, user);
 
-fn a_setuid_file_in_the_workspace_is_harmless_outside(host: &Host) {
+fn a_setuid_file_in_the_workspace_does_not_belong_to_the_hosts_root(host: &Host) {
     let sandbox = host.start("a");
     sandbox.read("cp /bin/sh /workspace/sh && chmod 4755 /workspace/sh");
     let file = sandbox.workspace().join("sh");
@@ -282,9 +282,9 @@ fn a_setuid_file_in_the_workspace_is_harmless_outside(host: &Host) {
     assert_ne!(meta.uid(), 0);
     sandbox.remove();
 }
-in_modes!(a_setuid_file_in_the_workspace_is_harmless_outside: root, user, bwrap);
+in_modes!(a_setuid_file_in_the_workspace_does_not_belong_to_the_hosts_root: root, user, bwrap);
 
-fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
+fn symbolic_links_of_the_workspace_are_not_followed_on_the_host(host: &Host) {
     let secret = host.path("secret");
     fs::create_dir(&secret).unwrap();
     fs::write(secret.join("key"), "secret").unwrap();
@@ -295,7 +295,7 @@ fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
     assert!(!sandbox.can("cat /workspace/link/key"));
     sandbox.stop();
 
-    // A protected part of the workspace that the sandbox has replaced by a link.
+    // A read-only part of the workspace that the sandbox replaced by a link.
     spec.binds.push(Bind {
         host: workspace.join("link"),
         inside: "/workspace/link".into(),
@@ -311,9 +311,9 @@ fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
     oubliette_sandbox::remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(symbolic_links_of_the_workspace_lead_nowhere_on_the_host: root, user, bwrap);
+in_modes!(symbolic_links_of_the_workspace_are_not_followed_on_the_host: root, user, bwrap);
 
-fn binds_are_read_only_where_they_say_so(host: &Host) {
+fn read_only_binds_cannot_be_written(host: &Host) {
     let mut spec = host.spec("a");
     let workspace = spec.binds[0].host.clone();
     fs::create_dir(workspace.join("protected")).unwrap();
@@ -343,7 +343,7 @@ fn binds_are_read_only_where_they_say_so(host: &Host) {
     assert!(!sandbox.can("echo x > /opt/tools/x/private"));
     sandbox.remove();
 }
-in_modes!(binds_are_read_only_where_they_say_so: root, user, bwrap);
+in_modes!(read_only_binds_cannot_be_written: root, user, bwrap);
 
 fn a_terminal_has_a_size_and_a_controlling_process(host: &Host) {
     let sandbox = host.start("a");
@@ -359,12 +359,12 @@ in_modes!(a_terminal_has_a_size_and_a_controlling_process: root, user, bwrap);
 fn processes_start_with_no_signal_blocked_or_ignored(host: &Host) {
     let sandbox = host.start("a");
     let status = sandbox.read("cat /proc/self/status");
-    // Those two that C libraries keep for themselves.
-    let theirs = 0b11_u64 << 31;
+    // Two signals are reserved by C libraries.
+    let reserved = 0b11_u64 << 31;
     for name in ["SigBlk:\t", "SigIgn:\t"] {
-        let set = status.lines().find_map(|line| line.strip_prefix(name));
-        let set = u64::from_str_radix(set.unwrap(), 16).unwrap();
-        assert_eq!(set & !theirs, 0, "{status}");
+        let hex = status.lines().find_map(|line| line.strip_prefix(name));
+        let set = u64::from_str_radix(hex.unwrap(), 16).unwrap();
+        assert_eq!(set & !reserved, 0, "{status}");
     }
     sandbox.remove();
 }

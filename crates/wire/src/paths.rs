@@ -1,7 +1,6 @@
-//! Paths inside containers that the server, the supervisor and the client agree on.
+//! Paths inside a container that the server and the client agree on.
 
-/// The socket of the relay.
-pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
-
-/// The program that is PID 1, the agents' MCP server and the demo agent.
+/// Where the runtime puts the client's binary.
 pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
+/// The socket on which the relay of a container is reached.
+pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oubliette_wire::paths::CLIENT_PATH;
+use oubliette_wire::CLIENT_PATH;
 use tempfile::TempDir;
 
 use super::{Fixture, RelayServer, Supervisor, within_timeout};

@@ -11,8 +11,8 @@ use oubliette_runtime::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus, Docker,
     ImageSource, Program, Progress, Result, Runtime,
 };
+use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::carry::{carry, hash_of_key, introduce};
-use oubliette_wire::paths::CLIENT_PATH;
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

@@ -1,4 +1,5 @@
-//! The contract of a runtime on the product's own sandbox, as root and as an ordinary user.
+//! The contract of a runtime with the real binary and the embedded sandbox, as root and as an
+//! unprivileged user.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -7,78 +8,78 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use oubliette_runtime::contract::{self, Ground};
+use oubliette_runtime::contract::{self, Fixture};
 use oubliette_runtime::{ImageSource, Sandbox};
 use support::binary;
 
-const USER: u32 = 65_432;
+const UNPRIVILEGED_UID: u32 = 65_432;
 
-async fn check(home: &Path) {
-    // The product's binary is the launcher, and inside it is the client.
-    let sandbox = Sandbox::open(home, binary()).unwrap();
-    let client = home.join("oubliette-client");
+async fn check(data_dir: &Path) {
+    // The real binary is the launcher, and the client in the container.
+    let sandbox = Sandbox::open(data_dir, binary()).unwrap();
+    let client = data_dir.join("oubliette-client");
     std::fs::copy(binary(), &client).unwrap();
     let image = ImageSource {
         name: "base".to_owned(),
         image: None,
         dockerfile: None,
     };
-    contract::check(&sandbox, &Ground { image, client }).await;
-    let left = std::fs::read_dir(home.join("run/s")).map_or(0, Iterator::count);
-    assert_eq!(left, 0, "states of sandboxes are left");
+    contract::check(&sandbox, &Fixture { image, client }).await;
+    let left = std::fs::read_dir(data_dir.join("run/s")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "state directories of sandboxes are left");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sandbox_keeps_every_promise_of_a_runtime() {
-    if contract::wanted("sandbox") {
-        let home = tempfile::tempdir().unwrap();
-        check(home.path()).await;
+async fn the_sandbox_passes_the_contract() {
+    if contract::is_requested("sandbox") {
+        let data_dir = tempfile::tempdir().unwrap();
+        check(data_dir.path()).await;
     }
 }
 
-/// Run by the test below in a process of its own, as another user.
+/// Run by the test below in its own process, as another user.
 #[tokio::test(flavor = "multi_thread")]
-async fn as_an_ordinary_user() {
-    let Some(home) = std::env::var_os("OUBLIETTE_TEST_USER_HOME") else {
+async fn as_an_unprivileged_user() {
+    let Some(data_dir) = std::env::var_os("OUBLIETTE_TEST_USER_HOME") else {
         return;
     };
     assert!(!rustix::process::geteuid().is_root());
-    check(Path::new(&home)).await;
+    check(Path::new(&data_dir)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sandbox_keeps_every_promise_without_root() {
-    if !contract::wanted("sandbox") || !rustix::process::geteuid().is_root() {
-        // Without root, the first test is this one.
+async fn the_sandbox_passes_the_contract_without_root() {
+    if !contract::is_requested("sandbox") || !rustix::process::geteuid().is_root() {
+        // Without root, the first test checks the same.
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
-        let to = place.path().join(name);
+        let to = directory.path().join(name);
         std::fs::copy(from, &to).unwrap();
         std::fs::set_permissions(&to, std::fs::Permissions::from_mode(0o755)).unwrap();
         to
     };
-    let product = copy(binary(), "oubliette");
+    let copied_binary = copy(binary(), "oubliette");
     let test = copy(&std::env::current_exe().unwrap(), "test");
-    let home = place.path().join("home");
+    let home = directory.path().join("home");
     std::fs::create_dir(&home).unwrap();
-    chown(&home, Some(USER), Some(USER)).unwrap();
+    chown(&home, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     let output = Command::new(test)
-        .args(["--exact", "as_an_ordinary_user", "--nocapture"])
+        .args(["--exact", "as_an_unprivileged_user", "--nocapture"])
         .env("OUBLIETTE_TEST_USER_HOME", &home)
-        .env("OUBLIETTE_TEST_BINARY", product)
+        .env("OUBLIETTE_TEST_BINARY", copied_binary)
         .env("HOME", &home)
         .env("TMPDIR", &home)
-        .uid(USER)
-        .gid(USER)
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     assert!(
-        said.contains("a_server_that_comes_back_finds_the_same_processes"),
-        "{said}"
+        stderr.contains("a_restarted_server_finds_the_same_processes"),
+        "{stderr}"
     );
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{Server, docker, eventually};
-use oubliette_runtime::{HOME_LABEL, Home};
+use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that are there with nothing in them.
 const LASTING: [&str; 16] = [
@@ -207,7 +207,7 @@ fn list_containers(home: &Path) -> Vec<serde_json::Value> {
 }
 
 fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
-    let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
+    let label = format!("{DATA_DIR_LABEL}={}", DataDirNames::new(home).hash());
     let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
     let listed = docker::ask("GET", &format!("{what}filters={filters}"));
     let listed = listed.and_then(|listed| listed.as_array().cloned());

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use oubliette_model::ProjectId;
-use oubliette_runtime::{ContainerId, Runtime, RuntimeError, State};
+use oubliette_runtime::{ContainerId, ContainerState, Runtime, RuntimeError};
 use oubliette_wire::Supervise;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
@@ -304,7 +304,7 @@ impl Containers {
             }
             // One that ended by itself tells nobody; a runtime that does not answer says nothing.
             let found = self.runtime().await?.inspect(id).await;
-            if found.is_ok_and(|found| found.is_none_or(|it| it.state != State::Running)) {
+            if found.is_ok_and(|found| found.is_none_or(|it| it.state != ContainerState::Running)) {
                 return Err(ended_meanwhile());
             }
         }

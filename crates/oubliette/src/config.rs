@@ -26,7 +26,7 @@ use crate::inside;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
-    /// Where containers are made: `auto`, `sandbox`, `docker` or `apple`.
+    /// `auto`, `none`, or the name of a runtime.
     pub(crate) runtime: String,
     pub(crate) server: ServerSettings,
     pub(crate) mcp: McpSettings,

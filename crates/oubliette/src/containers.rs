@@ -1,76 +1,77 @@
-//! Which runtime makes containers here.
+//! Opens the runtime that the configuration names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_engine::Engine;
-use oubliette_runtime::{DockerSettings, Home, Runtime, RuntimeError, Sandbox, Wanted};
+use oubliette_runtime::{
+    DRIVERS, DockerSettings, Runtime, RuntimeChoice, RuntimeError, RuntimeSettings,
+};
 
 use crate::inside;
 
-/// How soon, and how seldom in the end, a runtime is looked for again.
-const SOON: Duration = Duration::from_secs(2);
-const SELDOM: Duration = Duration::from_secs(60);
+const FIRST_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Looks again for a runtime where none was found: a container engine may be started later than
+/// Tries again to open a runtime where none was found: a container engine may be started later than
 /// the server.
-pub(crate) async fn keep_looking(
+pub(crate) async fn retry_until_found(
     engine: Engine,
     name: String,
-    home: PathBuf,
+    data_dir: PathBuf,
     docker: DockerSettings,
 ) {
-    if name.parse::<Wanted>().is_err() {
+    if matches!(
+        RuntimeChoice::parse(&name, DRIVERS),
+        Err(_) | Ok(RuntimeChoice::None)
+    ) {
         return;
     }
-    let mut pause = SOON;
+    let mut interval = FIRST_RETRY_INTERVAL;
     while !engine.has_runtime() {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(interval).await;
         if engine.lacks_runtime() {
-            engine.set_runtime(choose_to_make(&name, &home, &docker).await);
-            pause = (pause * 2).min(SELDOM);
+            engine.set_runtime(open_with_client(&name, &data_dir, &docker).await);
+            interval = (interval * 2).min(MAX_RETRY_INTERVAL);
         }
     }
 }
 
-/// The runtime of that name if containers can be made with it, which takes the program that runs in
-/// them.
-pub(crate) async fn choose_to_make(
+/// Opens the runtime if the client program is there, which every container runs.
+pub(crate) async fn open_with_client(
     name: &str,
-    home: &Path,
+    data_dir: &Path,
     docker: &DockerSettings,
 ) -> Result<Arc<dyn Runtime>, String> {
     inside::find()?;
-    choose(name, home, docker).await
+    open(name, data_dir, docker).await
 }
 
-/// The runtime of that name, or the sentence why there is none.
-pub(crate) async fn choose(
+/// Opens the runtime of that name; the error says why it cannot be used.
+pub(crate) async fn open(
     name: &str,
-    home: &Path,
+    data_dir: &Path,
     docker: &DockerSettings,
 ) -> Result<Arc<dyn Runtime>, String> {
-    if name == "none" {
-        return Err("containers are switched off (`runtime = \"none\"`)".to_owned());
-    }
-    let wanted: Wanted = name.parse()?;
-    let sandbox = match wanted {
-        Wanted::Auto | Wanted::Sandbox => open_sandbox(home).await,
-        Wanted::Docker | Wanted::Apple => Err(RuntimeError::Unsupported(String::new())),
+    let choice = RuntimeChoice::parse(name, DRIVERS)?;
+    let chosen = async {
+        let settings = settings(data_dir, docker)?;
+        oubliette_runtime::choose(choice, DRIVERS, &settings).await
     };
-    let chosen = oubliette_runtime::choose(wanted, &Home::new(home), docker, sandbox).await;
-    let chosen = chosen.map_err(|error| error.to_string())?;
+    let chosen = chosen.await.map_err(|error| error.to_string())?;
     tracing::info!(reason = chosen.reason, "runtime chosen");
     Ok(chosen.runtime)
 }
 
-async fn open_sandbox(home: &Path) -> Result<Arc<dyn Runtime>, RuntimeError> {
-    let launcher = std::env::current_exe()?;
-    let home = home.to_owned();
-    tokio::task::spawn_blocking(move || Sandbox::open(&home, &launcher))
-        .await
-        .map_err(RuntimeError::fault)?
-        .map(|sandbox| Arc::new(sandbox) as Arc<dyn Runtime>)
-        .map_err(RuntimeError::Unsupported)
+/// What the drivers of this data directory are opened with; this program is the sandbox's launcher.
+pub(crate) fn settings(
+    data_dir: &Path,
+    docker: &DockerSettings,
+) -> Result<RuntimeSettings, RuntimeError> {
+    Ok(RuntimeSettings {
+        data_dir: data_dir.to_owned(),
+        launcher: std::env::current_exe()?,
+        docker: docker.clone(),
+    })
 }

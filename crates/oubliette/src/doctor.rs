@@ -1,12 +1,14 @@
-//! `oubliette doctor`: what this machine can do, and what would help where it cannot.
+//! `oubliette doctor`: checks the data directory and what this machine can do, and says how to fix what
+//! does not work.
 
 use std::io::Write;
 use std::process::Command;
 
-use oubliette_runtime::{Docker, DockerSettings, Enforcement, Runtime};
+use oubliette_runtime::{DRIVERS, DockerSettings};
 use oubliette_store::sqlite;
 
 use crate::config::Config;
+use crate::containers;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::inside;
@@ -17,7 +19,7 @@ enum Finding {
     Bad(String),
 }
 
-/// Prints every finding; fails if one of them keeps Oubliette from working.
+/// Prints every finding; fails if one of them prevents Oubliette from working.
 pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     let findings = [
         data_directory(home),
@@ -25,8 +27,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         configuration(home),
         git(),
         client(),
-        sandbox(),
-        docker(home),
+        runtimes(home),
         server(home),
     ];
     let mut out = std::io::stdout().lock();
@@ -54,7 +55,7 @@ fn data_directory(home: &Home) -> Vec<Finding> {
     let path = home.path();
     let Ok(meta) = std::fs::metadata(path) else {
         return vec![Finding::Hint(format!(
-            "{} does not exist yet; `oubliette serve` makes it",
+            "{} does not exist yet; `oubliette serve` creates it",
             path.display()
         ))];
     };
@@ -69,7 +70,7 @@ fn data_directory(home: &Home) -> Vec<Finding> {
     }
     if home.database().exists() && home.admin_key().is_none() {
         findings.push(Finding::Hint(format!(
-            "{} is missing or damaged; `oubliette token reset-admin` makes a new one",
+            "{} is missing or damaged; `oubliette token reset-admin` creates a new one",
             home.admin_token_file().display()
         )));
     }
@@ -96,7 +97,7 @@ fn configuration(home: &Home) -> Vec<Finding> {
     let mut findings = vec![match home.config_file() {
         file if file.exists() => Finding::Good(format!("configuration {}", file.display())),
         file => Finding::Good(format!(
-            "no {}: every setting has its default",
+            "no {}: every setting has its default value",
             file.display()
         )),
     }];
@@ -119,89 +120,62 @@ fn git() -> Vec<Finding> {
             Finding::Good(format!("{} for cloning", version.trim()))
         }
         _ => Finding::Hint(
-            "git is not installed; projects cannot be cloned from a `remote_url` until it is"
+            "git is not installed; without it no project can be cloned from a `remote_url`"
                 .to_owned(),
         ),
     }]
 }
 
-/// The program that containers get, where it is not this one.
+/// The client program that containers run, if it is not this binary.
 fn client() -> Vec<Finding> {
     match inside::find() {
         Ok(client) if std::env::current_exe().is_ok_and(|own| own == client) => Vec::new(),
         Ok(client) => vec![Finding::Good(format!(
-            "containers get {}",
+            "containers run {}",
             client.display()
         ))],
         Err(why) => vec![Finding::Bad(why)],
     }
 }
 
-/// What the embedded sandbox can do here, found out by trying it.
-fn sandbox() -> Vec<Finding> {
-    let (Ok(launcher), Ok(scratch)) = (std::env::current_exe(), tempfile::tempdir()) else {
-        return vec![Finding::Hint("the sandbox could not be tried".to_owned())];
+/// What each runtime of the table can do on this machine.
+fn runtimes(home: &Home) -> Vec<Finding> {
+    let not_probed = |error: String| {
+        let text = format!("the runtimes could not be probed: {error}");
+        vec![Finding::Hint(text)]
     };
-    let probe = oubliette_sandbox::probe(&launcher, scratch.path());
-    let verdict = match probe.method {
-        Some(_) => Finding::Good("the embedded sandbox works".to_owned()),
-        None => Finding::Hint(
-            "the embedded sandbox does not work here; Docker or Podman can take its place"
-                .to_owned(),
-        ),
+    let settings = match containers::settings(home.path(), &DockerSettings::default()) {
+        Ok(settings) => settings,
+        Err(error) => return not_probed(error.to_string()),
     };
-    let item = |item: oubliette_sandbox::ProbeItem| match (item.works, item.remedy) {
-        (true, _) => Finding::Good(format!("sandbox: {}: {}", item.name, item.detail)),
-        (false, Some(remedy)) => {
-            Finding::Hint(format!("sandbox: {}: {}; {remedy}", item.name, item.detail))
-        }
-        (false, None) => Finding::Hint(format!("sandbox: {}: {}", item.name, item.detail)),
-    };
-    let disk = Finding::Hint(
-        "sandbox: disk_limit: `disk_mb` is measured and reported, not enforced; a filesystem of \
-         its own for the data directory keeps others from harm"
-            .to_owned(),
-    );
-    [verdict, disk]
-        .into_iter()
-        .chain(probe.items.into_iter().map(item))
-        .collect()
-}
-
-fn docker(home: &Home) -> Vec<Finding> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+    let tokio = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-    else {
-        return Vec::new();
+    {
+        Ok(tokio) => tokio,
+        Err(error) => return not_probed(error.to_string()),
     };
-    let home = oubliette_runtime::Home::new(home.path());
-    let docker = match runtime.block_on(Docker::connect(home, &DockerSettings::default())) {
-        Ok(docker) => docker,
-        Err(error) => return vec![Finding::Hint(format!("Docker and Podman: {error}"))],
-    };
-    let capabilities = docker.capabilities();
-    let disk = match capabilities.disk_limit {
-        Enforcement::NotEnforced => Finding::Hint,
-        Enforcement::Enforced | Enforcement::Partly => Finding::Good,
-    };
-    let notes = capabilities.notes.iter();
-    std::iter::once(Finding::Good(format!("{} answers", docker.about())))
-        .chain(
-            notes
-                .filter(|note| note.contains("disk_mb"))
-                .map(|note| disk(format!("Docker: {note}"))),
-        )
+    let probes = DRIVERS
+        .iter()
+        .flat_map(|driver| tokio.block_on((driver.probe)(&settings)));
+    probes
+        .map(|finding| {
+            if finding.works {
+                Finding::Good(finding.text)
+            } else {
+                Finding::Hint(finding.text)
+            }
+        })
         .collect()
 }
 
 fn server(home: &Home) -> Vec<Finding> {
     vec![match home.running() {
         Some(running) if is_alive(running.pid) => Finding::Good(format!(
-            "a server (process {}, {}) runs at {}",
+            "a server (process {}, version {}) is running at {}",
             running.pid, running.version, running.url
         )),
-        _ => Finding::Hint("no server runs here; `oubliette serve` starts one".to_owned()),
+        _ => Finding::Hint("no server is running; start one with `oubliette serve`".to_owned()),
     }]
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oubliette_runtime::{RuntimeError, State};
+use oubliette_runtime::{ContainerState, RuntimeError};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::Config;
@@ -33,7 +33,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         .build()
         .map_err(|error| Failure::of("cannot start", &error))?;
     let ended = runtime.block_on(async {
-        let runtime = match containers::choose(&config.runtime, home.path(), &config.docker).await {
+        let runtime = match containers::open(&config.runtime, home.path(), &config.docker).await {
             Ok(runtime) => runtime,
             // Where none was ever made, none is left.
             Err(_) if !has_containers(home) => return Ok(0),
@@ -42,7 +42,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         let grace = Duration::from_secs(config.containers.stop_grace_seconds);
         let mut ended = 0;
         for status in runtime.list().await? {
-            if status.state == State::Running {
+            if status.state == ContainerState::Running {
                 runtime.stop(&status.id, grace).await?;
                 ended += 1;
             }

@@ -26,12 +26,18 @@ pub(crate) struct Options {
     /// Where to listen, instead of `server.listen` (127.0.0.1:7433)
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Where containers are made, instead of `runtime` (auto)
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = runtime_help())]
     runtime: Option<String>,
     /// How the log on stderr looks
     #[arg(long, value_enum, default_value = "text")]
     log: logs::Format,
+}
+
+fn runtime_help() -> String {
+    format!(
+        "Runtime that makes containers, instead of `runtime` (auto):\n{}",
+        oubliette_runtime::help()
+    )
 }
 
 /// Open files that are enough for thousands of callers and agents.
@@ -101,7 +107,7 @@ impl Opened {
         let first = ensure_admin(home, &*store).await?;
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
-        let runtime = async move { containers::choose_to_make(&name, &directory, &docker).await };
+        let runtime = async move { containers::open_with_client(&name, &directory, &docker).await };
         let engine = Engine::start(store, config.settings(home.path()), runtime)
             .await
             .map_err(|error| Failure::of("the engine could not start", &error))?;
@@ -140,7 +146,7 @@ impl Opened {
         }
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
-        let looking = containers::keep_looking(engine.clone(), name, directory, docker);
+        let looking = containers::retry_until_found(engine.clone(), name, directory, docker);
         tokio::spawn(closing.clone().run_until_cancelled_owned(looking));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;

@@ -1,11 +1,12 @@
-//! Containers of macOS' `container`: each a small virtual machine, driven through its command line.
+//! Containers of macOS' `container`, through its command line. Each is a small virtual machine.
 //!
-//! Sockets of the host cannot be mounted there, so what a supervisor says is carried by `container
+//! Sockets of the host cannot be mounted there, so supervisors are connected through `container
 //! exec`.
 
-mod answers;
-mod arguments;
 mod cli;
+mod commands;
+mod driver;
+mod listing;
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,44 +14,49 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, Home, ImageSource, Networks,
-    Program, Progress, Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    DataDirNames, Enforcement, ImageSource, Networks, Program, Progress, Result, Runtime,
+    RuntimeError,
 };
 use cli::Cli;
 
-const LOOK: Duration = Duration::from_secs(30);
-/// A virtual machine starts in a second or two; its first one may fetch what it boots.
-const WORK: Duration = Duration::from_secs(120);
-const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
+pub(crate) use driver::DRIVER;
 
-/// The `container` command of macOS, whose services have answered once.
+/// For commands that change nothing.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A virtual machine starts in a second or two; the first one may download its kernel.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// The `container` command of macOS, whose services answered once.
 #[derive(Debug)]
 pub struct Apple {
     cli: Cli,
     version: String,
     capabilities: Capabilities,
-    home: Home,
+    names: DataDirNames,
     cpus: u64,
 }
 
 impl Apple {
-    pub async fn connect(home: Home) -> Result<Self> {
+    pub async fn connect(names: DataDirNames) -> Result<Self> {
         if !cfg!(target_os = "macos") {
             return Err(RuntimeError::Unsupported(
-                "The apple runtime is macOS' `container`, and this is not macOS.".to_owned(),
+                "The apple runtime needs macOS.".to_owned(),
             ));
         }
-        Self::connect_through(Path::new("container"), home).await
+        Self::connect_with(Path::new("container"), names).await
     }
 
-    /// Uses a command line that is somewhere else, or stands in for it.
-    pub async fn connect_through(program: &Path, home: Home) -> Result<Self> {
+    /// Uses a `container` command at another path, for example a fake one.
+    pub async fn connect_with(program: &Path, names: DataDirNames) -> Result<Self> {
         let cli = Cli::new(program);
-        let version = cli.must(&arguments::version(), LOOK).await?;
-        let status = cli.run(&arguments::status(), LOOK, &|_| {}).await?;
+        let version = cli.run_checked(&commands::version(), QUERY_TIMEOUT).await?;
+        let status = cli.run(&commands::status(), QUERY_TIMEOUT, &|_| {}).await?;
         if !status.success {
             return Err(RuntimeError::Unavailable(
-                "The services of `container` do not run; `container system start` starts them."
+                "The services of `container` are not running; start them with `container system \
+                 start`."
                     .to_owned(),
             ));
         }
@@ -59,33 +65,34 @@ impl Apple {
             cli,
             version: version.trim().to_owned(),
             capabilities: capabilities(),
-            home,
+            names,
             cpus: cpus.map_or(1, |count| count.get() as u64),
         })
     }
 
-    /// Which version it is, in its own words.
-    pub fn about(&self) -> String {
+    /// The version as the command prints it.
+    pub fn description(&self) -> String {
         self.version.clone()
     }
 
     async fn has_image(&self, image: &str) -> Result<bool> {
-        let look = arguments::inspect_image(image);
-        let found = self.cli.run(&look, LOOK, &|_| {}).await?;
-        Ok(found.success)
+        let inspect = commands::inspect_image(image);
+        let output = self.cli.run(&inspect, QUERY_TIMEOUT, &|_| {}).await?;
+        Ok(output.success)
     }
 
-    /// Runs what must succeed unless the container is gone by now; whether it was there.
-    async fn unless_gone(
+    /// Runs a command about a container; a failure counts only while the container exists. Returns
+    /// whether the container existed.
+    async fn run_if_exists(
         &self,
         id: &ContainerId,
-        invocation: &arguments::Invocation,
-        limit: Duration,
+        invocation: &commands::Invocation,
+        timeout: Duration,
     ) -> Result<bool> {
         if self.inspect(id).await?.is_none() {
             return Ok(false);
         }
-        match self.cli.must(invocation, limit).await {
+        match self.cli.run_checked(invocation, timeout).await {
             Ok(_) => Ok(true),
             Err(error) => match self.inspect(id).await? {
                 Some(_) => Err(error),
@@ -97,7 +104,7 @@ impl Apple {
 
 fn capabilities() -> Capabilities {
     Capabilities {
-        name: "apple",
+        name: DRIVER.name,
         images: true,
         networks: Networks {
             none: true,
@@ -113,7 +120,7 @@ fn capabilities() -> Capabilities {
             "Each container is a virtual machine with a kernel of its own; sockets of this \
              machine cannot be mounted."
                 .to_owned(),
-            "A container's host name is its name, whatever is asked for.".to_owned(),
+            "A container's host name is always its name.".to_owned(),
             "`disk_mb` is measured and reported, not enforced.".to_owned(),
         ],
     }
@@ -126,60 +133,65 @@ impl Runtime for Apple {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
-        let image = self.home.image(&spec.image)?;
-        let create = arguments::create(spec, &image, &self.home, self.cpus)?;
+        let image = self.names.image_name(&spec.image)?;
+        let create = commands::create(spec, &image, &self.names, self.cpus)?;
         match self.inspect(&spec.id).await? {
-            Some(there) if there.state == State::Running => return Ok(()),
+            Some(existing) if existing.state == ContainerState::Running => return Ok(()),
             Some(_) => {
-                // Not by force: it may have been started since.
-                let delete = arguments::delete(&self.home.container(&spec.id), false);
-                self.unless_gone(&spec.id, &delete, WORK).await?;
+                // Without force: it may have been started since.
+                let delete = commands::delete(&self.names.container_name(&spec.id), false);
+                self.run_if_exists(&spec.id, &delete, CHANGE_TIMEOUT)
+                    .await?;
             }
             None => {}
         }
-        // It would look for the image in a registry, under a name that is only known here.
+        // `container create` would look for a missing image in a registry, which does not know it.
         if !self.has_image(&image).await? {
             return Err(RuntimeError::NoImage(image));
         }
-        self.cli.must(&create, WORK).await?;
+        self.cli.run_checked(&create, CHANGE_TIMEOUT).await?;
         Ok(())
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
-        let start = arguments::start(&self.home.container(id));
-        match self.unless_gone(id, &start, WORK).await? {
-            true => Ok(()),
-            false => Err(RuntimeError::NoContainer(id.to_string())),
+        let start = commands::start(&self.names.container_name(id));
+        if self.run_if_exists(id, &start, CHANGE_TIMEOUT).await? {
+            Ok(())
+        } else {
+            Err(RuntimeError::NoContainer(id.to_string()))
         }
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let there = self.inspect(id).await?;
-        if there.is_none_or(|there| there.state != State::Running) {
+        let status = self.inspect(id).await?;
+        if status.is_none_or(|status| status.state != ContainerState::Running) {
             return Ok(());
         }
-        let stop = arguments::stop(&self.home.container(id), grace);
-        self.unless_gone(id, &stop, WORK.saturating_add(grace))
+        let stop = commands::stop(&self.names.container_name(id), grace);
+        self.run_if_exists(id, &stop, CHANGE_TIMEOUT.saturating_add(grace))
             .await?;
         Ok(())
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        let delete = arguments::delete(&self.home.container(id), true);
-        self.unless_gone(id, &delete, WORK).await?;
+        let delete = commands::delete(&self.names.container_name(id), true);
+        self.run_if_exists(id, &delete, CHANGE_TIMEOUT).await?;
         Ok(())
     }
 
-    /// By way of the listing: what `inspect` says of a container that is not there differs from
-    /// version to version.
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
+    /// Reads the listing: the reply of `container inspect` for a missing container differs between
+    /// versions.
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         let all = self.list().await?;
         Ok(all.into_iter().find(|status| status.id == *id))
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
-        let json = self.cli.must(&arguments::list(), LOOK).await?;
-        answers::containers(&json, &self.home)
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
+        let json = self
+            .cli
+            .run_checked(&commands::list(), QUERY_TIMEOUT)
+            .await?;
+        listing::parse(&json, &self.names)
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
@@ -189,35 +201,40 @@ impl Runtime for Apple {
         if lines == 0 {
             return Ok(String::new());
         }
-        let logs = arguments::logs(&self.home.container(id), lines);
-        self.cli.must(&logs, LOOK).await
+        let logs = commands::logs(&self.names.container_name(id), lines);
+        self.cli.run_checked(&logs, QUERY_TIMEOUT).await
     }
 
     async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>> {
-        let exec = arguments::exec(&self.home.container(id), program);
+        let exec = commands::exec(&self.names.container_name(id), program);
         Ok(Box::new(self.cli.attach(&exec)?))
     }
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
-        let image = self.home.image(source)?;
+        let image = self.names.image_name(source)?;
         let invocation = match &source.dockerfile {
             Some(path) if path.is_dir() => {
-                arguments::build(&image, &path.join("Dockerfile"), &self.home)
+                commands::build(&image, &path.join("Dockerfile"), &self.names)
             }
-            Some(path) => arguments::build(&image, path, &self.home),
+            Some(path) => commands::build(&image, path, &self.names),
             None if self.has_image(&image).await? => return Ok(image),
-            None => arguments::pull(&image),
+            None => commands::pull(&image),
         };
-        let printed = self.cli.run(&invocation, WHOLE_BUILD, progress).await?;
-        printed.checked()?;
+        let output = self.cli.run(&invocation, BUILD_TIMEOUT, progress).await?;
+        output.into_stdout()?;
         Ok(image)
     }
 
     async fn remove_images(&self) -> Result<()> {
-        let names = self.cli.must(&arguments::list_images(), LOOK).await?;
-        let ours = self.home.images();
-        for name in names.lines().filter(|name| name.starts_with(&ours)) {
-            self.cli.must(&arguments::delete_image(name), WORK).await?;
+        let names = self
+            .cli
+            .run_checked(&commands::list_images(), QUERY_TIMEOUT)
+            .await?;
+        let prefix = self.names.image_prefix();
+        for name in names.lines().filter(|name| name.starts_with(&prefix)) {
+            self.cli
+                .run_checked(&commands::delete_image(name), CHANGE_TIMEOUT)
+                .await?;
         }
         Ok(())
     }

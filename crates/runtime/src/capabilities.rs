@@ -3,11 +3,11 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Facts that callers check before they ask for something.
+/// Facts that callers check before they request something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct Capabilities {
-    /// `sandbox`, `docker` or `apple`.
+    /// Name of the runtime, as the configuration spells it.
     pub name: &'static str,
     /// Whether containers start from images.
     pub images: bool,
@@ -16,10 +16,10 @@ pub struct Capabilities {
     pub cpu_limit: Enforcement,
     pub process_limit: Enforcement,
     pub disk_limit: Enforcement,
-    /// Whether a socket of the host can be mounted into a container; where it cannot, the
-    /// supervisor listens inside.
+    /// Whether a socket of the host can be mounted into a container. If not, the supervisor listens
+    /// in the container and the server connects through the runtime.
     pub host_sockets: bool,
-    /// What is worth knowing before relying on it, in sentences.
+    /// Restrictions and properties, in sentences.
     pub notes: Vec<String>,
 }
 
@@ -32,13 +32,13 @@ pub struct Networks {
     pub bridge: bool,
 }
 
-/// Whether a limit holds.
+/// Whether a limit is enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Enforcement {
     Enforced,
-    /// For some of what it is about; `notes` say for what.
+    /// Only in part; `notes` say for what.
     Partly,
     NotEnforced,
 }

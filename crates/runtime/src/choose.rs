@@ -1,162 +1,144 @@
-//! Which runtime is used, and why.
-//!
-//! Never none: where nothing isolates, nothing is chosen.
+//! Which runtime is used, and why. Without a runtime that isolates, none is chosen.
 
 use std::fmt;
-use std::pin::Pin;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::{Apple, Docker, DockerSettings, Home, Result, Runtime, RuntimeError};
+use crate::drivers::{AUTO, NONE};
+use crate::{
+    OpenedRuntime, Platform, Result, Runtime, RuntimeDriver, RuntimeError, RuntimeSettings,
+};
 
-/// What the configuration asks for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Wanted {
-    /// The best that works on this machine.
+/// The value of `runtime` in the configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum RuntimeChoice {
+    /// The first of the drivers that works on this machine.
     #[default]
     Auto,
-    Sandbox,
-    /// Docker or Podman.
-    Docker,
-    Apple,
+    /// Containers are disabled.
+    None,
+    Driver(&'static RuntimeDriver),
 }
 
-impl Wanted {
-    const ALL: [Self; 4] = [Self::Auto, Self::Sandbox, Self::Docker, Self::Apple];
+impl RuntimeChoice {
+    /// Reads a name of the configuration; the error lists the known ones.
+    pub fn parse(name: &str, drivers: &'static [RuntimeDriver]) -> Result<Self, String> {
+        match name {
+            AUTO => Ok(Self::Auto),
+            NONE => Ok(Self::None),
+            _ => drivers
+                .iter()
+                .find(|driver| driver.name == name)
+                .map(Self::Driver)
+                .ok_or_else(|| unknown(name, drivers)),
+        }
+    }
 
-    fn name(self) -> &'static str {
+    /// The drivers to try, best first.
+    fn candidates(
+        self,
+        drivers: &'static [RuntimeDriver],
+        platform: Platform,
+    ) -> Vec<&'static RuntimeDriver> {
         match self {
-            Self::Auto => "auto",
-            Self::Sandbox => "sandbox",
-            Self::Docker => "docker",
-            Self::Apple => "apple",
-        }
-    }
-
-    /// What is tried, best first.
-    fn order(self, system: System) -> &'static [Self] {
-        match (self, system) {
-            (Self::Auto, System::MacOs) => &[Self::Apple, Self::Docker],
-            (Self::Auto, System::Other) => &[Self::Sandbox, Self::Docker],
-            (Self::Sandbox, _) => &[Self::Sandbox],
-            (Self::Docker, _) => &[Self::Docker],
-            (Self::Apple, _) => &[Self::Apple],
+            Self::Auto => drivers
+                .iter()
+                .filter(|driver| driver.auto_on.contains(&platform))
+                .collect(),
+            Self::None => Vec::new(),
+            Self::Driver(driver) => vec![driver],
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for RuntimeChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Wanted {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|wanted| wanted.name() == text);
-        found.ok_or_else(|| {
-            format!("`{text}` is no runtime; there are `auto`, `sandbox`, `docker` and `apple`")
+        f.write_str(match self {
+            Self::Auto => AUTO,
+            Self::None => NONE,
+            Self::Driver(driver) => driver.name,
         })
     }
 }
 
-/// A runtime and the sentence that says why it is this one.
+fn unknown(name: &str, drivers: &[RuntimeDriver]) -> String {
+    let names = [AUTO]
+        .into_iter()
+        .chain(drivers.iter().map(|driver| driver.name))
+        .chain([NONE]);
+    let known: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+    format!("unknown runtime `{name}`; known: {}", known.join(", "))
+}
+
+/// A runtime, and the sentence that says why it was chosen.
 #[derive(Debug)]
-pub struct Chosen<T = Arc<dyn Runtime>> {
+pub struct ChosenRuntime<T = Arc<dyn Runtime>> {
     pub runtime: T,
     pub reason: String,
 }
 
-/// Finds the runtime that is wanted. `sandbox` is the embedded one if its probe passed, or what
-/// stands in its way.
+/// Opens the runtime of a choice.
 pub async fn choose(
-    wanted: Wanted,
-    home: &Home,
-    docker: &DockerSettings,
-    sandbox: Result<Arc<dyn Runtime>>,
-) -> Result<Chosen> {
-    let mut sandbox = Some(sandbox);
-    let system = if cfg!(target_os = "macos") {
-        System::MacOs
-    } else {
-        System::Other
-    };
-    let mut attempt = |candidate: Wanted| -> Attempt<Arc<dyn Runtime>> {
-        let (home, docker) = (home.clone(), docker.clone());
-        match candidate {
-            Wanted::Docker => Box::pin(async move {
-                let docker = Docker::connect(home, &docker).await?;
-                let about = docker.about();
-                Ok((Arc::new(docker) as Arc<dyn Runtime>, about))
-            }),
-            Wanted::Apple => Box::pin(async {
-                let apple = Apple::connect(home).await?;
-                let about = apple.about();
-                Ok((Arc::new(apple) as Arc<dyn Runtime>, about))
-            }),
-            Wanted::Auto | Wanted::Sandbox => {
-                let sandbox = sandbox.take().unwrap_or_else(|| {
-                    Err(RuntimeError::Failed("It was tried already.".to_owned()))
-                });
-                Box::pin(async {
-                    sandbox.map(|runtime| (runtime, "the embedded sandbox".to_owned()))
-                })
-            }
-        }
-    };
-    first(wanted, system, &mut attempt).await
+    choice: RuntimeChoice,
+    drivers: &'static [RuntimeDriver],
+    settings: &RuntimeSettings,
+) -> Result<ChosenRuntime> {
+    let candidates = choice.candidates(drivers, Platform::current());
+    first_working(choice, &candidates, |driver| (driver.open)(settings)).await
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum System {
-    MacOs,
-    Other,
-}
-
-/// A candidate on its way: the runtime and what it calls itself.
-type Attempt<T> = Pin<Box<dyn Future<Output = Result<(T, String)>> + Send>>;
-
-async fn first<T>(
-    wanted: Wanted,
-    system: System,
-    attempt: &mut (dyn FnMut(Wanted) -> Attempt<T> + Send),
-) -> Result<Chosen<T>> {
-    let mut failed: Vec<(Wanted, RuntimeError)> = Vec::new();
-    for candidate in wanted.order(system) {
-        match attempt(*candidate).await {
-            Ok((runtime, about)) => {
-                let reason = reason(wanted, &about, &failed);
-                return Ok(Chosen { runtime, reason });
+async fn first_working<T, F>(
+    choice: RuntimeChoice,
+    candidates: &[&'static RuntimeDriver],
+    open: impl Fn(&'static RuntimeDriver) -> F,
+) -> Result<ChosenRuntime<T>>
+where
+    F: Future<Output = Result<OpenedRuntime<T>>>,
+{
+    let mut failed: Vec<(&str, RuntimeError)> = Vec::new();
+    for driver in candidates {
+        match open(driver).await {
+            Ok(OpenedRuntime {
+                runtime,
+                description,
+            }) => {
+                let reason = reason(choice, &description, &failed);
+                return Ok(ChosenRuntime { runtime, reason });
             }
-            Err(error) => failed.push((*candidate, error)),
+            Err(error) => failed.push((driver.name, error)),
         }
     }
-    // One that was asked for by name fails with its own words.
-    if wanted != Wanted::Auto
-        && let Some((_, error)) = failed.pop()
-    {
-        return Err(error);
-    }
-    Err(RuntimeError::Unavailable(format!(
-        "No runtime can be used, and agents are never run without one. {}",
-        obstacles(&failed)
-    )))
+    Err(match (choice, failed.pop()) {
+        // The error of the one runtime that was asked for says the most.
+        (RuntimeChoice::Driver(_), Some((_, error))) => error,
+        (RuntimeChoice::None, _) => {
+            RuntimeError::Unsupported(format!("containers are disabled (`runtime = \"{NONE}\"`)"))
+        }
+        (_, last) => {
+            failed.extend(last);
+            RuntimeError::Unavailable(format!(
+                "No runtime works on this machine, and agents never run without one. {}",
+                describe_failures(&failed)
+            ))
+        }
+    })
 }
 
-fn reason(wanted: Wanted, about: &str, failed: &[(Wanted, RuntimeError)]) -> String {
-    match (wanted, failed) {
-        (Wanted::Auto, []) => format!("Using {about}, the best that works on this machine."),
-        (Wanted::Auto, failed) => format!("Using {about}. {}", obstacles(failed)),
-        (named, _) => format!("Using {about}, because the configuration says `{named}`."),
+fn reason(choice: RuntimeChoice, description: &str, failed: &[(&str, RuntimeError)]) -> String {
+    match (choice, failed) {
+        (RuntimeChoice::Auto, []) => {
+            format!("Using {description}, the preferred runtime on this machine.")
+        }
+        (RuntimeChoice::Auto, failed) => {
+            format!("Using {description}. {}", describe_failures(failed))
+        }
+        (named, _) => format!("Using {description}, because the configuration says `{named}`."),
     }
 }
 
-fn obstacles(failed: &[(Wanted, RuntimeError)]) -> String {
+fn describe_failures(failed: &[(&str, RuntimeError)]) -> String {
     let sentences: Vec<String> = failed
         .iter()
-        .map(|(candidate, error)| format!("Not `{candidate}`: {error}"))
+        .map(|(name, error)| format!("Not `{name}`: {error}"))
         .collect();
     sentences.join(" ")
 }
@@ -164,48 +146,55 @@ fn obstacles(failed: &[(Wanted, RuntimeError)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DRIVERS;
 
-    /// Chooses where only `working` work.
-    async fn choice(wanted: Wanted, system: System, working: &[Wanted]) -> Result<Chosen<Wanted>> {
-        let mut attempt = |candidate: Wanted| -> Attempt<Wanted> {
-            let works = working.contains(&candidate);
-            Box::pin(async move {
-                if works {
-                    Ok((candidate, format!("{candidate} 1.0")))
-                } else {
-                    let why = format!("There is no {candidate}.");
-                    Err(RuntimeError::Unavailable(why))
-                }
+    /// Chooses on a machine where only `working` can be opened.
+    async fn choose_among(
+        name: &str,
+        platform: Platform,
+        working: &[&str],
+    ) -> Result<ChosenRuntime<&'static str>> {
+        let choice = RuntimeChoice::parse(name, DRIVERS).unwrap();
+        let candidates = choice.candidates(DRIVERS, platform);
+        first_working(choice, &candidates, async |driver| {
+            let name = driver.name;
+            if !working.contains(&name) {
+                let why = format!("There is no {name}.");
+                return Err(RuntimeError::Unavailable(why));
+            }
+            Ok(OpenedRuntime {
+                runtime: name,
+                description: format!("{name} 1.0"),
             })
-        };
-        first(wanted, system, &mut attempt).await
+        })
+        .await
     }
 
     #[tokio::test]
-    async fn automatic_means_the_best_that_works_and_says_what_does_not() {
-        use Wanted::{Apple, Auto, Docker, Sandbox};
-        let best = choice(Auto, System::Other, &[Sandbox, Docker, Apple]).await;
-        let best = best.unwrap();
-        assert_eq!(best.runtime, Sandbox);
+    async fn auto_is_the_first_that_works_and_says_why_others_do_not() {
+        let all = ["sandbox", "docker", "apple"];
+        let best = choose_among("auto", Platform::Linux, &all).await.unwrap();
+        assert_eq!(best.runtime, "sandbox");
         assert_eq!(
             best.reason,
-            "Using sandbox 1.0, the best that works on this machine."
+            "Using sandbox 1.0, the preferred runtime on this machine."
         );
-        let second = choice(Auto, System::Other, &[Docker, Apple]).await.unwrap();
-        assert_eq!(second.runtime, Docker);
+        let second = choose_among("auto", Platform::Linux, &["docker", "apple"]).await;
+        let second = second.unwrap();
+        assert_eq!(second.runtime, "docker");
         assert_eq!(
             second.reason,
             "Using docker 1.0. Not `sandbox`: There is no sandbox."
         );
-        let mac = choice(Auto, System::MacOs, &[Sandbox, Docker, Apple]).await;
-        assert_eq!(mac.unwrap().runtime, Apple);
-        let mac = choice(Auto, System::MacOs, &[Sandbox, Docker]).await;
-        assert_eq!(mac.unwrap().runtime, Docker);
+        let mac = choose_among("auto", Platform::MacOs, &all).await;
+        assert_eq!(mac.unwrap().runtime, "apple");
+        let mac = choose_among("auto", Platform::MacOs, &["sandbox", "docker"]).await;
+        assert_eq!(mac.unwrap().runtime, "docker");
     }
 
     #[tokio::test]
     async fn nothing_is_chosen_where_nothing_isolates() {
-        let none = choice(Wanted::Auto, System::Other, &[Wanted::Apple]).await;
+        let none = choose_among("auto", Platform::Linux, &["apple"]).await;
         let none = none.unwrap_err().to_string();
         for part in ["never run without", "no sandbox", "no docker"] {
             assert!(none.contains(part), "{none}");
@@ -213,20 +202,31 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_named_runtime_is_that_one_or_an_error() {
-        let named = choice(Wanted::Docker, System::Other, &[Wanted::Docker]).await;
+    async fn a_named_runtime_is_that_one_or_its_error() {
+        let named = choose_among("docker", Platform::Linux, &["docker"]).await;
         let reason = named.unwrap().reason;
         assert!(reason.contains("configuration says `docker`"), "{reason}");
-        let missing = choice(Wanted::Docker, System::Other, &[Wanted::Sandbox]).await;
+        let missing = choose_among("docker", Platform::Linux, &["sandbox"]).await;
         assert_eq!(missing.unwrap_err().to_string(), "There is no docker.");
     }
 
+    #[tokio::test]
+    async fn none_disables_containers() {
+        let none = choose_among("none", Platform::Linux, &["sandbox"]).await;
+        let error = none.unwrap_err().to_string();
+        assert_eq!(error, "containers are disabled (`runtime = \"none\"`)");
+    }
+
     #[test]
-    fn names_are_read_and_others_refused() {
-        for wanted in Wanted::ALL {
-            assert_eq!(wanted.to_string().parse(), Ok(wanted));
+    fn unknown_names_are_refused_with_the_known_ones() {
+        let error = RuntimeChoice::parse("podman", DRIVERS).unwrap_err();
+        assert_eq!(
+            error,
+            "unknown runtime `podman`; known: `auto`, `sandbox`, `apple`, `docker`, `none`"
+        );
+        for name in ["auto", "sandbox", "none"] {
+            let choice = RuntimeChoice::parse(name, DRIVERS).unwrap();
+            assert_eq!(choice.to_string(), name);
         }
-        let error = "podman".parse::<Wanted>().unwrap_err();
-        assert!(error.contains("`docker`"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
-//! The suite that every driver passes, as functions over `&dyn Runtime`.
+//! The contract of a runtime: a suite that every driver passes, as functions over `&dyn Runtime`.
 //!
-//! [`CASES`] is the list. The suite plays the server: it listens on the relay socket and speaks to
-//! the real supervisor, so that what it sees is what an agent would.
+//! [`CASES`] is the list. The suite takes the place of the server: it listens on the relay socket and
+//! talks to the real supervisor.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -9,12 +9,13 @@
     reason = "a suite of tests, for tests"
 )]
 
+mod container;
 mod isolation;
 mod lifecycle;
 mod limits;
+mod records;
 mod relay;
-mod room;
-mod server;
+mod relay_server;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -25,34 +26,37 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-use crate::{ImageSource, Runtime};
+use crate::{DRIVERS, ImageSource, Runtime};
 
-pub use room::Room;
-pub use server::{Finished, Server, Supervisor};
+pub use container::TestContainer;
+pub use relay_server::{CommandOutput, RelayServer, Supervisor};
 
-/// Which runtimes must be there, as a list with commas.
-pub const VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
-const KNOWN: [&str; 4] = ["sandbox", "docker", "docker-channel", "apple"];
+/// The runtimes that must be tested, separated by commas.
+pub const RUNTIMES_VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
+/// Docker with `docker.channel`: a way to test a runtime, not one of its own.
+const DOCKER_CHANNEL: &str = "docker-channel";
 
-/// Nothing that works takes this long, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than any step takes, also on a busy machine.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+type CaseFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// What containers of the suite are made of.
+/// What the containers of the suite are made of.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct Fixture {
     /// An image with a shell and the usual commands.
     pub image: ImageSource,
     /// The supervisor: a static binary that is started as `oubliette-client init`.
     pub client: PathBuf,
 }
 
-/// One promise of a runtime: its name and how to see that it is kept.
+/// One promise of a runtime, and the function that checks it.
 #[derive(Clone, Copy)]
 pub struct Case {
+    /// The module of the suite that it is in.
+    pub part: &'static str,
     pub name: &'static str,
-    pub run: for<'a> fn(&'a dyn Runtime, &'a Ground) -> Running<'a>,
+    pub run: for<'a> fn(&'a dyn Runtime, &'a Fixture) -> CaseFuture<'a>,
 }
 
 impl std::fmt::Debug for Case {
@@ -65,78 +69,102 @@ macro_rules! cases {
     ($($module:ident :: $case:ident),+ $(,)?) => {
         pub const CASES: &[Case] = &[
             $(Case {
+                part: stringify!($module),
                 name: stringify!($case),
-                run: |runtime, ground| Box::pin($module::$case(runtime, ground)),
+                run: |runtime, fixture| Box::pin($module::$case(runtime, fixture)),
             }),+
         ];
     };
 }
 
 cases![
-    lifecycle::what_is_created_does_not_run_and_is_listed_with_its_project,
-    lifecycle::what_is_started_says_who_it_is_and_runs_commands,
+    records::a_created_container_does_not_run_and_is_listed_with_its_project,
+    records::a_missing_container_can_be_inspected_stopped_and_removed,
+    records::creating_again_replaces_the_record,
+    lifecycle::a_started_container_authenticates_and_runs_commands,
     lifecycle::starting_twice_starts_once,
-    lifecycle::stopping_ends_daemons_and_what_ignores_the_signal,
-    lifecycle::stopping_twice_and_before_the_start_is_fine,
-    lifecycle::a_restart_keeps_the_workspace_and_no_process,
-    lifecycle::what_is_not_there_is_none_and_can_be_stopped_and_removed,
-    lifecycle::removing_ends_what_runs_and_leaves_the_hosts_files,
+    lifecycle::stopping_ends_daemons_and_processes_that_ignore_the_signal,
+    lifecycle::stopping_twice_or_before_the_start_is_not_an_error,
+    lifecycle::a_restart_keeps_the_workspace_and_ends_every_process,
+    lifecycle::removing_ends_every_process_and_keeps_the_hosts_files,
     lifecycle::an_id_can_be_used_again,
-    lifecycle::creating_again_replaces_what_does_not_run,
+    lifecycle::creating_again_replaces_a_stopped_container,
     lifecycle::starts_and_stops_may_race,
-    lifecycle::logs_hold_what_pid_1_wrote,
+    lifecycle::logs_contain_the_output_of_pid_1,
     isolation::processes_have_few_privileges_and_see_only_each_other,
-    isolation::without_a_network_there_is_no_way_out,
+    isolation::without_a_network_there_is_only_loopback,
     isolation::a_network_that_is_not_offered_is_refused,
-    isolation::read_only_mounts_are,
+    isolation::read_only_mounts_cannot_be_written,
     isolation::the_workspace_is_shared_both_ways,
-    limits::memory_is_bounded_and_the_supervisor_survives,
-    limits::processes_are_bounded_and_the_supervisor_survives,
-    limits::more_processors_than_there_are_is_no_error,
-    relay::a_server_that_comes_back_finds_the_same_processes,
+    limits::memory_is_limited_and_the_supervisor_survives,
+    limits::processes_are_limited_and_the_supervisor_survives,
+    limits::more_processors_than_the_host_has_is_not_an_error,
+    relay::a_restarted_server_finds_the_same_processes,
 ];
 
-/// Runs every case, whose names and times go to stderr, and sees that none leaves anything behind.
-pub async fn check(runtime: &dyn Runtime, ground: &Ground) {
+/// Runs every case, prints its name and duration to stderr, and checks that it leaves no container.
+pub async fn check(runtime: &dyn Runtime, fixture: &Fixture) {
     for case in CASES {
-        let begun = Instant::now();
-        let outcome = AssertUnwindSafe((case.run)(runtime, ground))
-            .catch_unwind()
-            .await;
-        let left = runtime.list().await.unwrap();
-        for status in &left {
-            runtime.remove(&status.id).await.unwrap();
-        }
-        let took = begun.elapsed().as_millis();
-        eprintln!("{}: {} ({took} ms)", runtime.capabilities().name, case.name);
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
-        }
-        assert!(left.is_empty(), "{} left {left:?} behind", case.name);
+        check_case(runtime, fixture, case).await;
     }
 }
 
-/// Whether the environment wants a runtime tested; if not, a line on stderr says so.
-pub fn wanted(name: &str) -> bool {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
-    let wanted: Vec<&str> = wanted.split(',').filter(|name| !name.is_empty()).collect();
-    for one in &wanted {
+/// Runs the cases of one module of the suite, for example `records`.
+pub async fn check_part(runtime: &dyn Runtime, fixture: &Fixture, part: &str) {
+    let cases: Vec<&Case> = CASES.iter().filter(|case| case.part == part).collect();
+    assert!(!cases.is_empty(), "the suite has no part `{part}`");
+    for case in cases {
+        check_case(runtime, fixture, case).await;
+    }
+}
+
+async fn check_case(runtime: &dyn Runtime, fixture: &Fixture, case: &Case) {
+    let started = Instant::now();
+    let outcome = AssertUnwindSafe((case.run)(runtime, fixture))
+        .catch_unwind()
+        .await;
+    let left = runtime.list().await.unwrap();
+    for status in &left {
+        runtime.remove(&status.id).await.unwrap();
+    }
+    let milliseconds = started.elapsed().as_millis();
+    eprintln!(
+        "{}: {} ({milliseconds} ms)",
+        runtime.capabilities().name,
+        case.name
+    );
+    if let Err(panic) = outcome {
+        std::panic::resume_unwind(panic);
+    }
+    assert!(left.is_empty(), "{} left {left:?} behind", case.name);
+}
+
+/// Whether the environment asks for tests of a runtime; if not, prints a line to stderr.
+pub fn is_requested(name: &str) -> bool {
+    let known: Vec<&str> = DRIVERS
+        .iter()
+        .map(|driver| driver.name)
+        .chain([DOCKER_CHANNEL])
+        .collect();
+    let value = std::env::var(RUNTIMES_VARIABLE).unwrap_or_default();
+    let requested: Vec<&str> = value.split(',').filter(|name| !name.is_empty()).collect();
+    for one in &requested {
         assert!(
-            KNOWN.contains(one),
-            "{VARIABLE} names {one}; known are {}",
-            KNOWN.join(", ")
+            known.contains(one),
+            "{RUNTIMES_VARIABLE} names {one}; known: {}",
+            known.join(", ")
         );
     }
-    let is_wanted = wanted.contains(&name);
-    if !is_wanted {
-        eprintln!("skipped: {VARIABLE} does not name {name}");
+    let is_requested = requested.contains(&name);
+    if !is_requested {
+        eprintln!("skipped: {RUNTIMES_VARIABLE} does not name {name}");
     }
-    is_wanted
+    is_requested
 }
 
-/// The supervisor's binary of this build, built if it is not.
+/// Builds the supervisor's binary if needed and returns its path.
 pub fn client() -> PathBuf {
-    // Cargo builds no binaries of other packages for a test, so this does.
+    // Cargo does not build binaries of other packages for a test.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.current_dir(env!("CARGO_MANIFEST_DIR")).args([
@@ -145,7 +173,7 @@ pub fn client() -> PathBuf {
         "--package",
         "oubliette-client",
     ]);
-    // What cargo says about this package must not reach the build of another.
+    // Cargo's variables about this package must not reach the build of another.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -166,9 +194,9 @@ pub fn client() -> PathBuf {
     profile.unwrap().join("oubliette-client")
 }
 
-/// Waits for something that must come.
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
+/// Waits for an event that must happen.
+async fn within_timeout<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(WAIT_TIMEOUT, future)
         .await
-        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+        .unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }

@@ -1,14 +1,15 @@
 //! Containers of a Docker engine, or of Podman through the same interface.
 //!
-//! Everything made here bears the labels of its data directory, and only that is ever listed or
-//! touched. Every call has a time in which it answers or fails.
+//! Every object that this driver creates has the labels of its data directory, and the driver lists
+//! and changes no others. Every call has a timeout.
 
-mod body;
+mod build_context;
 mod channel;
-mod context;
+mod create_request;
+mod disk_quota;
+mod driver;
 mod engine;
-mod image;
-mod layers;
+mod images;
 #[cfg(test)]
 mod tests;
 
@@ -27,126 +28,130 @@ use futures_util::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
+pub(crate) use driver::DRIVER;
+
+use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ImageSource, Program, Progress, Result,
-    Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    ImageSource, Program, Progress, Result, Runtime, RuntimeError,
 };
-use engine::{Engine, LOOK, PAUSE, Surroundings, status};
+use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
 
-/// For what makes or ends processes: with a hundred at once an engine takes half a minute.
-const WORK: Duration = Duration::from_secs(120);
-/// A name that is taken again and again is somebody's who does the same as we.
-const ATTEMPTS: usize = 5;
-/// The end of the logs is what is wanted; more of it is no help.
-const MOST_LOGS: usize = 256 << 10;
+/// For calls that start or end processes: with a hundred at once an engine takes half a minute.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+/// If the name is taken again each time, another program is creating containers with it.
+const MAX_CREATE_ATTEMPTS: usize = 5;
+const MAX_LOG_BYTES: usize = 256 << 10;
 
-/// `[docker]`: how its containers are reached.
+/// The section `[docker]` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DockerSettings {
-    /// Whether what containers and the server say to each other goes through the engine even where a
-    /// socket could be mounted.
+    /// Connects containers to the server through the engine even where a socket could be mounted.
     pub channel: bool,
 }
 
-/// A container engine that has answered once; it may be restarted at any time.
+/// A container engine that answered once; it may be restarted at any time.
 #[derive(Debug)]
 pub struct Docker {
-    engine: Engine,
+    engine: EngineClient,
     capabilities: Capabilities,
-    home: Home,
+    names: DataDirNames,
 }
 
 impl Docker {
-    /// Finds an engine: at `DOCKER_HOST` if that is set, else at the usual sockets of Docker and
-    /// Podman.
-    pub async fn connect(home: Home, settings: &DockerSettings) -> Result<Self> {
-        let (engine, mut capabilities) = Engine::find(&Surroundings::read()).await?;
+    /// Finds an engine: at `DOCKER_HOST` if that is set, otherwise at the default sockets of Docker
+    /// and Podman.
+    pub async fn connect(names: DataDirNames, settings: &DockerSettings) -> Result<Self> {
+        let (engine, mut capabilities) = EngineClient::find(&EngineEnv::from_process()).await?;
         capabilities.host_sockets &= !settings.channel;
         Ok(Self {
             engine,
             capabilities,
-            home,
+            names,
         })
     }
 
-    /// Which engine it is and where, as in `Docker 20.10.24 at /var/run/docker.sock`.
-    pub fn about(&self) -> String {
+    /// The engine and its socket, for example `Docker 20.10.24 at /var/run/docker.sock`.
+    pub fn description(&self) -> String {
         format!(
             "{} at {}",
-            self.engine.about,
+            self.engine.version,
             self.engine.socket().display()
         )
     }
 
-    async fn find(&self, name: &str) -> Result<Option<Status>> {
-        let look = || {
+    async fn inspect_by_name(&self, name: &str) -> Result<Option<ContainerStatus>> {
+        let inspect = || {
             let options = None::<InspectContainerOptions>;
             self.engine.api.inspect_container(name, options)
         };
-        let found = match self.engine.look(look).await {
+        let found = match self.engine.query(inspect).await {
             Ok(found) => found,
-            Err(error) if status(&error) == Some(404) => return Ok(None),
-            Err(error) => return Err(self.engine.explain(error)),
+            Err(error) if status_code(&error) == Some(404) => return Ok(None),
+            Err(error) => return Err(self.engine.to_runtime_error(error)),
         };
         let labels = found.config.and_then(|config| config.labels);
         let state = found.state.and_then(|state| state.status);
-        Ok(self.status(&labels.unwrap_or_default(), state_of(state)))
+        Ok(self.status_from_labels(&labels.unwrap_or_default(), state_from_inspect(state)))
     }
 
-    /// A container by its labels; none if it is not ours.
-    fn status(&self, labels: &HashMap<String, String>, state: State) -> Option<Status> {
-        if labels.get(HOME_LABEL)? != self.home.hash() {
+    /// None if the container does not belong to this data directory.
+    fn status_from_labels(
+        &self,
+        labels: &HashMap<String, String>,
+        state: ContainerState,
+    ) -> Option<ContainerStatus> {
+        if labels.get(DATA_DIR_LABEL)? != self.names.hash() {
             return None;
         }
-        Some(Status {
+        Some(ContainerStatus {
             id: ContainerId::new(labels.get(CONTAINER_LABEL)?.as_str())?,
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
         })
     }
 
-    /// Removes by name; without `force` only what does not run. Whether it is gone.
-    async fn take_away(&self, name: &str, force: bool) -> Result<bool> {
+    /// Removes a container by name; without `force` only a stopped one. Returns whether it is gone.
+    async fn remove_container(&self, name: &str, force: bool) -> Result<bool> {
         let options = RemoveContainerOptionsBuilder::default()
             .force(force)
-            // The volumes that the image asked for; what is mounted from the host stays.
+            // Volumes that the image declares; directories mounted from the host stay.
             .v(true)
             .build();
         let removal = self.engine.api.remove_container(name, Some(options));
-        match self.engine.ask(WORK, removal).await {
+        match with_timeout(CHANGE_TIMEOUT, removal).await {
             Ok(()) => Ok(true),
-            Err(error) => match status(&error) {
+            Err(error) => match status_code(&error) {
                 Some(404) => Ok(true),
                 Some(409) => Ok(false),
-                _ => Err(self.engine.explain(error)),
+                _ => Err(self.engine.to_runtime_error(error)),
             },
         }
     }
 
-    /// Asks again while the container is between two states: Podman refuses what Docker waits for.
-    async fn once_settled<F>(
+    /// Retries while the container is between two states: Podman fails where Docker waits.
+    async fn retry_in_transition<F>(
         &self,
-        limit: Duration,
+        timeout: Duration,
         call: impl Fn() -> F + Send,
     ) -> Result<(), Error>
     where
         F: Future<Output = Result<(), Error>> + Send,
     {
-        let asking = async {
+        let retrying = async {
             loop {
                 match call().await {
                     Err(Error::DockerResponseServerError { message, .. })
                         if message.contains("container state improper") =>
                     {
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(RETRY_INTERVAL).await;
                     }
                     outcome => return outcome,
                 }
             }
         };
-        self.engine.ask(limit, asking).await
+        with_timeout(timeout, retrying).await
     }
 
     async fn read_logs(&self, name: &str, lines: usize) -> Result<String, Error> {
@@ -157,9 +162,9 @@ impl Docker {
             .build();
         let mut output = std::pin::pin!(self.engine.api.logs(name, Some(options)));
         let mut bytes = Vec::new();
-        while let Some(piece) = output.next().await {
-            bytes.extend_from_slice(piece?.as_ref());
-            let excess = bytes.len().saturating_sub(MOST_LOGS);
+        while let Some(chunk) = output.next().await {
+            bytes.extend_from_slice(chunk?.as_ref());
+            let excess = bytes.len().saturating_sub(MAX_LOG_BYTES);
             bytes.drain(..excess);
         }
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -173,60 +178,60 @@ impl Runtime for Docker {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
-        let image = self.home.image(&spec.image)?;
-        let body = body::of(spec, &image, &self.home, (&self.engine).into())?;
-        let name = self.home.container(&spec.id);
-        all_there(spec).await?;
-        for _ in 0..ATTEMPTS {
+        let image = self.names.image_name(&spec.image)?;
+        let body = create_request::build(spec, &image, &self.names, (&self.engine).into())?;
+        let name = self.names.container_name(&spec.id);
+        check_mount_sources(spec).await?;
+        for _ in 0..MAX_CREATE_ATTEMPTS {
             let options = CreateContainerOptionsBuilder::default().name(&name).build();
             let creation = self
                 .engine
                 .api
                 .create_container(Some(options), body.clone());
-            match self.engine.ask(WORK, creation).await {
+            match with_timeout(CHANGE_TIMEOUT, creation).await {
                 Ok(_) => return Ok(()),
-                Err(error) if is_taken(&error) => {}
-                Err(error) if status(&error) == Some(404) => {
+                Err(error) if is_name_conflict(&error) => {}
+                Err(error) if status_code(&error) == Some(404) => {
                     return Err(RuntimeError::NoImage(image));
                 }
-                Err(error) => return Err(self.engine.explain(error)),
+                Err(error) => return Err(self.engine.to_runtime_error(error)),
             }
-            let gone = match self.find(&name).await? {
-                Some(there) if there.state == State::Running => return Ok(()),
-                // Not by force: it may have been started since.
-                Some(_) => self.take_away(&name, false).await?,
+            let gone = match self.inspect_by_name(&name).await? {
+                Some(existing) if existing.state == ContainerState::Running => return Ok(()),
+                // Without force: it may have been started since.
+                Some(_) => self.remove_container(&name, false).await?,
                 None => false,
             };
             if !gone {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
         Err(RuntimeError::Failed(format!(
-            "The name {name} stays taken by another container."
+            "Another container keeps taking the name {name}."
         )))
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
-        let name = self.home.container(id);
+        let name = self.names.container_name(id);
         let start = || {
             let options = None::<StartContainerOptions>;
             self.engine.api.start_container(&name, options)
         };
-        match self.once_settled(WORK, start).await {
+        match self.retry_in_transition(CHANGE_TIMEOUT, start).await {
             Ok(()) => Ok(()),
-            Err(error) if status(&error) == Some(404) => {
-                // The engine also says so of a program that is not in the container.
-                match self.find(&name).await? {
-                    Some(_) => Err(self.engine.explain(error)),
+            Err(error) if status_code(&error) == Some(404) => {
+                // The engine also answers 404 if the program is not in the container.
+                match self.inspect_by_name(&name).await? {
+                    Some(_) => Err(self.engine.to_runtime_error(error)),
                     None => Err(RuntimeError::NoContainer(id.to_string())),
                 }
             }
-            Err(error) => Err(self.engine.explain(error)),
+            Err(error) => Err(self.engine.to_runtime_error(error)),
         }
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let name = self.home.container(id);
+        let name = self.names.container_name(id);
         // The engine counts in seconds.
         let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let options = StopContainerOptionsBuilder::default()
@@ -236,75 +241,81 @@ impl Runtime for Docker {
             let options = Some(options.clone());
             self.engine.api.stop_container(&name, options)
         };
-        match self.once_settled(WORK.saturating_add(grace), stop).await {
+        match self
+            .retry_in_transition(CHANGE_TIMEOUT.saturating_add(grace), stop)
+            .await
+        {
             Ok(()) => Ok(()),
-            Err(error) if status(&error) == Some(404) => Ok(()),
-            // It ended between the engine's look at it and its signal.
+            Err(error) if status_code(&error) == Some(404) => Ok(()),
+            // It ended after the engine had looked it up and before it sent the signal.
             Err(Error::DockerResponseServerError { message, .. })
                 if message.contains("is not running") =>
             {
                 Ok(())
             }
-            Err(error) => Err(self.engine.explain(error)),
+            Err(error) => Err(self.engine.to_runtime_error(error)),
         }
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        let name = self.home.container(id);
+        let name = self.names.container_name(id);
         let removing = async {
-            while !self.take_away(&name, true).await? {
-                // Somebody else removes it; done is when it is gone.
-                tokio::time::sleep(PAUSE).await;
+            while !self.remove_container(&name, true).await? {
+                // Another call is removing it; wait until it is gone.
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             Ok(())
         };
-        tokio::time::timeout(WORK, removing)
+        tokio::time::timeout(CHANGE_TIMEOUT, removing)
             .await
-            .unwrap_or_else(|_| Err(self.engine.explain(Error::RequestTimeoutError)))
+            .unwrap_or_else(|_| Err(self.engine.to_runtime_error(Error::RequestTimeoutError)))
     }
 
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
-        self.find(&self.home.container(id)).await
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
+        self.inspect_by_name(&self.names.container_name(id)).await
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
-        let label = format!("{HOME_LABEL}={}", self.home.hash());
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
+        let label = format!("{DATA_DIR_LABEL}={}", self.names.hash());
         let options = ListContainersOptionsBuilder::default()
             .all(true)
             .filters(&HashMap::from([("label", vec![label])]))
             .build();
         let listing = || self.engine.api.list_containers(Some(options.clone()));
-        let found = self.engine.look(listing).await;
-        let found = found.map_err(|error| self.engine.explain(error))?;
-        let ours = found.into_iter().filter_map(|one| {
-            let state = one.state.map(listed_state);
-            self.status(
-                &one.labels.unwrap_or_default(),
-                state.unwrap_or(State::Stopped),
+        let listed = self
+            .engine
+            .query(listing)
+            .await
+            .map_err(|error| self.engine.to_runtime_error(error))?;
+        let statuses = listed.into_iter().filter_map(|summary| {
+            let state = summary.state.map(state_from_listing);
+            self.status_from_labels(
+                &summary.labels.unwrap_or_default(),
+                state.unwrap_or(ContainerState::Stopped),
             )
         });
-        Ok(ours.collect())
+        Ok(statuses.collect())
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
-        let name = self.home.container(id);
+        let name = self.names.container_name(id);
         if lines == 0 {
             return Ok(String::new());
         }
-        let read = self.engine.ask(LOOK, self.read_logs(&name, lines)).await;
+        let read = with_timeout(QUERY_TIMEOUT, self.read_logs(&name, lines)).await;
         let mut text = match read {
             Ok(text) => text,
-            Err(error) if status(&error) == Some(404) => {
+            Err(error) if status_code(&error) == Some(404) => {
                 return Err(RuntimeError::NoContainer(id.to_string()));
             }
-            Err(error) => return Err(self.engine.explain(error)),
+            Err(error) => return Err(self.engine.to_runtime_error(error)),
         };
-        // Why it could not be started is the engine's to say, not in what PID 1 wrote.
-        let look = self
+        // PID 1 cannot write why it was not started; the engine knows.
+        let inspection = self
             .engine
             .api
             .inspect_container(&name, None::<InspectContainerOptions>);
-        let found = self.engine.ask(LOOK, look).await.ok();
+        let found = with_timeout(QUERY_TIMEOUT, inspection).await.ok();
         let error = found.and_then(|found| found.state?.error);
         if let Some(error) = error.filter(|error| !error.is_empty()) {
             text.push_str(&error);
@@ -314,25 +325,25 @@ impl Runtime for Docker {
     }
 
     async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>> {
-        channel::open(&self.engine, &self.home.container(id), program).await
+        channel::open(&self.engine, &self.names.container_name(id), program).await
     }
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
-        image::make(&self.engine, &self.home, source, progress).await
+        images::build_or_pull(&self.engine, &self.names, source, progress).await
     }
 
     async fn remove_images(&self) -> Result<()> {
-        image::remove_all(&self.engine, &self.home).await
+        images::remove_all(&self.engine, &self.names).await
     }
 }
 
-/// Podman would make what is missing, as a directory of root's.
-async fn all_there(spec: &ContainerSpec) -> Result<()> {
+/// Fails if a path of the host is missing: Podman would create it as a directory of root's.
+async fn check_mount_sources(spec: &ContainerSpec) -> Result<()> {
     let mounts = spec.mounts.iter().map(|mount| &mount.host);
     for path in mounts.chain([&spec.init.binary]) {
         if !tokio::fs::try_exists(path).await.unwrap_or(false) {
             return Err(RuntimeError::Failed(format!(
-                "There is nothing at {} that could be mounted.",
+                "Cannot mount {}: it does not exist.",
                 path.display()
             )));
         }
@@ -340,8 +351,8 @@ async fn all_there(spec: &ContainerSpec) -> Result<()> {
     Ok(())
 }
 
-/// Whether a container could not be made because of its name; Podman has no status for that.
-fn is_taken(error: &Error) -> bool {
+/// Whether the container's name is in use; Podman has no status code for that.
+fn is_name_conflict(error: &Error) -> bool {
     match error {
         Error::DockerResponseServerError {
             status_code,
@@ -351,22 +362,24 @@ fn is_taken(error: &Error) -> bool {
     }
 }
 
-fn state_of(state: Option<ContainerStateStatusEnum>) -> State {
+fn state_from_inspect(state: Option<ContainerStateStatusEnum>) -> ContainerState {
     use ContainerStateStatusEnum as Engine;
     match state {
-        Some(Engine::CREATED) => State::Created,
+        Some(Engine::CREATED) => ContainerState::Created,
         Some(Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING) => {
-            State::Running
+            ContainerState::Running
         }
-        _ => State::Stopped,
+        _ => ContainerState::Stopped,
     }
 }
 
-fn listed_state(state: ContainerSummaryStateEnum) -> State {
+fn state_from_listing(state: ContainerSummaryStateEnum) -> ContainerState {
     use ContainerSummaryStateEnum as Engine;
     match state {
-        Engine::CREATED => State::Created,
-        Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING => State::Running,
-        _ => State::Stopped,
+        Engine::CREATED => ContainerState::Created,
+        Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING => {
+            ContainerState::Running
+        }
+        _ => ContainerState::Stopped,
     }
 }

@@ -1,4 +1,4 @@
-//! Why a runtime could not do something.
+//! Errors of runtimes.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RuntimeError {
-    /// The machine, or this runtime, cannot do it; the sentence says what would change that.
+    /// The machine or the runtime does not support the request; the sentence says what would.
     #[error("{0}")]
     Unsupported(String),
-    #[error("there is no image `{0}`; `image_rebuild` makes it")]
+    #[error("image `{0}` does not exist; build it with `image_rebuild`")]
     NoImage(String),
-    #[error("there is no container `{0}`")]
+    #[error("container `{0}` does not exist")]
     NoContainer(String),
-    /// The runtime itself does not answer.
+    /// The runtime does not answer.
     #[error("{0}")]
     Unavailable(String),
-    /// What the runtime said.
+    /// The error message of the runtime.
     #[error("{0}")]
     Failed(String),
     #[error("the runtime failed")]

@@ -1,9 +1,9 @@
-//! Where containers are made: one small trait, specs and capabilities as data.
+//! Runtimes, which make containers: one small trait, its drivers, specs and capabilities as data.
 //!
-//! A driver makes, starts, stops and removes containers and says which there are. It does not run
-//! commands in them: the supervisor, PID 1 of every container, does; only where the supervisor could
-//! not reach the server otherwise does a driver run the program that connects them. It decides nothing about
-//! permission, projects or sessions.
+//! A driver creates, starts, stops, removes and lists containers. It does not run commands in them:
+//! the supervisor, PID 1 of every container, does. Only where the supervisor cannot reach the server
+//! through a mounted socket does a driver run the program that connects them. Drivers decide nothing
+//! about permission, projects or sessions.
 
 mod apple;
 mod capabilities;
@@ -11,9 +11,10 @@ mod choose;
 #[cfg(feature = "contract")]
 pub mod contract;
 mod docker;
+mod drivers;
 mod error;
-mod home;
-mod lines;
+mod names;
+mod plain_lines;
 mod sandbox;
 mod spec;
 
@@ -25,61 +26,65 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use apple::Apple;
 pub use capabilities::{Capabilities, Enforcement, Networks};
-pub use choose::{Chosen, Wanted, choose};
+pub use choose::{ChosenRuntime, RuntimeChoice, choose};
 pub use docker::{Docker, DockerSettings};
+pub use drivers::{
+    DRIVERS, OpenedRuntime, Platform, ProbeFinding, RuntimeDriver, RuntimeSettings, help,
+};
 pub use error::{Result, RuntimeError};
-pub use home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
+pub use names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
+pub use oubliette_model::Network;
 pub use sandbox::Sandbox;
 pub use spec::{
-    ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network, Program, State, Status,
+    ContainerId, ContainerLimits, ContainerSpec, ContainerState, ContainerStatus, ImageSource,
+    Init, Mount, Program,
 };
 
-/// Hears of the progress of long work, line by line.
+/// Called with each line that long work prints.
 pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
-/// Bytes in and out, of a program in a container.
+/// The input and output of a program in a container.
 pub trait Channel: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Channel for T {}
 
-/// Something that makes containers.
+/// Makes containers.
 #[async_trait]
 pub trait Runtime: Debug + Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
-    /// Makes a container, not yet running. One that is there under this id already, with whatever
-    /// spec, is replaced; one that runs is left as it is.
+    /// Creates a container without starting it. Replaces a container that has this id, unless it is
+    /// running; a running one is left unchanged.
     async fn create(&self, spec: &ContainerSpec) -> Result<()>;
 
-    /// Starts a container; one that runs is left as it is.
+    /// Starts a container; a running one is left unchanged.
     async fn start(&self, id: &ContainerId) -> Result<()>;
 
-    /// Tells the container to end and, past `grace`, ends it with everything in it. One that does
-    /// not run, or is not there, is left as it is.
+    /// Asks the container to end and kills it, with every process in it, after `grace`. Does nothing
+    /// if the container does not run or does not exist.
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()>;
 
-    /// Removes a container, running or not, and everything the driver made for it. One that is not
-    /// there is no error.
+    /// Removes a container, running or not, and everything the driver made for it. Removing a
+    /// container that does not exist is not an error.
     async fn remove(&self, id: &ContainerId) -> Result<()>;
 
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>>;
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>>;
 
     /// Every container that belongs to this data directory.
-    async fn list(&self) -> Result<Vec<Status>>;
+    async fn list(&self) -> Result<Vec<ContainerStatus>>;
 
     /// The last lines that PID 1 and the runtime itself wrote.
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String>;
 
-    /// Runs a program in a container, by the runtime's own means, and connects to its input and
-    /// output; the program ends when that is dropped. Only where no socket of the host can be
-    /// mounted, to carry what would go through it.
+    /// Runs a program in a container with the runtime's own means and connects to its input and
+    /// output; dropping the channel ends the program. Used only where no socket of the host can be
+    /// mounted.
     async fn channel(&self, id: &ContainerId, program: &Program) -> Result<Box<dyn Channel>>;
 
-    /// Makes the image that containers of this source start from, or its equivalent; what it is
-    /// called.
+    /// Builds or pulls the image that containers of this source start from, and returns its name.
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String>;
 
-    /// Removes every image that was built for this data directory; those that were only fetched
-    /// stay. No container may stand on them any more.
+    /// Removes every image that was built for this data directory, but none that was only pulled.
+    /// No container may use them any more.
     async fn remove_images(&self) -> Result<()>;
 }

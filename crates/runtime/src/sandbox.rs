@@ -3,136 +3,124 @@
 //! A container is a directory `DIR/run/s/<id>` with its spec, which is all that `start` needs, also
 //! after the server was replaced.
 
+mod driver;
+mod record;
+
 use std::collections::HashMap;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_sandbox as sandbox;
-use serde::{Deserialize, Serialize};
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
+pub(crate) use driver::DRIVER;
+use record::{Record, create_private_dir};
+
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, ImageSource, Network, Networks,
-    Program, Progress, Result, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    Enforcement, ImageSource, Mount, Network, Networks, Program, Progress, Result, Runtime,
+    RuntimeError,
 };
 
-const RECORD: &str = "container.json";
-const LOG: &str = "init.log";
+/// The file that the sandbox writes the output of PID 1 to; the first start creates it.
+const LOG_FILE: &str = "init.log";
 
 /// Makes sandboxes.
 #[derive(Debug)]
 pub struct Sandbox {
-    states: PathBuf,
-    layers: PathBuf,
+    states_dir: PathBuf,
+    layers_dir: PathBuf,
     launcher: PathBuf,
     method: sandbox::Method,
     capabilities: Capabilities,
     /// One change of a container at a time.
-    turns: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// What is remembered of a container between `create` and `remove`.
-#[derive(Debug, Serialize, Deserialize)]
-struct Record {
-    project: String,
-    spec: sandbox::Spec,
+    locks: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Sandbox {
-    /// Sandboxes of a data directory, or the sentence why there can be none. `launcher` is a binary
-    /// that calls `oubliette_sandbox::launcher_main` first.
-    pub fn open(home: &Path, launcher: &Path) -> Result<Self, String> {
-        let scratch = home.join("run").join("probe");
-        make_private(&scratch).map_err(|error| error.to_string())?;
+    /// Sandboxes of a data directory; the error says what is missing on this machine. `launcher` is
+    /// a binary that calls `oubliette_sandbox::launcher_main` first. Blocks.
+    pub fn open(data_dir: &Path, launcher: &Path) -> Result<Self> {
+        let scratch = data_dir.join("run").join("probe");
+        create_private_dir(&scratch)?;
         let probe = sandbox::probe(launcher, &scratch);
         let Some(method) = probe.method.clone() else {
-            let why: Vec<String> = probe
-                .items
-                .iter()
-                .filter(|item| !item.works)
-                .map(|item| match &item.remedy {
-                    Some(remedy) => format!("{}: {}; {remedy}", item.name, item.detail),
-                    None => format!("{}: {}", item.name, item.detail),
-                })
-                .collect();
-            return Err(format!(
+            let failed = probe.items.iter().filter(|item| !item.works);
+            let reasons: Vec<String> = failed.map(describe_item).collect();
+            return Err(RuntimeError::Unsupported(format!(
                 "the sandbox cannot be used here: {}",
-                why.join("; ")
-            ));
+                reasons.join("; ")
+            )));
         };
-        let states = home.join("run").join("s");
-        settle(&states);
+        let states_dir = data_dir.join("run").join("s");
+        clean_up_interrupted(&states_dir);
         Ok(Self {
-            states,
-            layers: home.join("layers"),
+            states_dir,
+            layers_dir: data_dir.join("layers"),
             launcher: launcher.to_owned(),
             method,
             capabilities: capabilities(&probe),
-            turns: Mutex::default(),
+            locks: Mutex::default(),
         })
     }
 
-    async fn turn(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.entry(id.clone()).or_default().clone()
-        };
-        turn.lock_owned().await
+    async fn lock(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
+        let lock = self.locks.lock().entry(id.clone()).or_default().clone();
+        lock.lock_owned().await
     }
 
-    async fn end(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let directory = self.state_dir(id);
-        blocking(move || Ok(sandbox::running(&directory).map(|running| running.stop(grace))))
-            .await?
-            .transpose()
-            .map(drop)
-            .map_err(told)
+    async fn stop_running(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        let state_dir = self.state_dir(id);
+        run_blocking(move || {
+            let running = sandbox::find_running(&state_dir);
+            Ok(running.map(|running| running.stop(grace)))
+        })
+        .await?
+        .transpose()
+        .map(drop)
+        .map_err(from_sandbox)
     }
 
     fn state_dir(&self, id: &ContainerId) -> PathBuf {
-        self.states.join(id.as_str())
+        self.states_dir.join(id.as_str())
     }
 
-    fn record(&self, id: &ContainerId) -> Result<Option<Record>> {
-        match std::fs::read(self.state_dir(id).join(RECORD)) {
-            // What cannot be read cannot be started; it is made anew.
-            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn status(&self, id: &ContainerId) -> Result<Option<Status>> {
-        let Some(record) = self.record(id)? else {
+    fn status(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
+        let state_dir = self.state_dir(id);
+        let Some(record) = Record::read(&state_dir)? else {
             return Ok(None);
         };
-        let state = match sandbox::running(&self.state_dir(id)) {
-            Some(running) if running.is_alive() => State::Running,
-            // The log is made by the first start.
-            _ if self.state_dir(id).join(LOG).exists() => State::Stopped,
-            _ => State::Created,
+        let state = match sandbox::find_running(&state_dir) {
+            Some(running) if running.is_alive() => ContainerState::Running,
+            _ if state_dir.join(LOG_FILE).exists() => ContainerState::Stopped,
+            _ => ContainerState::Created,
         };
-        Ok(Some(Status {
+        Ok(Some(ContainerStatus {
             id: id.clone(),
             project: record.project,
             state,
         }))
     }
 
-    fn specify(&self, spec: &ContainerSpec) -> Result<sandbox::Spec> {
+    fn is_running(&self, id: &ContainerId) -> Result<bool> {
+        let status = self.status(id)?;
+        Ok(status.is_some_and(|status| status.state == ContainerState::Running))
+    }
+
+    fn sandbox_spec(&self, spec: &ContainerSpec) -> Result<sandbox::Spec> {
         let network = match spec.network {
-            Network::None => sandbox::Network::None,
-            Network::Host => sandbox::Network::Host,
+            Network::None => sandbox::NetworkNamespace::Private,
+            Network::Host => sandbox::NetworkNamespace::Host,
             Network::Bridge => {
                 return Err(RuntimeError::Unsupported(
                     "the sandbox has no bridge network; use `host` or `none`".to_owned(),
                 ));
             }
         };
-        let bind = |mount: &crate::Mount| sandbox::Bind {
+        let bind = |mount: &Mount| sandbox::Bind {
             host: mount.host.clone(),
             inside: mount.inside.clone(),
             read_only: mount.read_only,
@@ -140,11 +128,11 @@ impl Sandbox {
         Ok(sandbox::Spec {
             id: spec.id.to_string(),
             state_dir: self.state_dir(&spec.id),
-            layers_dir: self.layers.join(spec.id.as_str()),
+            layers_dir: self.layers_dir.join(spec.id.as_str()),
             binds: spec.mounts.iter().map(bind).collect(),
             hostname: spec.hostname.clone(),
             network,
-            limits: sandbox::Limits {
+            limits: sandbox::ResourceLimits {
                 memory_bytes: spec.limits.memory_bytes,
                 cpus: spec.limits.cpus,
                 processes: spec.limits.processes.map(u64::from),
@@ -169,79 +157,65 @@ impl Runtime for Sandbox {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
-        let _turn = self.turn(&spec.id).await;
-        if self
-            .status(&spec.id)?
-            .is_some_and(|status| status.state == State::Running)
-        {
+        let _lock = self.lock(&spec.id).await;
+        if self.is_running(&spec.id)? {
             return Ok(());
         }
         let record = Record {
             project: spec.project.clone(),
-            spec: self.specify(spec)?,
+            spec: self.sandbox_spec(spec)?,
         };
-        record.spec.validate().map_err(told)?;
-        let directory = self.state_dir(&spec.id);
-        let text = serde_json::to_vec(&record).map_err(RuntimeError::fault)?;
-        blocking(move || {
-            make_private(&directory)?;
-            match std::fs::remove_file(directory.join(LOG)) {
+        record.spec.validate().map_err(from_sandbox)?;
+        let state_dir = self.state_dir(&spec.id);
+        run_blocking(move || {
+            create_private_dir(&state_dir)?;
+            match std::fs::remove_file(state_dir.join(LOG_FILE)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            // The environment of PID 1 is in it, and with it the container's key.
-            let draft = directory.join(".draft");
-            let mut options = std::fs::OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&draft)?;
-            std::io::Write::write_all(&mut file, &text)?;
-            file.sync_all()?;
-            std::fs::rename(draft, directory.join(RECORD))
+            record.write(&state_dir)
         })
         .await
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
-        let _turn = self.turn(id).await;
-        let Some(record) = self.record(id)? else {
+        let _lock = self.lock(id).await;
+        let Some(record) = Record::read(&self.state_dir(id))? else {
             return Err(RuntimeError::NoContainer(id.to_string()));
         };
-        if self
-            .status(id)?
-            .is_some_and(|status| status.state == State::Running)
-        {
+        if self.is_running(id)? {
             return Ok(());
         }
-        let (launcher, layers) = (self.launcher.clone(), self.layers.clone());
-        blocking(move || {
-            make_private(&layers)?;
+        let (launcher, layers_dir) = (self.launcher.clone(), self.layers_dir.clone());
+        run_blocking(move || {
+            create_private_dir(&layers_dir)?;
             Ok(sandbox::launch(&record.spec, &launcher))
         })
         .await?
         .map(drop)
-        .map_err(told)
+        .map_err(from_sandbox)
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
-        let _turn = self.turn(id).await;
-        self.end(id, grace).await
+        let _lock = self.lock(id).await;
+        self.stop_running(id, grace).await
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        let _turn = self.turn(id).await;
-        self.end(id, Duration::ZERO).await?;
-        let (state, layers) = (self.state_dir(id), self.layers.join(id.as_str()));
-        blocking(move || Ok(sandbox::remove(&state, &layers)))
+        let _lock = self.lock(id).await;
+        self.stop_running(id, Duration::ZERO).await?;
+        let (state_dir, layers_dir) = (self.state_dir(id), self.layers_dir.join(id.as_str()));
+        run_blocking(move || Ok(sandbox::remove(&state_dir, &layers_dir)))
             .await?
-            .map_err(told)
+            .map_err(from_sandbox)
     }
 
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         self.status(id)
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
-        let entries = match std::fs::read_dir(&self.states) {
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
+        let entries = match std::fs::read_dir(&self.states_dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
@@ -253,11 +227,11 @@ impl Runtime for Sandbox {
     }
 
     async fn logs(&self, id: &ContainerId, lines: usize) -> Result<String> {
-        if self.record(id)?.is_none() {
+        let state_dir = self.state_dir(id);
+        if Record::read(&state_dir)?.is_none() {
             return Err(RuntimeError::NoContainer(id.to_string()));
         }
-        let path = self.state_dir(id).join(LOG);
-        let text = match std::fs::read(path) {
+        let text = match std::fs::read(state_dir.join(LOG_FILE)) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error.into()),
@@ -268,7 +242,7 @@ impl Runtime for Sandbox {
 
     async fn channel(&self, _: &ContainerId, _: &Program) -> Result<Box<dyn Channel>> {
         Err(RuntimeError::Unsupported(
-            "the sandbox has no channel and needs none: sockets of the host are mounted".to_owned(),
+            "the sandbox has no channel and needs none: it mounts sockets of the host".to_owned(),
         ))
     }
 
@@ -284,16 +258,16 @@ impl Runtime for Sandbox {
 }
 
 fn capabilities(probe: &sandbox::Probe) -> Capabilities {
-    let limit = |name: &str| match probe
-        .items
-        .iter()
-        .any(|item| item.name == name && item.works)
-    {
-        true => Enforcement::Enforced,
-        false => Enforcement::NotEnforced,
+    let limit = |name: &str| {
+        let mut items = probe.items.iter();
+        if items.any(|item| item.name == name && item.works) {
+            Enforcement::Enforced
+        } else {
+            Enforcement::NotEnforced
+        }
     };
     Capabilities {
-        name: "sandbox",
+        name: DRIVER.name,
         images: false,
         networks: Networks {
             none: true,
@@ -308,30 +282,35 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
         notes: vec![
             "network `host` lets a container reach services on this machine's loopback address"
                 .to_owned(),
-            "`disk_mb` is measured and reported: bounding it takes a quota of the filesystem, which \
-             the sandbox does not set up"
+            "`disk_mb` is measured and reported, not enforced: that would need a filesystem quota, \
+             which the sandbox does not set up"
                 .to_owned(),
         ],
     }
 }
 
-/// Clears what launches and stops left that were cut short.
-fn settle(states: &Path) {
-    for entry in std::fs::read_dir(states).into_iter().flatten().flatten() {
-        if let Err(error) = sandbox::settle(&entry.path()) {
-            tracing::warn!(sandbox = ?entry.file_name(), %error, "could not be settled");
+/// A finding of the probe as one line, with what would change it.
+fn describe_item(item: &sandbox::ProbeItem) -> String {
+    let remedy = item.remedy.iter().map(|remedy| format!("; {remedy}"));
+    let remedy: String = remedy.collect();
+    format!("{}: {}{remedy}", item.name, item.detail)
+}
+
+/// Removes what interrupted launches and stops left behind.
+fn clean_up_interrupted(states_dir: &Path) {
+    for entry in std::fs::read_dir(states_dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if let Err(error) = sandbox::clean_up(&entry.path()) {
+            tracing::warn!(sandbox = ?entry.file_name(), %error, "failed to clean up a sandbox");
         }
     }
 }
 
-fn make_private(directory: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-}
-
-fn told(error: sandbox::Error) -> RuntimeError {
+/// The whole chain of causes in one line.
+fn from_sandbox(error: sandbox::Error) -> RuntimeError {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
@@ -341,7 +320,7 @@ fn told(error: sandbox::Error) -> RuntimeError {
     RuntimeError::Failed(text)
 }
 
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T> {
     Ok(tokio::task::spawn_blocking(work)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
+use oubliette_model::Network;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -13,8 +14,8 @@ use sha2::{Digest, Sha256};
 pub struct ContainerId(String);
 
 impl ContainerId {
-    /// None unless it is 1 to 40 lowercase letters, digits or dashes, beginning with a letter or
-    /// digit.
+    /// None unless the text is 1 to 40 lowercase letters, digits or dashes and does not start with
+    /// a dash.
     pub fn new(text: impl Into<String>) -> Option<Self> {
         let text = text.into();
         let safe = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
@@ -23,13 +24,13 @@ impl ContainerId {
         valid.then_some(Self(text))
     }
 
-    /// The id that is these bits, such as those of a UUID, in hexadecimal digits.
+    /// The bits, for example those of a UUID, as hexadecimal digits.
     pub fn from_bits(bits: u128) -> Self {
         Self(format!("{bits:032x}"))
     }
 
-    /// The id of something by name within what has these bits: always the same, and another's never.
-    pub fn within(bits: u128, name: &str) -> Self {
+    /// The id for a name below an owner with these bits: a hash of both.
+    pub fn derive(bits: u128, name: &str) -> Self {
         let digest = Sha256::new()
             .chain_update(bits.to_be_bytes())
             .chain_update(name)
@@ -50,7 +51,7 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Everything a driver needs to know to make a container.
+/// Everything a driver needs to create a container.
 #[derive(Debug, Clone)]
 pub struct ContainerSpec {
     pub id: ContainerId,
@@ -60,31 +61,23 @@ pub struct ContainerSpec {
     pub mounts: Vec<Mount>,
     pub hostname: String,
     pub network: Network,
-    pub limits: Limits,
-    /// Another container whose files are mounted here: its users are also this one's.
+    pub limits: ContainerLimits,
+    /// Another container whose files are mounted here; both get the same user ids on the host.
     pub users_of: Option<ContainerId>,
     pub init: Init,
-}
-
-/// What the container may reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Network {
-    None,
-    Host,
-    Bridge,
 }
 
 /// Where an image comes from. Runtimes without images ignore it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSource {
-    /// The container type it is for.
+    /// The container type.
     pub name: String,
-    /// An image that exists, or that building gives this name.
+    /// The name of an existing image, or the name that a built one gets.
     pub image: Option<String>,
     pub dockerfile: Option<PathBuf>,
 }
 
-/// A directory or file of the host in the container.
+/// A directory or file of the host that is visible in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     pub host: PathBuf,
@@ -92,13 +85,13 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// Absent means without a limit.
+/// Absent means unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Limits {
+pub struct ContainerLimits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u32>,
-    /// What the container itself may take on the disk, besides its mounts.
+    /// Disk space of the container without its mounts.
     pub disk_bytes: Option<u64>,
 }
 
@@ -107,35 +100,34 @@ pub struct Limits {
 pub struct Init {
     /// The static binary on the host.
     pub binary: PathBuf,
-    /// Where the container sees it.
+    /// Its path in the container.
     pub inside: PathBuf,
     pub args: Vec<String>,
-    /// All of its environment.
+    /// Its whole environment.
     pub env: BTreeMap<String, String>,
 }
 
-/// Something to run in a container beside PID 1.
+/// A program to run in a container beside PID 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     pub argv: Vec<String>,
-    /// Variables of PID 1 whose values it does not get: others could read them from it.
-    pub without: Vec<String>,
+    /// Variables of PID 1 that it must not inherit, because other processes could read them from it.
+    pub unset_env: Vec<String>,
 }
 
-/// How far a container has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ContainerState {
     Created,
     Running,
     Stopped,
 }
 
-/// A container as the runtime sees it.
+/// A container as the runtime reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct ContainerStatus {
     pub id: ContainerId,
     pub project: String,
-    pub state: State,
+    pub state: ContainerState,
 }
 
 #[cfg(test)]
@@ -143,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_safe_everywhere() {
+    fn ids_with_unsafe_characters_are_refused() {
         for bad in ["", "-a", "A", "a/b", "a.b", "a b", "ä", &"a".repeat(41)] {
             assert_eq!(ContainerId::new(bad), None, "{bad:?}");
         }
@@ -151,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn ids_within_something_are_their_own() {
-        let id = ContainerId::within(7, "feature");
-        assert_eq!(id, ContainerId::within(7, "feature"));
+    fn derived_ids_are_stable_and_unique() {
+        let id = ContainerId::derive(7, "feature");
+        assert_eq!(id, ContainerId::derive(7, "feature"));
         assert_eq!(ContainerId::new(id.as_str()), Some(id.clone()));
         for other in [
-            ContainerId::within(7, "featur"),
-            ContainerId::within(8, "feature"),
+            ContainerId::derive(7, "featur"),
+            ContainerId::derive(8, "feature"),
             ContainerId::from_bits(7),
         ] {
             assert_ne!(id, other);

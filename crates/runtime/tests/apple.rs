@@ -1,4 +1,4 @@
-//! The apple driver against a script that stands in for the command line of macOS.
+//! The apple driver with a fake `container` command.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -9,25 +9,25 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_runtime::{
-    Apple, ContainerId, ContainerSpec, Home, ImageSource, Init, Limits, Network, Program, Runtime,
-    RuntimeError, State,
+    Apple, ContainerId, ContainerLimits, ContainerSpec, ContainerState, DataDirNames, ImageSource,
+    Init, Network, Program, Runtime, RuntimeError,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A stand-in with a state and a record of its own.
-struct StandIn {
+/// A fake command with its own state and record of calls.
+struct FakeContainerCommand {
     directory: TempDir,
 }
 
-impl StandIn {
+impl FakeContainerCommand {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apple/container");
         let text = format!(
-            "#!/bin/sh\nSTAND_IN={} exec {} \"$@\"\n",
+            "#!/bin/sh\nFAKE_STATE_DIR={} exec {} \"$@\"\n",
             directory.path().display(),
             script.display()
         );
@@ -46,16 +46,16 @@ impl StandIn {
     }
 
     async fn connect(&self) -> oubliette_runtime::Result<Apple> {
-        let home = Home::new(Path::new("/a/data/directory"));
-        Apple::connect_through(&self.path("container"), home).await
+        let names = DataDirNames::new(Path::new("/a/data/directory"));
+        Apple::connect_with(&self.path("container"), names).await
     }
 
-    /// What it was called with since the last time, a line per call.
+    /// The calls since the last time, one line each.
     fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.path("calls")).unwrap_or_default();
         let _ = std::fs::remove_file(self.path("calls"));
-        let calls = text.split("--\n").filter(|call| !call.is_empty());
-        calls
+        text.split("--\n")
+            .filter(|call| !call.is_empty())
             .map(|call| call.lines().collect::<Vec<_>>().join(" "))
             .collect()
     }
@@ -70,7 +70,7 @@ fn spec() -> ContainerSpec {
         mounts: Vec::new(),
         hostname: "c1".to_owned(),
         network: Network::Bridge,
-        limits: Limits::default(),
+        limits: ContainerLimits::default(),
         users_of: None,
         init: Init {
             binary: "/opt/client".into(),
@@ -90,73 +90,73 @@ fn image() -> ImageSource {
 }
 
 #[tokio::test]
-async fn elsewhere_than_on_macos_it_is_unsupported() {
+async fn on_other_systems_it_is_unsupported() {
     if cfg!(target_os = "macos") {
         return;
     }
-    let error = Apple::connect(Home::new(Path::new("/h"))).await;
+    let error = Apple::connect(DataDirNames::new(Path::new("/h"))).await;
     assert!(matches!(error, Err(RuntimeError::Unsupported(_))));
 }
 
 #[tokio::test]
-async fn services_that_do_not_run_and_a_missing_program_are_unavailable() {
-    let stand_in = StandIn::new();
-    stand_in.set("down");
-    let error = stand_in.connect().await.unwrap_err();
+async fn stopped_services_and_a_missing_command_are_unavailable() {
+    let fake = FakeContainerCommand::new();
+    fake.set("down");
+    let error = fake.connect().await.unwrap_err();
     assert!(matches!(error, RuntimeError::Unavailable(_)), "{error:?}");
     assert!(error.to_string().contains("container system start"));
-    let home = Home::new(Path::new("/h"));
-    let missing = Apple::connect_through(Path::new("/no/container"), home).await;
+    let names = DataDirNames::new(Path::new("/h"));
+    let missing = Apple::connect_with(Path::new("/no/container"), names).await;
     assert!(matches!(missing, Err(RuntimeError::Unavailable(_))));
 }
 
 #[tokio::test]
 async fn a_container_goes_from_creation_to_removal() {
-    let stand_in = StandIn::new();
-    stand_in.set("image");
-    let apple = stand_in.connect().await.unwrap();
-    assert!(apple.about().contains("1.2.2"));
+    let fake = FakeContainerCommand::new();
+    fake.set("image");
+    let apple = fake.connect().await.unwrap();
+    assert!(apple.description().contains("1.2.2"));
     let (spec, id) = (spec(), spec().id);
 
     apple.create(&spec).await.unwrap();
     let status = apple.inspect(&id).await.unwrap().unwrap();
-    assert_eq!((status.state, &*status.project), (State::Created, "p1"));
-    let made = stand_in
-        .calls()
-        .into_iter()
-        .find(|c| c.starts_with("create"));
-    let made = made.unwrap();
-    assert!(made.ends_with("init key=secret"), "{made}");
-    assert_eq!(made.matches("secret").count(), 1, "{made}");
+    assert_eq!(
+        (status.state, &*status.project),
+        (ContainerState::Created, "p1")
+    );
+    let create = fake.calls().into_iter().find(|c| c.starts_with("create"));
+    let create = create.unwrap();
+    assert!(create.ends_with("init key=secret"), "{create}");
+    assert_eq!(create.matches("secret").count(), 1, "{create}");
 
-    let name = made.split(' ').nth(2).unwrap().to_owned();
+    let name = create.split(' ').nth(2).unwrap().to_owned();
     apple.start(&id).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Running));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
     apple.stop(&id, GRACE).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Stopped));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Stopped));
     let stop = format!("stop --signal SIGTERM --time 3 {name} key=");
-    assert!(stand_in.calls().contains(&stop));
+    assert!(fake.calls().contains(&stop));
 
     assert_eq!(apple.logs(&id, 5).await.unwrap(), "a line of PID 1\n");
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(State::Created));
+    assert_eq!(state(&apple, &id).await, Some(ContainerState::Created));
     apple.remove(&id).await.unwrap();
     assert_eq!(apple.list().await.unwrap(), []);
     let delete = format!("delete --force {name} key=");
-    assert!(stand_in.calls().contains(&delete));
+    assert!(fake.calls().contains(&delete));
 }
 
-async fn state(apple: &Apple, id: &ContainerId) -> Option<State> {
+async fn state(apple: &Apple, id: &ContainerId) -> Option<ContainerState> {
     let status = apple.inspect(id).await.unwrap();
     status.map(|status| status.state)
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_none_and_can_be_stopped_and_removed() {
-    let stand_in = StandIn::new();
-    let apple = stand_in.connect().await.unwrap();
+async fn a_missing_container_can_be_inspected_stopped_and_removed() {
+    let fake = FakeContainerCommand::new();
+    let apple = fake.connect().await.unwrap();
     let id = spec().id;
     assert_eq!(apple.inspect(&id).await.unwrap(), None);
     apple.stop(&id, GRACE).await.unwrap();
@@ -167,8 +167,8 @@ async fn what_is_not_there_is_none_and_can_be_stopped_and_removed() {
     ] {
         assert!(matches!(error, RuntimeError::NoContainer(_)), "{error:?}");
     }
-    // Nothing but looking: a wrong name must never reach a command that ends something.
-    assert!(stand_in.calls().iter().all(|call| {
+    // Only queries: a wrong name must never reach a command that ends something.
+    assert!(fake.calls().iter().all(|call| {
         ["list", "system", "--version"]
             .iter()
             .any(|word| call.starts_with(word))
@@ -176,17 +176,17 @@ async fn what_is_not_there_is_none_and_can_be_stopped_and_removed() {
 }
 
 #[tokio::test]
-async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
-    let stand_in = StandIn::new();
-    let apple = stand_in.connect().await.unwrap();
+async fn a_build_reports_its_lines_and_errors_name_missing_images() {
+    let fake = FakeContainerCommand::new();
+    let apple = fake.connect().await.unwrap();
     let error = apple.create(&spec()).await.unwrap_err();
     assert!(matches!(error, RuntimeError::NoImage(_)), "{error:?}");
 
-    stand_in.set("broken");
+    fake.set("broken");
     let error = apple.build_image(&image(), &|_| {}).await.unwrap_err();
     assert!(error.to_string().contains("build failed"), "{error}");
 
-    std::fs::remove_file(stand_in.path("broken")).unwrap();
+    std::fs::remove_file(fake.path("broken")).unwrap();
     let lines = Mutex::new(Vec::new());
     let progress = |line: &str| lines.lock().unwrap().push(line.to_owned());
     let name = apple.build_image(&image(), &progress).await.unwrap();
@@ -197,17 +197,17 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
     assert_eq!(lines, expected);
     apple.create(&spec()).await.unwrap();
 
-    std::fs::write(stand_in.path("image"), format!("{name}:latest\n")).unwrap();
+    std::fs::write(fake.path("image"), format!("{name}:latest\n")).unwrap();
     apple.remove_images().await.unwrap();
     let deleted = format!("image delete {name}:latest");
-    let calls = stand_in.calls();
+    let calls = fake.calls();
     let deletions: Vec<&String> = calls
         .iter()
         .filter(|call| call.starts_with("image delete"))
         .collect();
     assert_eq!(deletions.len(), 1, "{calls:?}");
     assert!(deletions[0].starts_with(&deleted), "{deletions:?}");
-    stand_in.set("image");
+    fake.set("image");
 
     let named = ImageSource {
         image: Some("debian:12".to_owned()),
@@ -218,16 +218,16 @@ async fn an_image_is_built_with_its_lines_told_and_missing_ones_are_named() {
         apple.build_image(&named, &|_| {}).await.unwrap(),
         "debian:12"
     );
-    std::fs::remove_file(stand_in.path("image")).unwrap();
+    std::fs::remove_file(fake.path("image")).unwrap();
     let error = apple.build_image(&named, &|_| {}).await.unwrap_err();
     assert!(error.to_string().contains("failed to resolve"), "{error}");
 }
 
 #[tokio::test]
-async fn a_channel_is_the_input_and_output_of_a_program_and_ends_with_it() {
-    let stand_in = StandIn::new();
-    stand_in.set("image");
-    let apple = stand_in.connect().await.unwrap();
+async fn dropping_a_channel_ends_its_program() {
+    let fake = FakeContainerCommand::new();
+    fake.set("image");
+    let apple = fake.connect().await.unwrap();
     let id = spec().id;
     apple.create(&spec()).await.unwrap();
     apple.start(&id).await.unwrap();
@@ -235,7 +235,7 @@ async fn a_channel_is_the_input_and_output_of_a_program_and_ends_with_it() {
         argv: ["/bin/sh", "-c", "echo $$; exec cat"]
             .map(str::to_owned)
             .to_vec(),
-        without: vec!["SECRET".to_owned()],
+        unset_env: vec!["SECRET".to_owned()],
     };
     let channel = apple.channel(&id, &program).await.unwrap();
     let mut channel = BufReader::new(channel);
@@ -245,18 +245,18 @@ async fn a_channel_is_the_input_and_output_of_a_program_and_ends_with_it() {
     let mut back = String::new();
     channel.read_line(&mut back).await.unwrap();
     assert_eq!(back, "there and back\n");
-    let calls = stand_in.calls();
+    let calls = fake.calls();
     let exec = calls.iter().find(|call| call.starts_with("exec")).unwrap();
     assert!(exec.contains("--env SECRET= "), "{exec}");
     drop(channel);
     let process = Path::new("/proc").join(pid.trim());
-    let gone = async {
+    let ended = async {
         while std::fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z"))
         {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), gone)
+    tokio::time::timeout(Duration::from_secs(20), ended)
         .await
-        .expect("it goes on");
+        .expect("the program still runs");
 }

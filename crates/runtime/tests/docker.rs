@@ -1,4 +1,4 @@
-//! The docker driver on a real engine, with an image made of one static program.
+//! The docker driver with a real engine, and an image that consists of one static program.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -6,20 +6,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use oubliette_runtime::contract::{self, Ground, Room};
-use oubliette_runtime::{Docker, DockerSettings, Home, ImageSource, Runtime, RuntimeError, State};
+use oubliette_runtime::contract::{self, Fixture, TestContainer};
+use oubliette_runtime::{
+    ContainerState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
+};
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
 
-#[path = "docker/by_channel.rs"]
-mod by_channel;
+#[path = "docker/channel_docker.rs"]
+mod channel_docker;
 
-use by_channel::ByChannel;
+use channel_docker::ChannelDocker;
 
-/// An engine and an image to test with; none, with a word about it, if nobody asks for them.
+/// An engine and an image to test with; none if the environment does not name the runtime.
 struct Setup {
     docker: Docker,
-    ground: Ground,
+    fixture: Fixture,
     directory: TempDir,
 }
 
@@ -32,14 +34,14 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 
 impl Setup {
     async fn new(test: &str) -> Option<Self> {
-        if !contract::wanted("docker") && !contract::wanted("docker-channel") {
+        if !contract::is_requested("docker") && !contract::is_requested("docker-channel") {
             return None;
         }
         let directory = tempfile::tempdir().unwrap();
-        // The same data directory each time, though it does not exist: what a killed run left is
-        // found, and images are built once.
-        let home = Home::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
-        let docker = Docker::connect(home, &DockerSettings::default())
+        // The same data directory in each run, so that containers of a killed run are removed and
+        // images are built once. It need not exist.
+        let names = DataDirNames::new(&Path::new(env!("CARGO_TARGET_TMPDIR")).join(test));
+        let docker = Docker::connect(names, &DockerSettings::default())
             .await
             .unwrap();
         for left in docker.list().await.unwrap() {
@@ -48,19 +50,19 @@ impl Setup {
         let dockerfile = context(directory.path(), DOCKERFILE);
         let image = source("test", &dockerfile);
         docker.build_image(&image, &|_| {}).await.unwrap();
-        let ground = Ground {
+        let fixture = Fixture {
             image,
             client: contract::client(),
         };
         Some(Self {
             docker,
-            ground,
+            fixture,
             directory,
         })
     }
 }
 
-/// A directory to build from: the Dockerfile's path.
+/// Makes a directory to build from and returns the Dockerfile's path.
 fn context(directory: &Path, dockerfile: &str) -> PathBuf {
     let context = directory.join("context");
     std::fs::create_dir_all(&context).unwrap();
@@ -80,22 +82,22 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn docker_keeps_every_promise_where_no_socket_can_be_mounted() {
-    if !contract::wanted("docker-channel") {
+async fn docker_passes_the_contract_where_no_socket_can_be_mounted() {
+    if !contract::is_requested("docker-channel") {
         return;
     }
-    let name = "docker_keeps_every_promise_where_no_socket_can_be_mounted";
+    let name = "docker_passes_the_contract_where_no_socket_can_be_mounted";
     let setup = Setup::new(name).await.unwrap();
-    let carried = ByChannel::new(setup.docker);
-    contract::check(&carried, &setup.ground).await;
+    let docker = ChannelDocker::new(setup.docker);
+    contract::check(&docker, &setup.fixture).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn docker_keeps_every_promise_of_a_runtime() {
-    let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
+async fn docker_passes_the_contract() {
+    let Some(setup) = Setup::new("docker_passes_the_contract").await else {
         return;
     };
-    contract::check(&setup.docker, &setup.ground).await;
+    contract::check(&setup.docker, &setup.fixture).await;
 }
 
 #[tokio::test]
@@ -103,27 +105,30 @@ async fn containers_of_another_data_directory_are_not_seen() {
     let Some(setup) = Setup::new("containers_of_another_data_directory_are_not_seen").await else {
         return;
     };
-    let room = Room::new(&setup.docker, &setup.ground);
-    setup.docker.create(&room.spec).await.unwrap();
+    let container = TestContainer::new(&setup.docker, &setup.fixture);
+    setup.docker.create(&container.spec).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    let other = Docker::connect(Home::new(elsewhere.path()), &DockerSettings::default())
-        .await
-        .unwrap();
+    let other = Docker::connect(
+        DataDirNames::new(elsewhere.path()),
+        &DockerSettings::default(),
+    )
+    .await
+    .unwrap();
     assert_eq!(other.list().await.unwrap(), []);
-    assert_eq!(other.inspect(&room.spec.id).await.unwrap(), None);
-    other.remove(&room.spec.id).await.unwrap();
-    assert_eq!(room.state().await, Some(State::Created));
-    room.remove().await;
+    assert_eq!(other.inspect(&container.spec.id).await.unwrap(), None);
+    other.remove(&container.spec.id).await.unwrap();
+    assert_eq!(container.state().await, Some(ContainerState::Created));
+    container.remove().await;
 }
 
 #[tokio::test]
-async fn an_image_that_is_not_there_is_named() {
-    let Some(setup) = Setup::new("an_image_that_is_not_there_is_named").await else {
+async fn the_error_names_a_missing_image() {
+    let Some(setup) = Setup::new("the_error_names_a_missing_image").await else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    room.spec.image = source("never-built", Path::new("/x/Dockerfile"));
-    let error = setup.docker.create(&room.spec).await.unwrap_err();
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    container.spec.image = source("never-built", Path::new("/x/Dockerfile"));
+    let error = setup.docker.create(&container.spec).await.unwrap_err();
     let RuntimeError::NoImage(name) = error else {
         panic!("{error:?}");
     };
@@ -132,15 +137,15 @@ async fn an_image_that_is_not_there_is_named() {
 }
 
 #[tokio::test]
-async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words() {
+async fn builds_report_plain_lines_and_fail_with_the_builders_error() {
     let Some(setup) =
-        Setup::new("builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words").await
+        Setup::new("builds_report_plain_lines_and_fail_with_the_builders_error").await
     else {
         return;
     };
-    // Never built before, so that it is run and not remembered.
-    let fresh = setup.directory.path().display();
-    let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {fresh}\n");
+    // Unique, so that the engine runs the step instead of using its cache.
+    let unique = setup.directory.path().display();
+    let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {unique}\n");
     let dockerfile = context(setup.directory.path(), &format!("{DOCKERFILE}{steps}"));
     let lines = Mutex::new(Vec::new());
     let progress = |line: &str| lines.lock().unwrap().push(line.to_owned());
@@ -151,11 +156,11 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
         .unwrap();
     assert!(built.ends_with("-steps"), "{built}");
     let lines = lines.into_inner().unwrap();
-    let expected = format!("red and {fresh}");
+    let expected = format!("red and {unique}");
     assert!(lines.contains(&expected), "{lines:?}");
     assert!(!lines.concat().contains('\u{1b}'), "{lines:?}");
 
-    for (steps, said) in [
+    for (steps, expected) in [
         ("RUN exit 3\n", "exit 3"),
         ("FLY away\n", "FLY"),
         ("COPY missing /\n", "missing"),
@@ -164,30 +169,30 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
         let image = source("broken", &dockerfile);
         let error = setup.docker.build_image(&image, &|_| {}).await.unwrap_err();
         assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
-        assert!(error.to_string().contains(said), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[tokio::test]
-async fn an_image_without_a_dockerfile_is_there_or_fetched() {
-    let Some(setup) = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await else {
+async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
+    let Some(setup) = Setup::new("an_image_without_a_dockerfile_exists_or_is_pulled").await else {
         return;
     };
-    let built = setup.docker.build_image(&setup.ground.image, &|_| {});
+    let built = setup.docker.build_image(&setup.fixture.image, &|_| {});
     let name = built.await.unwrap();
-    let there = ImageSource {
-        name: "there".to_owned(),
+    let existing = ImageSource {
+        name: "existing".to_owned(),
         image: Some(name.clone()),
         dockerfile: None,
     };
     assert_eq!(
-        setup.docker.build_image(&there, &|_| {}).await.unwrap(),
+        setup.docker.build_image(&existing, &|_| {}).await.unwrap(),
         name
     );
     // Nothing listens on the discard port, so the attempt fails without leaving the machine.
     let absent = ImageSource {
         image: Some("localhost:9/no/such:image".to_owned()),
-        ..there
+        ..existing
     };
     let error = setup
         .docker
@@ -198,12 +203,12 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
 }
 
 #[tokio::test]
-async fn processes_run_as_the_user_that_is_asked_for() {
-    let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
+async fn processes_run_as_the_requested_user() {
+    let Some(setup) = Setup::new("processes_run_as_the_requested_user").await else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    let mut supervisor = container.create_and_start().await;
     let user = Some(User {
         uid: 1000,
         gid: 1000,
@@ -216,78 +221,77 @@ async fn processes_run_as_the_user_that_is_asked_for() {
         (expected, Ended::Code(0))
     );
     use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(room.workspace("file")).unwrap();
+    let file = std::fs::metadata(container.workspace_path("file")).unwrap();
     assert_eq!((file.uid(), file.gid()), (1000, 1000));
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
-async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
-    let Some(setup) = Setup::new("a_path_that_is_missing_on_the_host_fails_and_is_not_made").await
+async fn a_mount_of_a_missing_path_fails_and_does_not_create_it() {
+    let Some(setup) = Setup::new("a_mount_of_a_missing_path_fails_and_does_not_create_it").await
     else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let missing = setup.directory.path().join("missing");
-    room.spec.mounts[0].host = missing.clone();
-    let error = setup.docker.create(&room.spec).await.unwrap_err();
+    container.spec.mounts[0].host = missing.clone();
+    let error = setup.docker.create(&container.spec).await.unwrap_err();
     assert!(error.to_string().contains("missing"), "{error}");
     assert!(!missing.exists());
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
-async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
-    let Some(setup) = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await
+async fn the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs() {
+    let Some(setup) =
+        Setup::new("the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs").await
     else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let plain = room.workspace("plain");
-    std::fs::write(&plain, "no program").unwrap();
-    room.spec.init.binary = plain;
-    setup.docker.create(&room.spec).await.unwrap();
-    let error = setup.docker.start(&room.spec.id).await.unwrap_err();
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    let not_executable = container.workspace_path("not-executable");
+    std::fs::write(&not_executable, "no program").unwrap();
+    container.spec.init.binary = not_executable;
+    setup.docker.create(&container.spec).await.unwrap();
+    let error = setup.docker.start(&container.spec.id).await.unwrap_err();
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
     assert!(error.to_string().contains("permission denied"), "{error}");
-    // Podman does not remember.
-    if setup.docker.about().starts_with("Docker") {
-        let logs = setup.docker.logs(&room.spec.id, 10).await.unwrap();
+    // Podman does not keep the error.
+    if setup.docker.description().starts_with("Docker") {
+        let logs = setup.docker.logs(&container.spec.id, 10).await.unwrap();
         assert!(logs.contains("permission denied"), "{logs:?}");
     }
-    room.remove().await;
+    container.remove().await;
 }
 
 #[tokio::test]
-async fn starting_and_running_commands_takes_no_longer_than_it_should() {
-    let Some(setup) =
-        Setup::new("starting_and_running_commands_takes_no_longer_than_it_should").await
-    else {
+async fn commands_start_within_milliseconds() {
+    let Some(setup) = Setup::new("commands_start_within_milliseconds").await else {
         return;
     };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let begun = Instant::now();
-    setup.docker.create(&room.spec).await.unwrap();
-    let created = begun.elapsed();
-    let mut supervisor = room.start().await;
-    let started = begun.elapsed() - created;
+    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
+    let creating_at = Instant::now();
+    setup.docker.create(&container.spec).await.unwrap();
+    let created = creating_at.elapsed();
+    let mut supervisor = container.start().await;
+    let started = creating_at.elapsed() - created;
     let mut runs: Vec<Duration> = Vec::new();
     for _ in 0..50 {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         supervisor.run("exit 0").await;
-        runs.push(begun.elapsed());
+        runs.push(started_at.elapsed());
     }
     runs.sort();
-    let begun = Instant::now();
-    room.stop().await;
-    let stopped = begun.elapsed();
+    let stopping_at = Instant::now();
+    container.stop().await;
+    let stopped = stopping_at.elapsed();
     eprintln!(
-        "{}: create {created:?}, start to hello {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
-        setup.docker.about(),
+        "{}: create {created:?}, start to handshake {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
+        setup.docker.description(),
         runs[25],
         runs[45]
     );
-    // Far above what it takes, far below what an exec of the engine would.
+    // Far above what a command takes, far below an exec through the engine.
     assert!(runs[25] < Duration::from_millis(50), "{:?}", runs[25]);
-    room.remove().await;
+    container.remove().await;
 }

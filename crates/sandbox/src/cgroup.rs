@@ -1,7 +1,7 @@
-//! Limits on memory, processor time and processes by control groups, version 1 and 2 alike: each
-//! controller is used where it is mounted. Where a limit cannot be set the reason is reported.
+//! Limits on memory, processor time and processes with control groups of version 1 and 2: each
+//! controller is used where it is mounted. If a limit cannot be set, the reason is reported.
 
-mod find;
+mod hierarchy;
 
 use std::fs;
 use std::io;
@@ -10,50 +10,50 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::mounts;
-use crate::report::{Applied, LimitsApplied};
-use crate::spec::Limits;
+use crate::report::{AppliedLimits, LimitMechanism};
+use crate::spec::ResourceLimits;
 
 const PERIOD_US: u64 = 100_000;
 const MIN_QUOTA_US: u64 = 1_000;
 
-/// Controllers in the order they are set up.
+/// The controllers, in the order of their setup.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
-/// The groups a sandbox is going to have. Making one writes nothing.
+/// The groups that a sandbox will have. Making a plan writes nothing.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct CgroupPlan {
     groups: Vec<Group>,
-    pub(crate) applied: LimitsApplied,
+    pub(crate) applied: AppliedLimits,
 }
 
 #[derive(Debug)]
 struct Group {
-    version: Version,
+    version: CgroupVersion,
     path: PathBuf,
     controllers: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
+enum CgroupVersion {
+    V1,
+    V2,
 }
 
-impl Plan {
-    /// Finds where the groups for these limits would be.
-    pub(crate) fn new(name: &str, limits: &Limits) -> Self {
+impl CgroupPlan {
+    /// Finds the directories for the groups of these limits.
+    pub(crate) fn new(name: &str, limits: &ResourceLimits) -> Self {
         let mut plan = Self {
             groups: Vec::new(),
-            applied: LimitsApplied::default(),
+            applied: AppliedLimits::default(),
         };
-        let hierarchies = find::hierarchies();
+        let hierarchies = hierarchy::hierarchies();
         for controller in CONTROLLERS {
-            if !is_asked(controller, limits) {
+            if !is_requested(controller, limits) {
                 continue;
             }
             match hierarchies.parent_of(controller) {
                 Ok((version, parent)) => plan.add(version, parent.join(name), controller),
-                Err(reason) => plan.set(controller, Applied::NotEnforced { reason }),
+                Err(reason) => plan.set(controller, LimitMechanism::NotEnforced { reason }),
             }
         }
         plan
@@ -63,8 +63,8 @@ impl Plan {
         self.groups.iter().map(|group| group.path.clone()).collect()
     }
 
-    /// Makes the groups and sets the limits. What fails is reported in `applied`.
-    pub(crate) fn create(&mut self, limits: &Limits) {
+    /// Makes the groups and sets the limits. Failures are reported in `applied`.
+    pub(crate) fn create(&mut self, limits: &ResourceLimits) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
             let (version, path) = (group.version, group.path.clone());
@@ -76,9 +76,9 @@ impl Plan {
                     Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
                 };
                 let applied = match (result, version) {
-                    (Ok(()), Version::One) => Applied::CgroupV1,
-                    (Ok(()), Version::Two) => Applied::CgroupV2,
-                    (Err(error), _) => Applied::NotEnforced {
+                    (Ok(()), CgroupVersion::V1) => LimitMechanism::CgroupV1,
+                    (Ok(()), CgroupVersion::V2) => LimitMechanism::CgroupV2,
+                    (Err(error), _) => LimitMechanism::NotEnforced {
                         reason: format!("cgroup {}: {error}", path.display()),
                     },
                 };
@@ -87,20 +87,20 @@ impl Plan {
         }
     }
 
-    /// Moves the calling process into the groups of version 1; its children are born there.
+    /// Moves the calling process into the groups of version 1, which its children inherit.
     pub(crate) fn join(&mut self) {
-        self.join_where(|version| version == Version::One);
+        self.join_where(|version| version == CgroupVersion::V1);
     }
 
-    /// Moves the calling process into all groups, for children that somebody else clones.
+    /// Moves the calling process into all groups, for children that bubblewrap clones.
     pub(crate) fn join_all(&mut self) {
         self.join_where(|_| true);
     }
 
-    fn join_where(&mut self, is_wanted: impl Fn(Version) -> bool) {
+    fn join_where(&mut self, has_version: impl Fn(CgroupVersion) -> bool) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
-            if !is_wanted(group.version) || !group.path.is_dir() {
+            if !has_version(group.version) || !group.path.is_dir() {
                 continue;
             }
             if let Err(error) = fs::write(group.path.join("cgroup.procs"), "0") {
@@ -115,21 +115,21 @@ impl Plan {
         let group = self
             .groups
             .iter()
-            .find(|group| group.version == Version::Two)?;
+            .find(|group| group.version == CgroupVersion::V2)?;
         mounts::open_directory(&group.path).ok()
     }
 
-    /// Notes that the kernel refused to clone into the group of version 2.
+    /// Records that the kernel refused to clone into the group of version 2.
     pub(crate) fn unified_refused(&mut self, error: &io::Error) {
         let reason = format!("cannot start in the cgroup: {error}");
         for index in 0..self.groups.len() {
-            if self.groups[index].version == Version::Two {
+            if self.groups[index].version == CgroupVersion::V2 {
                 self.fail(index, &reason);
             }
         }
     }
 
-    fn add(&mut self, version: Version, path: PathBuf, controller: &'static str) {
+    fn add(&mut self, version: CgroupVersion, path: PathBuf, controller: &'static str) {
         match self.groups.iter_mut().find(|group| group.path == path) {
             Some(group) => group.controllers.push(controller),
             None => self.groups.push(Group {
@@ -143,11 +143,11 @@ impl Plan {
     fn fail(&mut self, index: usize, reason: &str) {
         for controller in self.groups[index].controllers.clone() {
             let reason = reason.to_owned();
-            self.set(controller, Applied::NotEnforced { reason });
+            self.set(controller, LimitMechanism::NotEnforced { reason });
         }
     }
 
-    fn set(&mut self, controller: &str, applied: Applied) {
+    fn set(&mut self, controller: &str, applied: LimitMechanism) {
         match controller {
             "memory" => self.applied.memory = applied,
             "pids" => self.applied.processes = applied,
@@ -156,7 +156,7 @@ impl Plan {
     }
 }
 
-fn is_asked(controller: &str, limits: &Limits) -> bool {
+fn is_requested(controller: &str, limits: &ResourceLimits) -> bool {
     match controller {
         "memory" => limits.memory_bytes.is_some(),
         "pids" => limits.processes.is_some(),
@@ -164,11 +164,11 @@ fn is_asked(controller: &str, limits: &Limits) -> bool {
     }
 }
 
-fn prepare(version: Version, path: &Path, controllers: &[&str]) -> io::Result<()> {
-    if version == Version::Two
+fn prepare(version: CgroupVersion, path: &Path, controllers: &[&str]) -> io::Result<()> {
+    if version == CgroupVersion::V2
         && let Some(parent) = path.parent()
     {
-        find::enable_controllers(parent, controllers)?;
+        hierarchy::enable_controllers(parent, controllers)?;
     }
     match fs::create_dir(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -176,30 +176,35 @@ fn prepare(version: Version, path: &Path, controllers: &[&str]) -> io::Result<()
     }
 }
 
-fn set_limit(version: Version, path: &Path, controller: &str, limits: &Limits) -> io::Result<()> {
+fn set_limit(
+    version: CgroupVersion,
+    path: &Path,
+    controller: &str,
+    limits: &ResourceLimits,
+) -> io::Result<()> {
     let write = |file: &str, value: String| fs::write(path.join(file), value);
     let quota = |cpus: f64| ((cpus * PERIOD_US as f64) as u64).max(MIN_QUOTA_US);
     match (controller, version) {
-        ("memory", Version::One) => {
+        ("memory", CgroupVersion::V1) => {
             let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
             write("memory.limit_in_bytes", bytes.clone())?;
-            // Absent where the kernel does not account for swap.
+            // Missing if the kernel does not account for swap.
             ignore_missing(write("memory.memsw.limit_in_bytes", bytes))
         }
-        ("memory", Version::Two) => {
+        ("memory", CgroupVersion::V2) => {
             let bytes = limits.memory_bytes.unwrap_or(u64::MAX).to_string();
             write("memory.max", bytes)?;
             ignore_missing(write("memory.swap.max", "0".to_owned()))?;
-            // One process too big must not take the whole sandbox with it.
+            // Only the process that uses too much memory is killed, not the whole sandbox.
             ignore_missing(write("memory.oom.group", "0".to_owned()))
         }
         ("pids", _) => write("pids.max", limits.processes.unwrap_or(u64::MAX).to_string()),
-        (_, Version::One) => {
+        (_, CgroupVersion::V1) => {
             write("cpu.cfs_period_us", PERIOD_US.to_string())?;
             let cpus = limits.cpus.unwrap_or(1.0);
             write("cpu.cfs_quota_us", quota(cpus).to_string())
         }
-        (_, Version::Two) => {
+        (_, CgroupVersion::V2) => {
             let cpus = limits.cpus.unwrap_or(1.0);
             write("cpu.max", format!("{} {PERIOD_US}", quota(cpus)))
         }
@@ -213,12 +218,12 @@ fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Removes groups whose processes are dead. The kernel needs some milliseconds to notice that, so
-/// this tries until `patience` is over.
-pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
-    let until = Instant::now() + patience;
+/// Removes groups whose processes have ended. The kernel needs some milliseconds to notice that, so
+/// this retries until the timeout.
+pub(crate) fn remove(paths: &[PathBuf], timeout: Duration) -> io::Result<()> {
+    let until = Instant::now() + timeout;
     for path in paths {
-        let mut pause = Duration::from_micros(200);
+        let mut interval = Duration::from_micros(200);
         loop {
             match fs::remove_dir(path) {
                 Ok(()) => break,
@@ -226,8 +231,8 @@ pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
                 Err(error) if Instant::now() >= until => return Err(error),
                 Err(_) => {
                     remove_children(path);
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(20));
+                    std::thread::sleep(interval);
+                    interval = (interval * 2).min(Duration::from_millis(20));
                 }
             }
         }
@@ -235,12 +240,12 @@ pub(crate) fn remove(paths: &[PathBuf], patience: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Groups that something inside made below its own; there are none without a delegated tree.
+/// Removes groups that a process inside made below its own, which needs a delegated tree.
 fn remove_children(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_children(&entry.path());
-            // A group in use stays, and the attempt on its parent says so.
+            // If a group is in use, removing its parent fails as well.
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, as far as a caller can act on it.
+//! Errors, as far as a caller can act on them.
 
 use std::io;
 
@@ -6,28 +6,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The specification cannot mean anything.
     #[error("sandbox specification is invalid: {0}")]
     Invalid(String),
     #[error("sandbox is already running as process {pid}")]
     AlreadyRunning { pid: i32 },
     #[error("sandbox is still running as process {pid}")]
     StillRunning { pid: i32 },
-    /// Another launch or removal of the same sandbox is under way.
-    #[error("sandbox is being launched or removed by somebody else")]
-    Busy,
-    /// One step of building the sandbox was refused; nothing of it is left.
+    #[error("another process is launching or removing the sandbox")]
+    Locked,
+    /// A step of the launch failed; nothing of the sandbox is left.
     #[error("sandbox could not be launched: {step}")]
     Step {
         step: String,
         #[source]
         source: io::Error,
     },
-    /// The launcher ended without an answer; nothing of the sandbox is left.
-    #[error("sandbox launcher ended without an answer: {0}")]
+    /// The launcher ended without a valid reply; nothing of the sandbox is left.
+    #[error("sandbox launcher ended without a valid reply: {0}")]
     Launcher(String),
-    #[error("sandbox did not come up within {0} seconds")]
-    Deadline(u64),
+    #[error("sandbox did not start within {0} seconds")]
+    Timeout(u64),
     #[error("{what}")]
     Io {
         what: String,

@@ -1,23 +1,23 @@
 //! The launcher: a single-threaded process with an empty environment that builds one sandbox and
-//! exits. As root it mounts the root filesystem itself, before the sandbox's user namespace is
-//! entered; without root everything happens in that namespace.
+//! exits. As root it mounts the root filesystem itself, outside the sandbox's user namespace; without
+//! root everything happens in that namespace.
 //!
-//! Whatever happens to it, nothing stays behind: mounts live in namespaces that die with their
-//! last process, the child dies with the launcher until it is told to go on, and control groups
-//! are in the record before they exist. It dies with whoever asked for the sandbox, so that the
-//! next one who asks has the state directory to itself.
+//! A launcher that dies leaves nothing behind: mounts live in namespaces that end with their last
+//! process, the child dies with the launcher until it is told to proceed, and control groups are
+//! recorded before they exist. The launcher dies with its caller, so that the next caller has the
+//! state directory to itself.
 
 mod bwrap;
 mod channel;
-mod dev;
-mod hosts;
+mod child;
+mod devices;
 pub(crate) mod ids;
-mod inside;
 mod landlock;
 mod mask;
+mod mount_point;
+mod name_resolution;
 mod overlay;
 mod privileges;
-mod room;
 mod rootfs;
 mod seccomp;
 
@@ -33,38 +33,38 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
 use crate::cgroup;
-use crate::launch::{Answer, Failure, LAUNCH_ARGUMENT};
+use crate::launch::{LAUNCH_ARGUMENT, LauncherReply, StepFailure};
 use crate::record::{Process, Record};
-use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
-use crate::spec::{Method, Network, Spec};
+use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
+use crate::spec::{Method, NetworkNamespace, Spec};
 use crate::sys::{self, Cloned};
-use channel::FromChild;
+use channel::ChildMessage;
 pub(crate) use privileges::kernel_is_at_least;
 
-/// The first argument that makes a binary a PID 1 which only waits, for probes.
+/// The first argument of a PID 1 that only waits, for probes.
 pub(crate) const IDLE_ARGUMENT: &str = "sandbox-idle";
-const MAX_SPEC: u64 = 4 << 20;
-const LONGEST_TRIAL: Duration = Duration::from_secs(60);
+const MAX_SPEC_BYTES: u64 = 4 << 20;
+const PROBE_INIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A failed step, on its way to whoever asked for the sandbox.
-pub(crate) type Attempt<T> = Result<T, Failure>;
+/// The result of a step; a failure is reported to the caller.
+pub(crate) type StepResult<T> = Result<T, StepFailure>;
 
 /// Names the step that a system call was part of.
-pub(crate) trait At<T> {
-    fn at(self, step: impl Into<String>) -> Attempt<T>;
+pub(crate) trait StepContext<T> {
+    fn step(self, step: impl Into<String>) -> StepResult<T>;
 }
 
-impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
-    fn at(self, step: impl Into<String>) -> Attempt<T> {
-        self.map_err(|error| Failure {
+impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
+    fn step(self, step: impl Into<String>) -> StepResult<T> {
+        self.map_err(|error| StepFailure {
             step: step.into(),
             errno: error.into().raw_os_error().unwrap_or(libc::EIO),
         })
     }
 }
 
-/// Must be the first call of `main` in a binary that is used as a launcher. Does nothing and
-/// returns `None` unless the arguments say that this process is one.
+/// Must be the first call of `main` in a binary that is used as a launcher. Returns `None` at once
+/// unless the first argument makes this process a launcher.
 pub fn launcher_main() -> Option<ExitCode> {
     match std::env::args_os().nth(1)?.to_str()? {
         LAUNCH_ARGUMENT => Some(run()),
@@ -73,184 +73,191 @@ pub fn launcher_main() -> Option<ExitCode> {
     }
 }
 
-/// A PID 1 that ends when asked to, or when whoever tried a sandbox must have died doing it.
+/// A PID 1 that exits on `SIGTERM`, or after a timeout in case the probe was killed.
 fn idle() -> ExitCode {
-    sys::wait_for_termination(LONGEST_TRIAL);
+    sys::wait_for_termination(PROBE_INIT_TIMEOUT);
     ExitCode::SUCCESS
 }
 
 fn run() -> ExitCode {
-    // SAFETY: this is the first thing the program does; nothing owns a descriptor but the standard
-    // three.
+    // SAFETY: the program has done nothing else yet, so nothing owns other descriptors than the
+    // standard three.
     let closed = unsafe { sys::close_from(3) };
     sys::reset_signals();
     sys::ignore_broken_pipes();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    // Refused only to a process that already leads a group, which is as good.
+    // Fails only for the leader of a process group, which is just as separate.
     let _ = rustix::process::setsid();
     let result = closed
-        .at("close inherited files")
+        .step("close inherited files")
         .and_then(|()| die_with_caller())
         .and_then(|()| read_spec())
         .and_then(|spec| match &spec.method {
             Method::Native => native(&spec),
             Method::Bwrap { program } => bwrap::launch(&spec, program),
         });
-    let (answer, code) = match result {
-        Ok(()) => (Answer::Up, ExitCode::SUCCESS),
-        Err(failure) => (Answer::Failed(failure), ExitCode::FAILURE),
+    let (reply, code) = match result {
+        Ok(()) => (LauncherReply::Up, ExitCode::SUCCESS),
+        Err(failure) => (LauncherReply::Failed(failure), ExitCode::FAILURE),
     };
-    // Nobody may be left to read it; the record says the same.
-    if let Ok(answer) = serde_json::to_vec(&answer) {
-        let _ = io::stdout().write_all(&answer);
+    // The caller may be gone; the record contains the result as well.
+    if let Ok(json) = serde_json::to_vec(&reply) {
+        let _ = io::stdout().write_all(&json);
     }
     code
 }
 
-/// From here on the launcher dies with the thread that waits for its answer.
-fn die_with_caller() -> Attempt<()> {
-    let at = "tie the launcher to its caller";
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).at(at)?;
-    // It may have died before: then nobody reads the answer.
+/// From here on the launcher dies with the thread that waits for its reply.
+fn die_with_caller() -> StepResult<()> {
+    let step = "tie the launcher to its caller";
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).step(step)?;
+    // The caller may have died before; then the reader of the reply is gone.
     let stdout = io::stdout();
-    let mut answer = [PollFd::new(&stdout, PollFlags::empty())];
-    poll(&mut answer, Some(&Timespec::default())).at(at)?;
-    match answer[0].revents().contains(PollFlags::ERR) {
-        true => Err(Failure {
-            step: at.to_owned(),
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    poll(&mut fds, Some(&Timespec::default())).step(step)?;
+    if fds[0].revents().contains(PollFlags::ERR) {
+        return Err(StepFailure {
+            step: step.to_owned(),
             errno: libc::EPIPE,
-        }),
-        false => Ok(()),
+        });
     }
+    Ok(())
 }
 
-fn read_spec() -> Attempt<Spec> {
+fn read_spec() -> StepResult<Spec> {
     let mut json = Vec::new();
     io::stdin()
-        .take(MAX_SPEC)
+        .take(MAX_SPEC_BYTES)
         .read_to_end(&mut json)
-        .at("read the specification")?;
+        .step("read the specification")?;
     let spec: Spec = serde_json::from_slice(&json)
         .map_err(io::Error::from)
-        .at("read the specification")?;
-    let invalid = spec
-        .validate()
-        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL));
-    invalid.at("check the specification")?;
+        .step("read the specification")?;
+    spec.validate()
+        .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+        .step("check the specification")?;
     Ok(spec)
 }
 
-/// What a launch has to know from end to end.
+/// The data of a launch.
 pub(crate) struct Launch<'a> {
     pub(crate) spec: &'a Spec,
-    pub(crate) ids: Ids,
-    /// The sandbox's user namespace, where its ids are shifted.
+    pub(crate) ids: IdMapping,
+    /// The sandbox's user namespace, if its ids are shifted.
     pub(crate) userns: Option<OwnedFd>,
 }
 
 impl Launch<'_> {
-    /// The sandbox's root, as the process sees it that builds the root filesystem.
+    /// The ids of the sandbox's root in the process that builds the root filesystem.
     pub(crate) fn owner(&self) -> (u32, u32) {
         match self.ids {
-            // Built from within the user namespace.
-            Ids::Single { .. } => (0, 0),
+            // Built in the user namespace.
+            IdMapping::Single { .. } => (0, 0),
             ids => ids.owner(),
         }
     }
 }
 
-/// What building the root filesystem came to.
-pub(crate) type Directories = Vec<(std::path::PathBuf, Sharing)>;
+/// How each shared directory of the host is visible inside.
+pub(crate) type Directories = Vec<(std::path::PathBuf, DirectoryAccess)>;
 
-fn native(spec: &Spec) -> Attempt<()> {
-    let mut plan = cgroup::Plan::new(&group_name(spec), &spec.limits);
+fn native(spec: &Spec) -> StepResult<()> {
+    let mut plan = cgroup::CgroupPlan::new(&group_name(spec), &spec.limits);
     let mut record = Record {
         cgroups: plan.paths(),
         ..Record::default()
     };
-    record.write(&spec.state_dir).at("write the record")?;
+    record.write(&spec.state_dir).step("write the record")?;
     plan.create(&spec.limits);
     plan.join();
-    inject("after cgroups")?;
+    inject_fault("after cgroups")?;
 
     let candidates = ids::candidates(spec.users_of.as_ref().unwrap_or(&spec.id));
     let mut last = None;
     for ids in candidates {
         match attempt(spec, ids, &mut plan, &mut record) {
-            // An older kernel, or a filesystem that cannot show shifted ids.
+            // The kernel is too old, or the filesystem does not support shifted ids.
             Err(failure) if failure.step == overlay::IDMAP_STEP => last = Some(failure),
             other => return other,
         }
     }
-    Err(last.unwrap_or(Failure {
+    Err(last.unwrap_or(StepFailure {
         step: "choose user ids".to_owned(),
         errno: libc::EPERM,
     }))
 }
 
-/// A name that two servers with a sandbox of the same id do not share.
+/// The name of the control groups. It contains a hash of the state directory, because two servers may
+/// have sandboxes of the same id.
 fn group_name(spec: &Spec) -> String {
-    let place = ids::hash(&spec.state_dir.to_string_lossy()) as u32;
-    format!("oubliette-{}-{place:08x}", spec.id)
+    let state_dir_hash = ids::fnv1a(&spec.state_dir.to_string_lossy()) as u32;
+    format!("oubliette-{}-{state_dir_hash:08x}", spec.id)
 }
 
-fn attempt(spec: &Spec, ids: Ids, plan: &mut cgroup::Plan, record: &mut Record) -> Attempt<()> {
-    let rootful = !matches!(ids, Ids::Single { .. });
+fn attempt(
+    spec: &Spec,
+    ids: IdMapping,
+    plan: &mut cgroup::CgroupPlan,
+    record: &mut Record,
+) -> StepResult<()> {
+    let rootful = !matches!(ids, IdMapping::Single { .. });
     if rootful {
-        sys::unshare(UnshareFlags::NEWNS).at("unshare the mount namespace")?;
+        sys::unshare(UnshareFlags::NEWNS).step("unshare the mount namespace")?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-        rustix::mount::mount_change("/", private).at("make mounts private")?;
+        rustix::mount::mount_change("/", private).step("make mounts private")?;
     }
     let mut launch = Launch {
         spec,
         ids,
         userns: None,
     };
-    let scratch = match rootful {
-        true => Some(rootfs::scratch(&launch)?),
-        false => None,
-    };
-    let (mut parent_end, child_end) = channel::pair().at("make a channel")?;
+    let scratch = rootful.then(|| rootfs::scratch(&launch)).transpose()?;
+    let (mut parent_end, child_end) = channel::pair().step("make a channel")?;
 
     let (child, pidfd) = match clone(spec, plan)? {
         Cloned::Child => {
             drop(parent_end);
-            inside::run(&launch, scratch, child_end);
+            child::run(&launch, scratch, child_end);
         }
         Cloned::Parent { child, pidfd } => (child, pidfd),
     };
     drop(child_end);
     let child = Child { pid: child };
 
-    record.process = Some(Process::of(child.pid.as_raw_nonzero().get()).at("read /proc")?);
-    record.write(&spec.state_dir).at("write the record")?;
-    inject("after clone")?;
+    record.process = Some(Process::from_pid(child.pid.as_raw_nonzero().get()).step("read /proc")?);
+    record.write(&spec.state_dir).step("write the record")?;
+    inject_fault("after clone")?;
     ids::write_maps(child.pid, ids)?;
     protect_from_oom(child.pid);
     let mut directories = Directories::new();
-    if matches!(ids, Ids::Shifted { .. }) {
-        launch.userns = Some(ids::user_namespace(child.pid).at("open the user namespace")?);
+    if matches!(ids, IdMapping::Shifted { .. }) {
+        launch.userns = Some(ids::user_namespace(child.pid).step("open the user namespace")?);
     }
     if let Some(scratch) = &scratch {
-        rootfs::adopt_binds(&launch)?;
+        rootfs::chown_binds(&launch)?;
         directories = rootfs::build(&launch, scratch)?;
     }
-    inject("after build")?;
-    parent_end.send_go().at("tell PID 1 to go on")?;
+    inject_fault("after build")?;
+    parent_end.send_proceed().step("tell PID 1 to proceed")?;
 
-    let ready = match parent_end.receive().at("hear from PID 1")? {
-        Some(FromChild::Ready(ready)) => ready,
-        Some(FromChild::Failed(failure)) => return Err(failure),
+    let ready = match parent_end.receive().step("receive from PID 1")? {
+        Some(ChildMessage::Ready(ready)) => ready,
+        Some(ChildMessage::Failed(failure)) => return Err(failure),
         None => return Err(died("set up the sandbox")),
     };
     if !rootful {
         directories = ready.directories;
     }
     let mut limits = plan.applied.clone();
-    if ready.process_rlimit && !matches!(limits.processes, Applied::CgroupV1 | Applied::CgroupV2) {
-        limits.processes = Applied::Rlimit;
+    if ready.process_rlimit
+        && !matches!(
+            limits.processes,
+            LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2
+        )
+    {
+        limits.processes = LimitMechanism::Rlimit;
     }
-    record.enforced = Some(Enforced {
+    record.enforced = Some(EnforcementReport {
         method: "native".to_owned(),
         ids,
         directories,
@@ -260,14 +267,14 @@ fn attempt(spec: &Spec, ids: Ids, plan: &mut cgroup::Plan, record: &mut Record) 
         network: network_name(spec.network).to_owned(),
         user_namespaces_refused: ready.user_namespaces_refused,
     });
-    record.write(&spec.state_dir).at("write the record")?;
-    inject("before exec")?;
-    parent_end.send_go().at("tell PID 1 to go on")?;
+    record.write(&spec.state_dir).step("write the record")?;
+    inject_fault("before exec")?;
+    parent_end.send_proceed().step("tell PID 1 to proceed")?;
 
     // The channel closes when PID 1 executes the program, or when it dies.
-    match parent_end.receive().at("hear from PID 1")? {
-        Some(FromChild::Failed(failure)) => return Err(failure),
-        Some(FromChild::Ready(_)) => return Err(died("execute PID 1")),
+    match parent_end.receive().step("receive from PID 1")? {
+        Some(ChildMessage::Failed(failure)) => return Err(failure),
+        Some(ChildMessage::Ready(_)) => return Err(died("execute PID 1")),
         None => {}
     }
     if crate::running::has_exited(&pidfd, Duration::ZERO) {
@@ -277,23 +284,23 @@ fn attempt(spec: &Spec, ids: Ids, plan: &mut cgroup::Plan, record: &mut Record) 
     Ok(())
 }
 
-/// A child that is killed and reaped unless it is forgotten: a failed attempt leaves none.
+/// A child that is killed and reaped on drop, so that a failed launch leaves none.
 struct Child {
     pid: Pid,
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may be dead already.
+        // Fails only if it has ended.
         let _ = rustix::process::kill_process(self.pid, Signal::KILL);
         let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::empty());
     }
 }
 
-fn clone(spec: &Spec, plan: &mut cgroup::Plan) -> Attempt<Cloned> {
+fn clone(spec: &Spec, plan: &mut cgroup::CgroupPlan) -> StepResult<Cloned> {
     let mut flags =
         libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if spec.network == Network::None {
+    if spec.network == NetworkNamespace::Private {
         flags |= libc::CLONE_NEWNET;
     }
     if let Some(group) = plan.unified() {
@@ -303,44 +310,44 @@ fn clone(spec: &Spec, plan: &mut cgroup::Plan) -> Attempt<Cloned> {
             Err(error) => plan.unified_refused(&error),
         }
     }
-    sys::clone3(flags, None).at("make namespaces")
+    sys::clone3(flags, None).step("make namespaces")
 }
 
-pub(crate) fn network_name(network: Network) -> &'static str {
+pub(crate) fn network_name(network: NetworkNamespace) -> &'static str {
     match network {
-        Network::None => "none",
-        Network::Host => "host",
+        NetworkNamespace::Private => "none",
+        NetworkNamespace::Host => "host",
     }
 }
 
-fn died(step: &str) -> Failure {
-    Failure {
+fn died(step: &str) -> StepFailure {
+    StepFailure {
         step: format!("{step} (PID 1 died)"),
         errno: libc::ECHILD,
     }
 }
 
-/// The sandbox's PID 1 is the last to go when memory runs out, where this process may say so.
+/// Makes the sandbox's PID 1 the last process that is killed when memory runs out, if permitted.
 fn protect_from_oom(child: Pid) {
     let path = format!("/proc/{}/oom_score_adj", child.as_raw_nonzero());
-    // Lowering the score needs a privilege that even root may lack.
+    // Lowering the score needs a capability that even root may lack.
     let _ = fs::write(path, "-500");
 }
 
-/// Lets tests stop a launch at any of its steps, by the name they call the launcher. Not in release
-/// builds.
+/// Lets tests make a launch fail, die or hang at a step, by the name of the launcher's executable,
+/// for example `fail=after clone`. Not in release builds.
 #[cfg(debug_assertions)]
-pub(crate) fn inject(step: &str) -> Attempt<()> {
+pub(crate) fn inject_fault(step: &str) -> StepResult<()> {
     let name = std::env::args().next().unwrap_or_default();
-    let order = name.rsplit('/').next().unwrap_or_default();
-    match order.split_once('=') {
-        Some(("fail", at)) if at == step => Err(Failure {
+    let fault = name.rsplit('/').next().unwrap_or_default();
+    match fault.split_once('=') {
+        Some(("fail", at)) if at == step => Err(StepFailure {
             step: format!("injected {step}"),
             errno: libc::EIO,
         }),
         Some(("die", at)) if at == step => std::process::abort(),
         Some(("hang", at)) if at == step => {
-            // In the sandbox's log, where tests wait for it.
+            // Tests wait for this line in the sandbox's log.
             let _ = writeln!(io::stderr(), "hanging {step}");
             loop {
                 std::thread::park();
@@ -351,11 +358,11 @@ pub(crate) fn inject(step: &str) -> Attempt<()> {
 }
 
 #[cfg(not(debug_assertions))]
-pub(crate) fn inject(_step: &str) -> Attempt<()> {
+pub(crate) fn inject_fault(_step: &str) -> StepResult<()> {
     Ok(())
 }
 
-/// What the child reports once it is ready to execute the program.
+/// What the child reports when it is ready to execute the program.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Ready {
     pub(crate) directories: Directories,

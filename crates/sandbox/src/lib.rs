@@ -1,22 +1,23 @@
 //! The embedded sandbox: long-lived Linux containers without a daemon, an image or a package, as
 //! root and without it.
 //!
-//! A sandbox is data ([`Spec`]). [`launch`] starts a copy of a launcher binary, which builds the
-//! namespaces and mounts, executes the caller's PID 1 in them and exits; no process of ours stays
-//! outside. Everything lives in the namespaces of that PID 1, so a sandbox that dies leaves nothing
-//! mounted. What was asked for but could not be done is said in [`Enforced`], never passed over.
+//! A sandbox is data ([`Spec`]). [`launch`] starts a launcher process, which makes the namespaces and
+//! mounts, executes the caller's PID 1 in them and exits; none of our processes stays outside.
+//! Everything lives in the namespaces of that PID 1, so a sandbox that dies leaves nothing mounted.
+//! [`EnforcementReport`] says which parts of the specification could not be enforced.
 //!
-//! This is the only crate with `unsafe`. It must never write to a setting of the host, and never
-//! starts anything without isolation when isolation is refused.
+//! This is the only crate with `unsafe`. It must never change a setting of the host, and never start
+//! a program without isolation.
 
+mod capabilities;
 mod error;
 mod report;
 mod spec;
 
 #[cfg(target_os = "linux")]
-mod adopt;
-#[cfg(target_os = "linux")]
 mod cgroup;
+#[cfg(target_os = "linux")]
+mod chown;
 #[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
@@ -37,15 +38,21 @@ mod sys;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 
+pub use capabilities::{CONTAINER_CAPABILITIES, LinuxCapability, container_capability_mask};
 pub use error::{Error, Result};
-pub use report::{Applied, Enforced, Ids, Landlock, LimitsApplied, Probe, ProbeItem, Sharing};
-pub use spec::{Bind, Init, Limits, Method, Network, Spec};
+pub use report::{
+    AppliedLimits, DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism, Probe,
+    ProbeItem,
+};
+pub use spec::{Bind, Init, Method, NetworkNamespace, ResourceLimits, Spec};
 
 #[cfg(target_os = "linux")]
 pub use {
-    adopt::adopt, launch::launch, launcher::launcher_main, probe::probe, remove::remove,
-    remove::settle, running::Running, running::running,
+    launch::launch, launcher::launcher_main, probe::probe, remove::clean_up, remove::remove,
+    running::RunningSandbox, running::find_running,
 };
 
 #[cfg(not(target_os = "linux"))]
-pub use unsupported::{Running, adopt, launch, launcher_main, probe, remove, running, settle};
+pub use unsupported::{
+    RunningSandbox, clean_up, find_running, launch, launcher_main, probe, remove,
+};

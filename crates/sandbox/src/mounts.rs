@@ -1,6 +1,6 @@
 //! Mounts as descriptors: a mount is made detached, gets its attributes, and is then attached to a
-//! place that was opened without following symbolic links. No path of the inside is ever resolved
-//! by a mount call, because what is inside may have been written by somebody hostile.
+//! target that was opened without following symbolic links. No mount call resolves a path of the
+//! inside, because its contents are untrusted.
 
 use std::ffi::OsStr;
 use std::io;
@@ -74,10 +74,10 @@ pub(crate) fn map_ids(mount: &OwnedFd, userns: BorrowedFd<'_>) -> io::Result<()>
     sys::set_mount_attributes(mount.as_fd(), 0, Some(userns), false)
 }
 
-/// Attaches a mount on top of an opened place.
-pub(crate) fn attach(mount: &OwnedFd, place: BorrowedFd<'_>) -> io::Result<()> {
+/// Attaches a mount to an opened target.
+pub(crate) fn attach(mount: &OwnedFd, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(mount, "", place, "", flags)?)
+    Ok(rustix::mount::move_mount(mount, "", target, "", flags)?)
 }
 
 /// Opens a path of the host that the caller of this crate chose.
@@ -111,26 +111,26 @@ pub(crate) fn open_beneath(base: BorrowedFd<'_>, path: &Path) -> io::Result<Owne
     )?)
 }
 
-/// What a mount needs to be attached to.
+/// What kind of entry a mount has to be attached to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum TargetKind {
     Directory,
     File,
 }
 
-impl Kind {
-    pub(crate) fn of(opened: BorrowedFd<'_>) -> io::Result<Self> {
+impl TargetKind {
+    pub(crate) fn from_fd(opened: BorrowedFd<'_>) -> io::Result<Self> {
         let stat = rustix::fs::fstat(opened)?;
         let is_dir = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir();
         Ok(if is_dir { Self::Directory } else { Self::File })
     }
 }
 
-/// Opens the place `inside` below `root`, making what is missing for `owner`.
-pub(crate) fn place(
+/// Opens the mount target `inside` below `root`; `owner` owns the entries that had to be created.
+pub(crate) fn open_target(
     root: BorrowedFd<'_>,
     inside: &Path,
-    kind: Kind,
+    kind: TargetKind,
     owner: (u32, u32),
 ) -> io::Result<OwnedFd> {
     let names: Vec<&OsStr> = inside
@@ -142,15 +142,15 @@ pub(crate) fn place(
         .collect();
     let mut current = open_step(root, OsStr::new("."))?;
     for (index, name) in names.iter().enumerate() {
-        let wanted = if index + 1 == names.len() {
+        let entry_kind = if index + 1 == names.len() {
             kind
         } else {
-            Kind::Directory
+            TargetKind::Directory
         };
         current = match open_step(current.as_fd(), name) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
-                make(current.as_fd(), name, wanted, owner)?;
+                create(current.as_fd(), name, entry_kind, owner)?;
                 open_step(current.as_fd(), name)?
             }
             Err(error) => return Err(error.into()),
@@ -170,19 +170,24 @@ fn open_step(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-fn make(dir: BorrowedFd<'_>, name: &OsStr, kind: Kind, owner: (u32, u32)) -> io::Result<()> {
+fn create(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    kind: TargetKind,
+    owner: (u32, u32),
+) -> io::Result<()> {
     match kind {
-        Kind::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
-        Kind::File => {
+        TargetKind::Directory => rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755))?,
+        TargetKind::File => {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
         }
     }
-    give(dir, name, owner)
+    chown_entry(dir, name, owner)
 }
 
-/// Makes `owner` the owner of an entry, unless it already is.
-pub(crate) fn give(dir: BorrowedFd<'_>, name: &OsStr, owner: (u32, u32)) -> io::Result<()> {
+/// Changes the owner of an entry, unless it is already the owner.
+pub(crate) fn chown_entry(dir: BorrowedFd<'_>, name: &OsStr, owner: (u32, u32)) -> io::Result<()> {
     let nofollow = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
     let stat = rustix::fs::statat(dir, name, nofollow)?;
     if (stat.st_uid, stat.st_gid) == owner {

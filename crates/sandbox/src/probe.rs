@@ -1,5 +1,5 @@
-//! What this machine can do, found out by starting a sandbox and taking it down again. Nothing of
-//! the host is changed; what would have to be changed is said.
+//! What this machine can do, found out by starting a sandbox and removing it. The probe changes no
+//! setting of the host; it says which one would have to be changed.
 
 mod remedy;
 
@@ -10,26 +10,25 @@ use std::time::Duration;
 
 use crate::launcher::{IDLE_ARGUMENT, kernel_is_at_least};
 use crate::{
-    Applied, Enforced, Error, Ids, Init, Landlock, Limits, Method, Network, Probe, ProbeItem,
-    Result, Sharing, Spec, launch, remove, running,
+    DirectoryAccess, EnforcementReport, Error, IdMapping, Init, Landlock, LimitMechanism, Method,
+    NetworkNamespace, Probe, ProbeItem, ResourceLimits, Result, Spec, find_running, launch, remove,
 };
 
-/// The oldest kernel with everything that is not optional here.
-const OLDEST_KERNEL: (u32, u32) = (5, 12);
-const USUAL_PLACES: &str = "/usr/local/bin:/usr/bin:/bin";
+/// The oldest kernel with every feature that is not optional.
+const MIN_KERNEL_VERSION: (u32, u32) = (5, 12);
+const DEFAULT_BWRAP_DIRS: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Tries what sandboxes need, in a directory that may hold their state and that nobody else probes
-/// in at the same time. `launcher` is the binary
-/// that [`launch`] would be given.
+/// Starts and removes a sandbox in `scratch`, where no other probe may run at the same time.
+/// `launcher` is the binary that would be passed to [`launch`].
 pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
     let mut items = vec![kernel()];
-    let native = trial(launcher, scratch, Method::Native);
+    let native = launch_and_remove(launcher, scratch, Method::Native);
     items.push(method_item("native", &native));
-    // Only where it is needed: whoever dies while bubblewrap starts leaves it behind unrecorded.
+    // Only if needed: a probe that is killed while bubblewrap starts leaves it running unrecorded.
     let bwrap = match (&native, find_bwrap()) {
         (Err(_), Some(program)) => {
             let method = Method::Bwrap { program };
-            let tried = trial(launcher, scratch, method.clone());
+            let tried = launch_and_remove(launcher, scratch, method.clone());
             items.push(method_item("bwrap", &tried));
             Some((method, tried))
         }
@@ -50,13 +49,13 @@ pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
         (Err(_), _) => (None, None),
     };
     if let Some(enforced) = enforced {
-        items.extend(abilities(&enforced));
+        items.extend(feature_items(&enforced));
     }
     Probe { method, items }
 }
 
 fn kernel() -> ProbeItem {
-    let (major, minor) = OLDEST_KERNEL;
+    let (major, minor) = MIN_KERNEL_VERSION;
     let works = kernel_is_at_least(major, minor);
     ProbeItem {
         name: "kernel".to_owned(),
@@ -69,8 +68,8 @@ fn kernel() -> ProbeItem {
     }
 }
 
-/// Starts a sandbox that does nothing, and removes it.
-fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
+/// Starts an idle sandbox and removes it.
+fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<EnforcementReport> {
     let dir = scratch.join("probe");
     let spec = Spec {
         id: "probe".to_owned(),
@@ -78,8 +77,8 @@ fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
         layers_dir: dir.join("layers"),
         binds: Vec::new(),
         hostname: "probe".to_owned(),
-        network: Network::None,
-        limits: Limits {
+        network: NetworkNamespace::Private,
+        limits: ResourceLimits {
             memory_bytes: Some(256 << 20),
             cpus: Some(1.0),
             processes: Some(64),
@@ -94,23 +93,22 @@ fn trial(launcher: &Path, scratch: &Path, method: Method) -> Result<Enforced> {
         },
         method,
     };
-    // What somebody left there who died while trying.
-    if let Some(left) = running(&spec.state_dir) {
+    // A probe that was killed may have left one.
+    if let Some(left) = find_running(&spec.state_dir) {
         left.stop(Duration::ZERO)?;
     }
     remove(&spec.state_dir, &spec.layers_dir)?;
     let result = launch(&spec, launcher).and_then(|running| {
-        // It does nothing that it would have to finish.
         running.stop(Duration::ZERO)?;
         Ok(running.enforced().clone())
     });
     remove(&spec.state_dir, &spec.layers_dir)?;
-    // Fails only if somebody else put something there.
+    // Fails only if another program put a file there.
     let _ = fs::remove_dir(dir);
     result
 }
 
-fn method_item(name: &str, tried: &Result<Enforced>) -> ProbeItem {
+fn method_item(name: &str, tried: &Result<EnforcementReport>) -> ProbeItem {
     let (detail, remedy) = match tried {
         Ok(_) => ("a sandbox started and stopped".to_owned(), None),
         Err(error) => {
@@ -131,7 +129,7 @@ fn method_item(name: &str, tried: &Result<Enforced>) -> ProbeItem {
     }
 }
 
-fn abilities(enforced: &Enforced) -> Vec<ProbeItem> {
+fn feature_items(enforced: &EnforcementReport) -> Vec<ProbeItem> {
     let mut items = vec![user_ids(enforced.ids), copy_on_write(enforced)];
     let limits = &enforced.limits;
     for (name, applied) in [
@@ -147,24 +145,24 @@ fn abilities(enforced: &Enforced) -> Vec<ProbeItem> {
         works: landlock != Landlock::Off,
         detail: format!("{landlock:?}").to_lowercase(),
         remedy: (landlock != Landlock::Full).then(|| {
-            "A newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
+            "Use a newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
                 .to_owned()
         }),
     });
     items
 }
 
-fn user_ids(ids: Ids) -> ProbeItem {
+fn user_ids(ids: IdMapping) -> ProbeItem {
     let (works, detail, remedy) = match ids {
-        Ids::Shifted { .. } => (true, "every sandbox has user ids of its own", None),
-        Ids::Identity => (
+        IdMapping::Shifted { .. } => (true, "every sandbox has its own range of user ids", None),
+        IdMapping::Identity => (
             false,
-            "root inside is root on the host, held by everything else",
+            "root inside is root on the host, confined only by the other restrictions",
             Some(
-                "Linux 5.19 or newer, with the data on ext4, xfs or btrfs and not in a container.",
+                "Use Linux 5.19 or newer, not in a container, with the data directory on ext4, xfs or btrfs.",
             ),
         ),
-        Ids::Single { .. } => (
+        IdMapping::Single { .. } => (
             true,
             "root inside is the user who runs the server; there are no other users inside",
             None,
@@ -178,19 +176,24 @@ fn user_ids(ids: Ids) -> ProbeItem {
     }
 }
 
-fn copy_on_write(enforced: &Enforced) -> ProbeItem {
+fn copy_on_write(enforced: &EnforcementReport) -> ProbeItem {
     let refused = enforced
         .directories
         .iter()
-        .find_map(|(dir, sharing)| match sharing {
-            Sharing::CopyOnWrite => None,
-            Sharing::ReadOnly { reason } | Sharing::Hidden { reason } => Some((dir, reason)),
+        .find_map(|(dir, access)| match access {
+            DirectoryAccess::CopyOnWrite => None,
+            DirectoryAccess::ReadOnly { reason } | DirectoryAccess::Hidden { reason } => {
+                Some((dir, reason))
+            }
         });
     let (detail, remedy) = match refused {
-        None => ("changes to the host's directories stay in the sandbox".to_owned(), None),
+        None => (
+            "changes to the host's directories stay in the sandbox".to_owned(),
+            None,
+        ),
         Some((dir, reason)) => (
             format!("{} is not writable inside: {reason}", dir.display()),
-            Some("A data directory on a filesystem that overlays can use (ext4, xfs, btrfs), Linux 5.11 or newer.".to_owned()),
+            Some("Use Linux 5.11 or newer and a data directory on ext4, xfs or btrfs.".to_owned()),
         ),
     };
     ProbeItem {
@@ -201,13 +204,13 @@ fn copy_on_write(enforced: &Enforced) -> ProbeItem {
     }
 }
 
-fn limit(name: &str, applied: &Applied) -> ProbeItem {
+fn limit(name: &str, applied: &LimitMechanism) -> ProbeItem {
     let (works, detail) = match applied {
-        Applied::CgroupV1 => (true, "cgroup v1".to_owned()),
-        Applied::CgroupV2 => (true, "cgroup v2".to_owned()),
-        Applied::Rlimit => (true, "resource limit".to_owned()),
-        Applied::NotEnforced { reason } => (false, reason.clone()),
-        Applied::NotAsked => (false, "not asked for".to_owned()),
+        LimitMechanism::CgroupV1 => (true, "cgroup v1".to_owned()),
+        LimitMechanism::CgroupV2 => (true, "cgroup v2".to_owned()),
+        LimitMechanism::Rlimit => (true, "resource limit".to_owned()),
+        LimitMechanism::NotEnforced { reason } => (false, reason.clone()),
+        LimitMechanism::NotRequested => (false, "not requested".to_owned()),
     };
     ProbeItem {
         name: name.to_owned(),
@@ -219,7 +222,7 @@ fn limit(name: &str, applied: &Applied) -> ProbeItem {
 
 fn find_bwrap() -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let dirs = path.split(':').chain(USUAL_PLACES.split(':'));
+    let dirs = path.split(':').chain(DEFAULT_BWRAP_DIRS.split(':'));
     dirs.filter(|dir| dir.starts_with('/'))
         .map(|dir| Path::new(dir).join("bwrap"))
         .find(|program| program.is_file())

@@ -1,5 +1,5 @@
-//! What is written down about a sandbox in its state directory, so that another process can find
-//! it again or clear up after it. Always replaced whole, never edited.
+//! The record of a sandbox in its state directory, with which another process can find the sandbox or
+//! clean up after it. The file is always replaced as a whole.
 
 use std::fs;
 use std::io;
@@ -10,22 +10,22 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::Enforced;
+use crate::EnforcementReport;
 
-const FILE: &str = "sandbox.json";
-const MAX_SIZE: u64 = 1 << 20;
+const RECORD_FILE: &str = "sandbox.json";
+const MAX_RECORD_BYTES: u64 = 1 << 20;
 
-/// The record of a sandbox. It is written before the first thing that would have to be cleared up.
+/// Written before the launch makes anything that would have to be removed.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) process: Option<Process>,
-    /// Directories to remove once the processes are gone.
+    /// Directories to remove when the processes have ended.
     pub(crate) cgroups: Vec<PathBuf>,
     /// Present once PID 1 is executing the caller's program.
-    pub(crate) enforced: Option<Enforced>,
+    pub(crate) enforced: Option<EnforcementReport>,
 }
 
-/// A process that cannot be mistaken for a later one with its number.
+/// A process, told apart from a later one with the same pid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -35,7 +35,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn of(pid: i32) -> io::Result<Self> {
+    pub(crate) fn from_pid(pid: i32) -> io::Result<Self> {
         let (_, start_time) = state_and_start(pid)?;
         Ok(Self {
             pid,
@@ -44,7 +44,7 @@ impl Process {
         })
     }
 
-    /// Whether this very process is there, and no zombie.
+    /// Whether this process exists and is not a zombie.
     pub(crate) fn is_alive(&self) -> bool {
         let same = |(state, start): (char, u64)| start == self.start_time && !"ZX".contains(state);
         state_and_start(self.pid).is_ok_and(same) && boot_id().is_ok_and(|id| id == self.boot_id)
@@ -52,31 +52,31 @@ impl Process {
 }
 
 impl Record {
-    /// The record of a state directory; none where there is none that can be read.
+    /// The record of a state directory; none if it is missing or unreadable.
     pub(crate) fn read(state_dir: &Path) -> Option<Self> {
-        let path = state_dir.join(FILE);
-        if fs::metadata(&path).ok()?.len() > MAX_SIZE {
+        let path = state_dir.join(RECORD_FILE);
+        if fs::metadata(&path).ok()?.len() > MAX_RECORD_BYTES {
             return None;
         }
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
 
     pub(crate) fn write(&self, state_dir: &Path) -> io::Result<()> {
-        let new = state_dir.join(format!("{FILE}.new"));
+        let new = state_dir.join(format!("{RECORD_FILE}.new"));
         fs::write(&new, serde_json::to_vec(self)?)?;
-        fs::rename(new, state_dir.join(FILE))
+        fs::rename(new, state_dir.join(RECORD_FILE))
     }
 
-    pub(crate) fn erase(state_dir: &Path) -> io::Result<()> {
-        match fs::remove_file(state_dir.join(FILE)) {
+    pub(crate) fn remove(state_dir: &Path) -> io::Result<()> {
+        match fs::remove_file(state_dir.join(RECORD_FILE)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Keeps others from launching or removing the same sandbox until it is dropped; none if somebody
-/// else has it. The directory itself is locked, so that nothing more has to be cleared up.
+/// Prevents other processes from launching or removing the sandbox until the lock is dropped; none if
+/// another process holds it. Locks the directory itself, so that no lock file has to be removed.
 pub(crate) fn lock(state_dir: &Path) -> io::Result<Option<OwnedFd>> {
     let dir = crate::mounts::open_directory(state_dir)?;
     match rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive) {
@@ -98,7 +98,7 @@ fn state_and_start(pid: i32) -> io::Result<(char, u64)> {
 }
 
 fn parse_stat(stat: &str) -> Option<(char, u64)> {
-    // The name in parentheses may itself hold parentheses and spaces.
+    // The name in parentheses may contain parentheses and spaces.
     let after_name = &stat[stat.rfind(')')? + 1..];
     let mut fields = after_name.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -111,15 +111,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_alive_and_a_later_one_is_not_it() {
-        let mut process = Process::of(std::process::id() as i32).unwrap();
+    fn a_later_process_with_the_same_pid_is_another_one() {
+        let mut process = Process::from_pid(std::process::id() as i32).unwrap();
         assert!(process.is_alive());
         process.start_time += 1;
         assert!(!process.is_alive());
     }
 
     #[test]
-    fn names_with_parentheses_do_not_confuse() {
+    fn process_names_may_contain_parentheses() {
         let stat = "7 (a) b) (c) S 1 7 7 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 4242 9 9";
         assert_eq!(parse_stat(stat), Some(('S', 4242)));
         assert_eq!(parse_stat("garbage"), None);

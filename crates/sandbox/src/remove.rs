@@ -1,4 +1,4 @@
-//! Taking away everything a sandbox has left on the host.
+//! Removes everything that a sandbox left on the host.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -13,20 +13,19 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::record::{Record, lock};
-use crate::running::{kill_recorded, running};
+use crate::running::{find_running, kill_process};
 use crate::{Error, Result, cgroup};
 
-const CGROUP_PATIENCE: Duration = Duration::from_secs(10);
+const CGROUP_REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Removes cgroups, layers and state of a sandbox that is stopped. Removing what is not there is
-/// no error.
+/// Removes cgroups, layers and state of a stopped sandbox. It is not an error if they do not exist.
 pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
     let _lock = match lock(state_dir) {
-        Ok(lock) => Some(lock.ok_or(Error::Busy)?),
+        Ok(lock) => Some(lock.ok_or(Error::Locked)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(source) => return Err(Error::io("failed to lock the sandbox's state", source)),
     };
-    if let Some(running) = running(state_dir) {
+    if let Some(running) = find_running(state_dir) {
         return Err(Error::StillRunning { pid: running.pid() });
     }
     clear_leftovers(state_dir)?;
@@ -37,37 +36,37 @@ pub fn remove(state_dir: &Path, layers_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Clears what a launch or a stop that was cut short has left of a sandbox that does not run; its
-/// files stay, and one that runs is left as it is.
-pub fn settle(state_dir: &Path) -> Result<()> {
+/// Removes the processes and cgroups that an interrupted launch or stop left. Files stay; a running
+/// sandbox is left unchanged.
+pub fn clean_up(state_dir: &Path) -> Result<()> {
     let lock = match lock(state_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         lock => lock.map_err(|source| Error::io("failed to lock the sandbox's state", source))?,
     };
-    let _lock = lock.ok_or(Error::Busy)?;
-    match running(state_dir) {
+    let _lock = lock.ok_or(Error::Locked)?;
+    match find_running(state_dir) {
         Some(_) => Ok(()),
         None => clear_leftovers(state_dir),
     }
 }
 
-/// Ends and clears what a launch, or a sandbox that has died, has left behind; its files stay.
+/// Kills the recorded process and removes the cgroups and the record. Files stay.
 pub(crate) fn clear_leftovers(state_dir: &Path) -> Result<()> {
     let Some(record) = Record::read(state_dir) else {
         return Ok(());
     };
     if let Some(process) = &record.process {
-        kill_recorded(process)?;
+        kill_process(process)?;
     }
-    cgroup::remove(&record.cgroups, CGROUP_PATIENCE)
+    cgroup::remove(&record.cgroups, CGROUP_REMOVAL_TIMEOUT)
         .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))?;
-    Record::erase(state_dir)
-        .map_err(|source| Error::io("failed to erase the sandbox's record", source))
+    Record::remove(state_dir)
+        .map_err(|source| Error::io("failed to remove the sandbox's record", source))
 }
 
-/// Removes a tree that somebody hostile may have made: of any depth, with directories that deny
-/// their owner, with symbolic links to anywhere. Each directory is first moved to the top, so that
-/// neither the depth nor the number of open files grows.
+/// Removes a tree with untrusted contents: of any depth, with directories that deny access to their
+/// owner, with symbolic links to anywhere. Each directory is first moved to the top, so that neither
+/// the depth nor the number of open files grows.
 fn remove_tree(top: &Path) -> rustix::io::Result<()> {
     let top_dir = match open_dir(CWD, top.as_os_str()) {
         Err(Errno::NOENT) => return Ok(()),
@@ -92,7 +91,7 @@ fn remove_tree(top: &Path) -> rustix::io::Result<()> {
             if rustix::fs::unlinkat(&dir, child, AtFlags::REMOVEDIR).is_ok() {
                 continue;
             }
-            // To move a directory its own entry `..` has to be written.
+            // Moving a directory writes its entry `..`.
             allow_owner(&dir, child)?;
             let flat = loop {
                 moved += 1;
@@ -125,7 +124,7 @@ fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> rustix::io::Result<Owne
 }
 
 fn allow_owner(at: impl std::os::fd::AsFd, name: &OsStr) -> rustix::io::Result<()> {
-    // A symbolic link is not followed: only directories get here, which `unlinkat` has told apart.
+    // No symbolic link gets here: `unlinkat` has reported a directory.
     rustix::fs::chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty())
 }
 
@@ -135,7 +134,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn hostile_trees_go_and_what_they_point_at_stays() {
+    fn hostile_trees_are_removed_and_link_targets_stay() {
         let scratch = tempfile::tempdir().unwrap();
         let precious = scratch.path().join("precious");
         fs::write(&precious, "x").unwrap();

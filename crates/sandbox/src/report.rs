@@ -1,19 +1,18 @@
-//! What was really applied to a sandbox, and what a machine can do: the difference between asked
-//! and done is always said.
+//! Which restrictions are in force on a sandbox, and what a machine supports.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What the kernel enforces on a sandbox that is up.
+/// What the kernel enforces on a running sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Enforced {
+pub struct EnforcementReport {
     /// `native` or `bwrap`.
     pub method: String,
-    pub ids: Ids,
+    pub ids: IdMapping,
     /// How each directory of the host is visible inside.
-    pub directories: Vec<(PathBuf, Sharing)>,
-    pub limits: LimitsApplied,
+    pub directories: Vec<(PathBuf, DirectoryAccess)>,
+    pub limits: AppliedLimits,
     pub seccomp: bool,
     pub landlock: Landlock,
     pub network: String,
@@ -21,10 +20,10 @@ pub struct Enforced {
     pub user_namespaces_refused: bool,
 }
 
-/// Whom the sandbox's root is on the host.
+/// Which users of the host the users of the sandbox are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ids {
+pub enum IdMapping {
     /// Ids 0 to 65535 are `base` and up on the host, where they own nothing else.
     Shifted { base: u32 },
     /// Ids are the host's: a file that the sandbox's root makes belongs to root on the host.
@@ -33,8 +32,8 @@ pub enum Ids {
     Single { uid: u32, gid: u32 },
 }
 
-impl Ids {
-    /// The uid and gid that own on the host what the sandbox's root owns inside.
+impl IdMapping {
+    /// The uid and gid of the sandbox's root on the host.
     pub fn owner(self) -> (u32, u32) {
         match self {
             Self::Shifted { base } => (base, base),
@@ -46,25 +45,26 @@ impl Ids {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sharing {
+pub enum DirectoryAccess {
     CopyOnWrite,
     ReadOnly { reason: String },
     Hidden { reason: String },
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LimitsApplied {
-    pub memory: Applied,
-    pub cpus: Applied,
-    pub processes: Applied,
+pub struct AppliedLimits {
+    pub memory: LimitMechanism,
+    pub cpus: LimitMechanism,
+    pub processes: LimitMechanism,
 }
 
-/// What holds a limit.
+/// What enforces a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Applied {
+pub enum LimitMechanism {
     #[default]
-    NotAsked,
+    #[serde(rename = "not_asked")]
+    NotRequested,
     CgroupV1,
     CgroupV2,
     Rlimit,
@@ -81,20 +81,20 @@ pub enum Landlock {
     Off,
 }
 
-/// What this machine can and cannot do.
+/// What this machine supports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Probe {
-    /// Whether sandboxes run here at all, and by what method.
+    /// How sandboxes can be made here; none if they cannot.
     pub method: Option<crate::Method>,
     pub items: Vec<ProbeItem>,
 }
 
-/// One ability, and what would change the answer.
+/// One feature, and what would make it work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeItem {
     pub name: String,
     pub works: bool,
-    /// What was found.
+    /// What the probe found.
     pub detail: String,
     /// The setting, package or version that would make it work.
     pub remedy: Option<String>,

@@ -1,4 +1,4 @@
-//! A sandbox that is up: found again by its state directory, by whoever looks, and stopped.
+//! Running sandboxes: any process can find one by its state directory and stop it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,32 +8,32 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::record::{Process, Record};
-use crate::{Enforced, Error, Result, cgroup};
+use crate::{EnforcementReport, Error, Result, cgroup};
 
-/// How long a killed sandbox may take to be gone.
-const DEATH: Duration = Duration::from_secs(20);
+/// How long a killed sandbox may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often and how far apart PID 1 is asked to end.
-const REQUESTS: usize = 10;
-const REQUEST_INTERVAL: Duration = Duration::from_millis(50);
+/// PID 1 gets `SIGTERM` up to this many times.
+const MAX_TERM_SIGNALS: usize = 10;
+const TERM_SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A sandbox whose PID 1 was executed. Dropping it changes nothing.
+/// A sandbox whose PID 1 was executed. Dropping this handle does not stop it.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningSandbox {
     process: Process,
     pidfd: OwnedFd,
-    enforced: Enforced,
+    enforced: EnforcementReport,
     cgroups: Vec<PathBuf>,
 }
 
-/// The sandbox of a state directory, if it is alive.
-pub fn running(state_dir: &Path) -> Option<Running> {
+/// The sandbox of a state directory, if it is running.
+pub fn find_running(state_dir: &Path) -> Option<RunningSandbox> {
     let record = Record::read(state_dir)?;
-    Running::of(record.process?, record.enforced?, record.cgroups)
+    RunningSandbox::open(record.process?, record.enforced?, record.cgroups)
 }
 
-impl Running {
-    fn of(process: Process, enforced: Enforced, cgroups: Vec<PathBuf>) -> Option<Self> {
+impl RunningSandbox {
+    fn open(process: Process, enforced: EnforcementReport, cgroups: Vec<PathBuf>) -> Option<Self> {
         let pidfd = open(&process)?;
         Some(Self {
             process,
@@ -43,7 +43,7 @@ impl Running {
         })
     }
 
-    /// PID 1 as the host numbers it.
+    /// The process id of PID 1 on the host.
     pub fn pid(&self) -> i32 {
         self.process.pid
     }
@@ -52,34 +52,32 @@ impl Running {
         !has_exited(&self.pidfd, Duration::ZERO)
     }
 
-    pub fn enforced(&self) -> &Enforced {
+    pub fn enforced(&self) -> &EnforcementReport {
         &self.enforced
     }
 
-    /// Asks PID 1 to end by `SIGTERM`, which may come more than once, kills it when `grace` is
-    /// over, and returns when every process of the sandbox is gone: the kernel kills what is left
-    /// in the namespace of a dead PID 1.
+    /// Sends PID 1 `SIGTERM`, possibly more than once, kills it after `grace`, and returns when every
+    /// process of the sandbox has ended: the kernel kills the other processes of the namespace.
     pub fn stop(&self, grace: Duration) -> Result<()> {
-        if !self.ends_when_asked(grace) {
+        if !self.terminate(grace) {
             kill(&self.pidfd)?;
         }
-        cgroup::remove(&self.cgroups, DEATH)
+        cgroup::remove(&self.cgroups, KILL_TIMEOUT)
             .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))
     }
-}
 
-impl Running {
-    fn ends_when_asked(&self, grace: Duration) -> bool {
+    /// Whether PID 1 ends within `grace`.
+    fn terminate(&self, grace: Duration) -> bool {
         let until = Instant::now() + grace;
-        // A PID 1 loses signals until it has asked for them, so the first may come too early.
-        for _ in 0..REQUESTS {
+        // PID 1 gets no signal before it has installed a handler, so the first may be lost.
+        for _ in 0..MAX_TERM_SIGNALS {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
-            // Refused only when the process is gone, which is what is asked for.
+            // Fails only if the process has ended.
             let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
-            if has_exited(&self.pidfd, left.min(REQUEST_INTERVAL)) {
+            if has_exited(&self.pidfd, left.min(TERM_SIGNAL_INTERVAL)) {
                 return true;
             }
         }
@@ -87,8 +85,8 @@ impl Running {
     }
 }
 
-/// Kills a recorded process, if it is still that process, and waits for its end.
-pub(crate) fn kill_recorded(process: &Process) -> Result<()> {
+/// Kills the process, unless its pid belongs to another one by now, and waits for its end.
+pub(crate) fn kill_process(process: &Process) -> Result<()> {
     match open(process) {
         Some(pidfd) => kill(&pidfd),
         None => Ok(()),
@@ -96,31 +94,31 @@ pub(crate) fn kill_recorded(process: &Process) -> Result<()> {
 }
 
 fn kill(pidfd: &OwnedFd) -> Result<()> {
-    // Refused only when the process is gone.
+    // Fails only if the process has ended.
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
-    if has_exited(pidfd, DEATH) {
+    if has_exited(pidfd, KILL_TIMEOUT) {
         return Ok(());
     }
     Err(Error::io(
-        "a killed sandbox does not end",
+        "a killed sandbox did not end",
         std::io::Error::from(std::io::ErrorKind::TimedOut),
     ))
 }
 
 fn open(process: &Process) -> Option<OwnedFd> {
     let pidfd = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
-    // Checked after the descriptor is there: from then on the number cannot go to another process.
+    // Checked after the descriptor is open: from then on the pid cannot belong to another process.
     process.is_alive().then_some(pidfd)
 }
 
-/// Whether a process ends within a time. Its descriptor becomes readable when it does.
-pub(crate) fn has_exited(pidfd: &OwnedFd, within: Duration) -> bool {
-    let until = Instant::now() + within;
+/// Whether a process ends within a timeout; its descriptor then becomes readable.
+pub(crate) fn has_exited(pidfd: &OwnedFd, timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).ok();
+        let poll_timeout = Timespec::try_from(left).ok();
         let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
+        match poll(&mut fds, poll_timeout.as_ref()) {
             Ok(0) if left.is_zero() => return false,
             Ok(0) | Err(_) => {}
             Ok(_) => return true,

@@ -1,4 +1,4 @@
-//! A sandbox as data: everything that decides what is inside it.
+//! The specification of a sandbox.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-/// What a sandbox is made of.
+/// Everything that defines a sandbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -14,45 +14,46 @@ pub struct Spec {
     pub id: String,
     /// Private directory of this sandbox on the host: records and the log of PID 1.
     pub state_dir: PathBuf,
-    /// Copy-on-write layers and `/var`; they survive a stop and are gone after `remove`.
+    /// Copy-on-write layers and `/var`; they survive a stop, and `remove` deletes them.
     pub layers_dir: PathBuf,
     pub binds: Vec<Bind>,
     pub hostname: String,
-    pub network: Network,
-    pub limits: Limits,
-    /// Another sandbox whose users are also this one's, so that it can read that one's files.
+    pub network: NetworkNamespace,
+    pub limits: ResourceLimits,
+    /// Another sandbox whose range of user ids this one shares, so that it can read its files.
     #[serde(default)]
     pub users_of: Option<String>,
-    /// Allows sandboxes inside (browsers, bwrap): no Landlock, and seccomp without the lines on
-    /// mounting and namespaces.
+    /// Allows sandboxes inside (browsers, bwrap): without Landlock, and without the seccomp rules
+    /// against mounts and namespaces.
     pub nested: bool,
     pub init: Init,
     pub method: Method,
 }
 
-/// A file or directory of the host that is visible inside. Where user ids are shifted, a writable
-/// one is given to the sandbox's root on the first launch; see [`crate::adopt`].
+/// A file or directory of the host that is visible inside. Where user ids are shifted, the first
+/// launch makes the sandbox's root the owner of a writable one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bind {
     pub host: PathBuf,
-    /// Absolute, without symbolic links on the way.
+    /// Absolute, without symbolic links in it.
     pub inside: PathBuf,
     pub read_only: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Loopback only.
-    None,
-    /// The host's network, its loopback services included.
+pub enum NetworkNamespace {
+    /// One of the sandbox's own, with nothing but loopback.
+    #[serde(rename = "none")]
+    Private,
+    /// The host's, including the services on its loopback address.
     Host,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
+pub struct ResourceLimits {
     pub memory_bytes: Option<u64>,
     pub cpus: Option<f64>,
     pub processes: Option<u64>,
@@ -71,30 +72,32 @@ pub struct Init {
     pub env: Vec<(String, String)>,
 }
 
-/// Who makes the namespaces.
+/// How the namespaces are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     #[default]
     Native,
-    /// bubblewrap, for hosts that refuse user namespaces to programs they do not know: the host's
-    /// directories are read-only then, and there is no Landlock.
+    /// By bubblewrap, for hosts that allow user namespaces only to known programs. The host's
+    /// directories are then read-only, and there is no Landlock.
     Bwrap { program: PathBuf },
 }
 
-const MAX_ID: usize = 40;
-const MAX_HOSTNAME: usize = 63;
+const MAX_ID_CHARS: usize = 40;
+const MAX_HOSTNAME_CHARS: usize = 63;
 
 impl Spec {
-    /// Refuses what could not work, before anything is touched.
+    /// Refuses a specification that cannot work, before anything is changed.
     pub fn validate(&self) -> Result<()> {
         let id_chars = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if self.id.is_empty() || self.id.len() > MAX_ID || !self.id.chars().all(id_chars) {
+        if self.id.is_empty() || self.id.len() > MAX_ID_CHARS || !self.id.chars().all(id_chars) {
             return invalid(format!("id {:?} is not [a-z0-9-]{{1,40}}", self.id));
         }
         let host_chars = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
         let hostname = &self.hostname;
-        if hostname.is_empty() || hostname.len() > MAX_HOSTNAME || !hostname.chars().all(host_chars)
+        if hostname.is_empty()
+            || hostname.len() > MAX_HOSTNAME_CHARS
+            || !hostname.chars().all(host_chars)
         {
             return invalid(format!("hostname {hostname:?}"));
         }
@@ -107,7 +110,7 @@ impl Spec {
             check_path(&bind.inside, true)?;
             let managed = ["/", "/proc", "/sys", "/dev", "/usr", "/etc"];
             if managed.iter().any(|path| bind.inside == Path::new(path)) {
-                return invalid(format!("nothing can be bound to {}", bind.inside.display()));
+                return invalid(format!("{} cannot be a bind", bind.inside.display()));
             }
         }
         if let Some(cpus) = self.limits.cpus
@@ -128,7 +131,7 @@ impl Spec {
         Ok(())
     }
 
-    /// Whether a bind takes the place of this directory.
+    /// Whether a bind replaces this directory.
     #[cfg(target_os = "linux")]
     pub(crate) fn binds_to(&self, inside: &str) -> bool {
         self.binds
@@ -146,7 +149,7 @@ fn check_path(path: &Path, inside: bool) -> Result<()> {
     }
     let text = path.to_str();
     if text.is_none_or(|text| text.contains('\0')) {
-        return invalid(format!("{} is not valid text", path.display()));
+        return invalid(format!("{} is not valid UTF-8", path.display()));
     }
     if inside && path.components().count() > 32 {
         return invalid(format!("{} is too deep", path.display()));
@@ -169,8 +172,8 @@ mod tests {
             layers_dir: "/run/y".into(),
             binds: vec![],
             hostname: "abc".to_owned(),
-            network: Network::None,
-            limits: Limits::default(),
+            network: NetworkNamespace::Private,
+            limits: ResourceLimits::default(),
             users_of: None,
             nested: false,
             init: Init {
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_specification_is_valid_and_survives_json() {
+    fn a_valid_specification_survives_json() {
         let spec = spec();
         spec.validate().unwrap();
         let json = serde_json::to_string(&spec).unwrap();
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_specifications_are_refused() {
         let broken: [fn(&mut Spec); 8] = [
             |spec| spec.id = "A".to_owned(),
             |spec| spec.id = String::new(),

@@ -1,5 +1,4 @@
-//! The system calls that no crate wraps, and the few that are unsafe to call from a program with
-//! threads. Everything here is as thin as the call itself.
+//! Thin wrappers of system calls that no crate wraps, or that are unsafe in a program with threads.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -10,7 +9,7 @@ use rustix::thread::UnshareFlags;
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Which side of a `clone3` this is.
+/// The side of a `clone3` that this process is on.
 #[derive(Debug)]
 pub(crate) enum Cloned {
     Child,
@@ -19,7 +18,7 @@ pub(crate) enum Cloned {
 
 /// A fork with namespaces, optionally straight into a cgroup (version 2).
 ///
-/// Only for single-threaded programs: the child may then go on as ordinary code.
+/// Only for single-threaded programs, where the child may run arbitrary code.
 pub(crate) fn clone3(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     let mut bits = flags as u64 | libc::CLONE_PIDFD as u64;
@@ -45,7 +44,7 @@ pub(crate) fn clone3(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Cloned::Child),
         pid => {
-            // SAFETY: the kernel has just opened it for us.
+            // SAFETY: the kernel has just opened it, and nothing else owns it.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let child = Pid::from_raw(pid as i32).ok_or(io::ErrorKind::InvalidData)?;
             Ok(Cloned::Parent { child, pidfd })
@@ -53,7 +52,7 @@ pub(crate) fn clone3(flags: libc::c_int, cgroup: Option<BorrowedFd<'_>>) -> io::
     }
 }
 
-/// `mount_setattr` on the mount that a descriptor stands for; attributes are only ever added.
+/// `mount_setattr` on the mount of a descriptor; attributes are only added.
 pub(crate) fn set_mount_attributes(
     mount: BorrowedFd<'_>,
     attributes: u64,
@@ -100,7 +99,7 @@ pub(crate) unsafe fn close_from(first: u32) -> io::Result<()> {
 }
 
 fn close_range(first: u32, flags: u32) -> io::Result<()> {
-    // SAFETY: takes only numbers; whether closing is sound is the caller's promise.
+    // SAFETY: takes only numbers; callers of `close_from` guarantee that closing is sound.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) })
 }
 
@@ -110,8 +109,8 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
 }
 
-/// Puts every signal back to its default and unblocks all of them. Takes no memory, so that a
-/// forked child may call it.
+/// Resets every signal to its default and unblocks all of them. Allocates nothing, so that a forked
+/// child may call it.
 pub(crate) fn reset_signals() {
     // The kernel's structure rather than the C library's, which keeps two signals for itself: all
     // zeroes is "default, no flags, empty mask".
@@ -132,32 +131,32 @@ pub(crate) fn reset_signals() {
     }
 }
 
-/// Makes writes to a closed pipe an error instead of a death.
+/// Makes writes to a closed pipe fail instead of killing the process.
 pub(crate) fn ignore_broken_pipes() {
     // SAFETY: installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Blocks until this process is asked to end, or the time is over. As PID 1 it gets no signal that
-/// it does not wait for.
-pub(crate) fn wait_for_termination(limit: Duration) {
-    let limit = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: limit.subsec_nanos() as libc::c_long,
+/// Blocks until this process gets `SIGTERM` or `SIGINT`, or until the timeout. PID 1 gets no signal
+/// that it does not wait for.
+pub(crate) fn wait_for_termination(timeout: Duration) {
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: timeout.subsec_nanos() as libc::c_long,
     };
-    // SAFETY: the set is initialised by `sigemptyset` before its use; all that is pointed to
-    // outlives the calls, and nobody wants to know more about the signal.
+    // SAFETY: `sigemptyset` initialises the set before its use, all pointers outlive the calls, and
+    // the details of the signal may be null.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGTERM);
         libc::sigaddset(&raw mut set, libc::SIGINT);
         libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const limit);
+        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const timeout);
     }
 }
 
-/// Leaves the keys of whoever started this process behind.
+/// Replaces the inherited session keyring by an empty one.
 pub(crate) fn join_new_session_keyring() -> io::Result<()> {
     const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: a null name asks for an anonymous keyring.
@@ -170,8 +169,7 @@ pub(crate) fn join_new_session_keyring() -> io::Result<()> {
     })
 }
 
-/// Takes a capability out of the bounding set. False when the kernel has no capability of this
-/// number.
+/// Removes a capability from the bounding set. False if the kernel does not know the number.
 pub(crate) fn drop_from_bounding_set(capability: u32) -> io::Result<bool> {
     // SAFETY: takes only numbers.
     let result = unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };

@@ -1,16 +1,16 @@
-//! The same verbs on systems without Linux's namespaces: they all say so.
+//! The same functions on other systems than Linux: they return an error.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Enforced, Error, Probe, ProbeItem, Result, Spec};
+use crate::{EnforcementReport, Error, Probe, ProbeItem, Result, Spec};
 
-/// Never exists here.
+/// Never constructed.
 #[derive(Debug)]
-pub enum Running {}
+pub enum RunningSandbox {}
 
-impl Running {
+impl RunningSandbox {
     pub fn pid(&self) -> i32 {
         match *self {}
     }
@@ -19,7 +19,7 @@ impl Running {
         match *self {}
     }
 
-    pub fn enforced(&self) -> &Enforced {
+    pub fn enforced(&self) -> &EnforcementReport {
         match *self {}
     }
 
@@ -28,7 +28,7 @@ impl Running {
     }
 }
 
-pub fn launch(_spec: &Spec, _launcher: &Path) -> Result<Running> {
+pub fn launch(_spec: &Spec, _launcher: &Path) -> Result<RunningSandbox> {
     Err(Error::Unsupported)
 }
 
@@ -36,7 +36,7 @@ pub fn launcher_main() -> Option<ExitCode> {
     None
 }
 
-pub fn running(_state_dir: &Path) -> Option<Running> {
+pub fn find_running(_state_dir: &Path) -> Option<RunningSandbox> {
     None
 }
 
@@ -44,11 +44,7 @@ pub fn remove(_state_dir: &Path, _layers_dir: &Path) -> Result<()> {
     Err(Error::Unsupported)
 }
 
-pub fn settle(_state_dir: &Path) -> Result<()> {
-    Err(Error::Unsupported)
-}
-
-pub fn adopt(_path: &Path, _owner: (u32, u32)) -> Result<()> {
+pub fn clean_up(_state_dir: &Path) -> Result<()> {
     Err(Error::Unsupported)
 }
 
@@ -58,7 +54,7 @@ pub fn probe(_launcher: &Path, _scratch: &Path) -> Probe {
         items: vec![ProbeItem {
             name: "linux".to_owned(),
             works: false,
-            detail: "The embedded sandbox needs Linux.".to_owned(),
+            detail: "the embedded sandbox needs Linux".to_owned(),
             remedy: Some("Use a container engine.".to_owned()),
         }],
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_runtime::{ContainerId, Runtime, State, Status};
+use oubliette_runtime::{ContainerId, ContainerState, ContainerStatus, Runtime};
 use oubliette_store::Container;
 
 use super::Place;
@@ -101,7 +101,7 @@ impl Engine {
     async fn adopt_one(
         &self,
         runtime: &dyn Runtime,
-        status: &Status,
+        status: &ContainerStatus,
         before: Timestamp,
     ) -> Result<()> {
         let turn = self.containers().turn(&status.id);
@@ -117,7 +117,7 @@ impl Engine {
             tracing::info!(container = %status.id, "removing a container of no workspace");
             return self.discard_in_turn(&status.id).await;
         }
-        if status.state == State::Running {
+        if status.state == ContainerState::Running {
             self.open_door(&status.id).await?;
             self.keep_channel(&status.id).await?;
             drop(self.containers().using(&status.id));

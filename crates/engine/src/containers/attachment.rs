@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_runtime::{ContainerId, State};
+use oubliette_runtime::{ContainerId, ContainerState};
 use oubliette_wire::{Ack, CloseStdin, FaultKind, Start, StreamKind, methods};
 use tokio::time::Instant;
 
@@ -123,7 +123,7 @@ impl Containers {
         let mut wait = FIRST_LOOK;
         loop {
             if let Ok(status) = runtime.inspect(id).await
-                && status?.state != State::Running
+                && status?.state != ContainerState::Running
             {
                 return None;
             }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_runtime::{ContainerId, Program, State};
+use oubliette_runtime::{ContainerId, ContainerState, Program};
 use oubliette_wire::carry::{carry, introduce};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -73,7 +73,7 @@ impl Engine {
             };
             // An engine that does not answer may come back; one that says it is gone is believed.
             if let Ok(status) = runtime.inspect(id).await
-                && status.is_none_or(|status| status.state != State::Running)
+                && status.is_none_or(|status| status.state != ContainerState::Running)
             {
                 return;
             }
@@ -87,7 +87,7 @@ impl Engine {
         let runtime = self.containers().runtime().await?;
         let program = Program {
             argv: vec![CLIENT.to_owned(), "carry".to_owned()],
-            without: vec![KEY.to_owned()],
+            unset_env: vec![KEY.to_owned()],
         };
         let mut channel = runtime.channel(id, &program).await?;
         let introduced = introduce(&mut channel, stored.key.as_bytes());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_model::{ApiKey, ProjectId, WorkspaceId};
-use oubliette_runtime::{ContainerId, State};
+use oubliette_runtime::{ContainerId, ContainerState};
 use oubliette_store::Project;
 use oubliette_wire::Supervise;
 
@@ -98,7 +98,7 @@ impl Engine {
         if runtime
             .inspect(&id)
             .await?
-            .is_some_and(|status| status.state == State::Running)
+            .is_some_and(|status| status.state == ContainerState::Running)
         {
             self.open_door(&id).await?;
             self.keep_channel(&id).await?;
@@ -157,7 +157,7 @@ impl Engine {
             let turn = self.containers().turn(&id);
             let _turn = turn.lock().await;
             let status = runtime.inspect(&id).await?;
-            if status.is_some_and(|status| status.state == State::Running) {
+            if status.is_some_and(|status| status.state == ContainerState::Running) {
                 self.containers().stopping(&id);
                 runtime.stop(&id, LEAVING).await?;
                 self.containers().unlink(&id);
@@ -171,7 +171,7 @@ impl Engine {
         let running = runtime
             .inspect(id)
             .await?
-            .is_some_and(|status| status.state == State::Running);
+            .is_some_and(|status| status.state == ContainerState::Running);
         if running {
             let grace = Duration::from_secs(self.settings().containers.stop_grace_seconds);
             self.containers().stopping(id);
@@ -187,7 +187,7 @@ impl Engine {
         }
         let status = self.containers().runtime().await?.inspect(id).await?;
         Ok(match status.map(|status| status.state) {
-            Some(State::Running) => Found::Running,
+            Some(ContainerState::Running) => Found::Running,
             _ => Found::Stopped,
         })
     }

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use oubliette_model::{ApiKey, Network as Reach, WorkspaceId};
-use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network};
+use oubliette_runtime::{
+    ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount, Network,
+};
 use oubliette_store::{Container, Project};
 
 use super::Place;
@@ -109,7 +111,7 @@ impl Engine {
             mounts,
             hostname: "oubliette".to_owned(),
             network: self.network(own.network).await?,
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some(
                     u64::from(own.limits.memory_mb.unwrap_or(settings.limits.memory_mb)) << 20,
                 ),

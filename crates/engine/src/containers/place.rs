@@ -34,7 +34,7 @@ impl Place {
         let bits = self.project.uuid().as_u128();
         match &self.workspace {
             Some(workspace) if !workspace.is_default() => {
-                ContainerId::within(bits, workspace.as_str())
+                ContainerId::derive(bits, workspace.as_str())
             }
             _ => ContainerId::from_bits(bits),
         }

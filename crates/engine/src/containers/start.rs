@@ -23,7 +23,7 @@ pub(crate) struct Output {
     status: &'static str,
     /// False if it ran already.
     started: bool,
-    /// What made it: `sandbox`, `docker` or `apple`.
+    /// Name of the runtime that made it.
     runtime: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Running the command line: within a time, with bounded output.
+//! Runs the command with a timeout and bounded output.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,21 +10,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Join, ReadBuf};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::arguments::Invocation;
-use crate::lines::Plain;
+use super::commands::Invocation;
+use crate::plain_lines::PlainLines;
 use crate::{Progress, Result, RuntimeError};
 
-/// More than any listing; what is beyond is not kept.
-const MOST_OUTPUT: usize = 16 << 20;
+/// More than any listing; the rest is dropped.
+const MAX_OUTPUT_BYTES: usize = 16 << 20;
 
 #[derive(Debug)]
 pub(super) struct Cli {
     program: PathBuf,
 }
 
-/// What a command printed, and whether it succeeded.
+/// The output of a command, and whether it succeeded.
 #[derive(Debug)]
-pub(super) struct Printed {
+pub(super) struct CommandOutput {
     pub(super) success: bool,
     pub(super) stdout: String,
     pub(super) stderr: String,
@@ -37,13 +37,13 @@ impl Cli {
         }
     }
 
-    /// Runs a command to its end; `progress` hears of what it prints.
+    /// Runs a command to its end; `progress` gets each line it prints.
     pub(super) async fn run(
         &self,
         invocation: &Invocation,
-        limit: Duration,
+        timeout: Duration,
         progress: Progress<'_>,
-    ) -> Result<Printed> {
+    ) -> Result<CommandOutput> {
         let mut command = Command::new(&self.program);
         command
             .args(&invocation.arguments)
@@ -56,7 +56,6 @@ impl Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Given up on means ended.
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| {
             RuntimeError::Unavailable(format!(
@@ -67,27 +66,27 @@ impl Cli {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let running = async {
             let (stdout, stderr, status) = tokio::join!(
-                collect(stdout, progress),
-                collect(stderr, progress),
+                read_output(stdout, progress),
+                read_output(stderr, progress),
                 child.wait()
             );
-            Ok(Printed {
+            Ok(CommandOutput {
                 success: status?.success(),
                 stdout: stdout?,
                 stderr: stderr?,
             })
         };
-        tokio::time::timeout(limit, running).await.map_err(|_| {
+        tokio::time::timeout(timeout, running).await.map_err(|_| {
             RuntimeError::Unavailable(format!(
                 "`{}` did not finish in {} seconds.",
                 self.program.display(),
-                limit.as_secs()
+                timeout.as_secs()
             ))
         })?
     }
 
-    /// Starts a command and connects to its input and output; it ends when that is dropped.
-    pub(super) fn attach(&self, invocation: &Invocation) -> Result<Attached> {
+    /// Starts a command and connects to its input and output; dropping the result ends it.
+    pub(super) fn attach(&self, invocation: &Invocation) -> Result<AttachedCommand> {
         let mut command = Command::new(&self.program);
         command
             .args(&invocation.arguments)
@@ -105,7 +104,7 @@ impl Cli {
             .spawn()
             .map_err(|error| unavailable(error.to_string()))?;
         match (child.stdout.take(), child.stdin.take()) {
-            (Some(output), Some(input)) => Ok(Attached {
+            (Some(output), Some(input)) => Ok(AttachedCommand {
                 streams: tokio::io::join(output, input),
                 _child: child,
             }),
@@ -113,20 +112,24 @@ impl Cli {
         }
     }
 
-    /// Runs a command that must succeed; what it printed.
-    pub(super) async fn must(&self, invocation: &Invocation, limit: Duration) -> Result<String> {
-        self.run(invocation, limit, &|_| {}).await?.checked()
+    /// Runs a command that must succeed, and returns its output.
+    pub(super) async fn run_checked(
+        &self,
+        invocation: &Invocation,
+        timeout: Duration,
+    ) -> Result<String> {
+        self.run(invocation, timeout, &|_| {}).await?.into_stdout()
     }
 }
 
-/// A command that runs, and its input and output.
+/// A running command and its input and output.
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct AttachedCommand {
     streams: Join<ChildStdout, ChildStdin>,
     _child: Child,
 }
 
-impl AsyncRead for Attached {
+impl AsyncRead for AttachedCommand {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -136,7 +139,7 @@ impl AsyncRead for Attached {
     }
 }
 
-impl AsyncWrite for Attached {
+impl AsyncWrite for AttachedCommand {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -154,33 +157,33 @@ impl AsyncWrite for Attached {
     }
 }
 
-impl Printed {
-    /// The output, or what the command said was wrong.
-    pub(super) fn checked(self) -> Result<String> {
+impl CommandOutput {
+    /// The output, or the error that the command printed.
+    pub(super) fn into_stdout(self) -> Result<String> {
         if self.success {
             return Ok(self.stdout);
         }
-        let mut plain = Plain::default();
+        let mut plain = PlainLines::default();
         let mut lines = plain.push(&self.stderr);
-        lines.extend(plain.rest());
-        let said = lines
+        lines.extend(plain.finish());
+        let message = lines
             .iter()
             .rev()
             .find(|line| line.contains("Error:"))
             .or(lines.last())
-            .map_or("`container` failed without a word", |line| line.trim());
-        Err(RuntimeError::Failed(said.to_owned()))
+            .map_or("`container` failed without a message", |line| line.trim());
+        Err(RuntimeError::Failed(message.to_owned()))
     }
 }
 
-async fn collect(
+async fn read_output(
     stream: Option<impl AsyncRead + Unpin>,
     progress: Progress<'_>,
 ) -> io::Result<String> {
     let Some(mut stream) = stream else {
         return Ok(String::new());
     };
-    let (mut bytes, mut plain) = (Vec::new(), Plain::default());
+    let (mut bytes, mut plain) = (Vec::new(), PlainLines::default());
     let mut chunk = vec![0; 8 << 10];
     loop {
         let read = stream.read(&mut chunk).await?;
@@ -190,10 +193,10 @@ async fn collect(
         for line in plain.push(&String::from_utf8_lossy(&chunk[..read])) {
             progress(&line);
         }
-        let room = MOST_OUTPUT.saturating_sub(bytes.len());
-        bytes.extend_from_slice(&chunk[..read.min(room)]);
+        let remaining = MAX_OUTPUT_BYTES.saturating_sub(bytes.len());
+        bytes.extend_from_slice(&chunk[..read.min(remaining)]);
     }
-    if let Some(line) = plain.rest() {
+    if let Some(line) = plain.finish() {
         progress(&line);
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())

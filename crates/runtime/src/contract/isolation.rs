@@ -1,65 +1,68 @@
-//! What a container can see, reach and change.
+//! What processes in a container can see, reach and change.
 
 use oubliette_wire::Ended;
 
-use super::{Ground, Room};
+use super::{Fixture, TestContainer};
 use crate::{Mount, Network, Runtime, RuntimeError};
-
-/// The few capabilities that root in a container may have, as the kernel counts them.
-const CAPABILITIES: u64 = 0x8004_05fb;
 
 pub(super) async fn processes_have_few_privileges_and_see_only_each_other(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
-    let mut room = Room::new(runtime, ground);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    let mut supervisor = container.create_and_start().await;
     let status = supervisor.run("cat /proc/self/status").await.stdout;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.expect(name).trim()
     };
     assert_eq!(field("NoNewPrivs:"), "1");
+    let allowed = oubliette_sandbox::container_capability_mask();
     for name in ["CapEff:", "CapPrm:", "CapBnd:"] {
         let held = u64::from_str_radix(field(name), 16).unwrap();
-        assert_eq!(held & !CAPABILITIES, 0, "{name} {held:x}");
+        assert_eq!(held & !allowed, 0, "{name} {held:x}");
     }
-    // The supervisor, the shell, and what the shell runs: the host's processes are not there.
-    let seen = supervisor
+    // Only the supervisor, the shell and its commands: the host's processes are not visible.
+    let listing = supervisor
         .run("echo $PPID; ls -d /proc/[0-9]* | wc -l")
         .await;
-    let numbers: Vec<u32> = seen
+    let numbers: Vec<u32> = listing
         .stdout
         .lines()
         .map(|line| line.trim().parse().unwrap())
         .collect();
     assert_eq!(numbers[0], 1, "the supervisor is not PID 1");
-    assert!(numbers[1] <= 5, "{} processes are seen", numbers[1]);
-    // What it was told at its start stays with it.
+    assert!(numbers[1] <= 5, "{} processes are visible", numbers[1]);
     let key = supervisor.run("cat /proc/1/environ").await;
-    assert!(!key.stdout.contains("key of the suite"), "the key is read");
-    room.remove().await;
+    assert!(
+        !key.stdout.contains("key of the suite"),
+        "the container's key can be read"
+    );
+    container.remove().await;
 }
 
-pub(super) async fn without_a_network_there_is_no_way_out(runtime: &dyn Runtime, ground: &Ground) {
+pub(super) async fn without_a_network_there_is_only_loopback(
+    runtime: &dyn Runtime,
+    fixture: &Fixture,
+) {
     if !runtime.capabilities().networks.none {
         return;
     }
-    let mut room = Room::new(runtime, ground);
-    room.spec.network = Network::None;
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.network = Network::None;
+    let mut supervisor = container.create_and_start().await;
     let devices = supervisor.run("tail -n +3 /proc/net/dev").await.stdout;
     let names: Vec<&str> = devices
         .lines()
         .filter_map(|line| Some(line.split_once(':')?.0.trim()))
         .collect();
     assert_eq!(names, ["lo"]);
-    room.remove().await;
+    container.remove().await;
 }
 
 pub(super) async fn a_network_that_is_not_offered_is_refused(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
     let offered = runtime.capabilities().networks;
     for (network, offered) in [
@@ -67,40 +70,40 @@ pub(super) async fn a_network_that_is_not_offered_is_refused(
         (Network::Host, offered.host),
         (Network::Bridge, offered.bridge),
     ] {
-        let mut room = Room::new(runtime, ground);
-        room.spec.network = network;
+        let mut container = TestContainer::new(runtime, fixture);
+        container.spec.network = network;
         if offered {
-            let mut supervisor = room.up().await;
+            let mut supervisor = container.create_and_start().await;
             assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
         } else {
-            let error = runtime.create(&room.spec).await.unwrap_err();
+            let error = runtime.create(&container.spec).await.unwrap_err();
             assert!(matches!(error, RuntimeError::Unsupported(_)), "{error:?}");
         }
-        room.remove().await;
+        container.remove().await;
     }
 }
 
-pub(super) async fn read_only_mounts_are(runtime: &dyn Runtime, ground: &Ground) {
-    let mut room = Room::new(runtime, ground);
-    let host = room.workspace("shared");
+pub(super) async fn read_only_mounts_cannot_be_written(runtime: &dyn Runtime, fixture: &Fixture) {
+    let mut container = TestContainer::new(runtime, fixture);
+    let host = container.workspace_path("shared");
     std::fs::create_dir(&host).unwrap();
     std::fs::write(host.join("file"), "as it was\n").unwrap();
-    room.spec.mounts.push(Mount {
+    container.spec.mounts.push(Mount {
         host: host.clone(),
         inside: "/shared".into(),
         read_only: true,
     });
-    let mut supervisor = room.up().await;
+    let mut supervisor = container.create_and_start().await;
     assert_eq!(
         supervisor.run("cat /shared/file").await.stdout,
         "as it was\n"
     );
-    let client = room.spec.init.inside.display();
+    let client = container.spec.init.inside.display();
     for script in [
         "echo x >> /shared/file".to_owned(),
         "echo x > /shared/new".to_owned(),
         "rm /shared/file".to_owned(),
-        // Only opened, not written: it is the host's own program.
+        // Opened for writing but not changed: it is the host's own program.
         format!(": >> {client}"),
         format!("rm {client}"),
     ] {
@@ -109,26 +112,26 @@ pub(super) async fn read_only_mounts_are(runtime: &dyn Runtime, ground: &Ground)
     }
     let file = std::fs::read_to_string(host.join("file"));
     assert_eq!(file.unwrap(), "as it was\n");
-    room.remove().await;
+    container.remove().await;
 }
 
-pub(super) async fn the_workspace_is_shared_both_ways(runtime: &dyn Runtime, ground: &Ground) {
-    let mut room = Room::new(runtime, ground);
-    std::fs::write(room.workspace("from-host"), "host\n").unwrap();
-    let mut supervisor = room.up().await;
+pub(super) async fn the_workspace_is_shared_both_ways(runtime: &dyn Runtime, fixture: &Fixture) {
+    let mut container = TestContainer::new(runtime, fixture);
+    std::fs::write(container.workspace_path("from-host"), "host\n").unwrap();
+    let mut supervisor = container.create_and_start().await;
     let script = "cat from-host; echo more >> from-host; mkdir -p a/b; echo inside > a/b/file";
     let finished = supervisor.run(script).await;
     assert_eq!(
         (&*finished.stdout, &*finished.stderr, finished.ended),
         ("host\n", "", Ended::Code(0))
     );
-    let read = |name| std::fs::read_to_string(room.workspace(name)).unwrap();
+    let read = |name| std::fs::read_to_string(container.workspace_path(name)).unwrap();
     assert_eq!(read("from-host"), "host\nmore\n");
     assert_eq!(read("a/b/file"), "inside\n");
-    // The server can change and clear away what was made inside.
-    std::fs::write(room.workspace("a/b/file"), "changed\n").unwrap();
+    // The server can change and delete files that the container made.
+    std::fs::write(container.workspace_path("a/b/file"), "changed\n").unwrap();
     assert_eq!(supervisor.run("cat a/b/file").await.stdout, "changed\n");
-    std::fs::remove_dir_all(room.workspace("a")).unwrap();
+    std::fs::remove_dir_all(container.workspace_path("a")).unwrap();
     assert_eq!(supervisor.run("ls").await.stdout, "from-host\n");
-    room.remove().await;
+    container.remove().await;
 }

@@ -1,43 +1,43 @@
-//! Limits, where the runtime says that they hold.
+//! Limits, where the runtime reports that it enforces them.
 
 use oubliette_wire::Ended;
 
-use super::{Ground, Room};
+use super::{Fixture, TestContainer};
 use crate::{Enforcement, Runtime};
 
-pub(super) async fn memory_is_bounded_and_the_supervisor_survives(
+pub(super) async fn memory_is_limited_and_the_supervisor_survives(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
     if runtime.capabilities().memory_limit != Enforcement::Enforced {
         return;
     }
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.memory_bytes = Some(64 << 20);
-    let mut supervisor = room.up().await;
-    let within = supervisor
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.memory_bytes = Some(64 << 20);
+    let mut supervisor = container.create_and_start().await;
+    let allowed = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=16M count=1")
         .await;
-    assert_eq!(within.ended, Ended::Code(0), "{}", within.stderr);
-    let beyond = supervisor
+    assert_eq!(allowed.ended, Ended::Code(0), "{}", allowed.stderr);
+    let exceeding = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=256M count=1; echo $?")
         .await;
-    assert_eq!(beyond.stdout, "137\n", "{}", beyond.stderr);
+    assert_eq!(exceeding.stdout, "137\n", "{}", exceeding.stderr);
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
-    room.remove().await;
+    container.remove().await;
 }
 
-pub(super) async fn processes_are_bounded_and_the_supervisor_survives(
+pub(super) async fn processes_are_limited_and_the_supervisor_survives(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
     if runtime.capabilities().process_limit != Enforcement::Enforced {
         return;
     }
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.processes = Some(32);
-    let mut supervisor = room.up().await;
-    // A shell that cannot fork ends; the one around it says so.
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.processes = Some(32);
+    let mut supervisor = container.create_and_start().await;
+    // The inner shell ends when it cannot fork; the outer one prints that.
     let script = "
         (i=0
         while [ $i -lt 100 ]; do
@@ -49,18 +49,18 @@ pub(super) async fn processes_are_bounded_and_the_supervisor_survives(
     let finished = supervisor.run(script).await;
     let lines: Vec<&str> = finished.stdout.lines().collect();
     assert_eq!(lines.last(), Some(&"ended"));
-    assert!((10..32).contains(&lines.len()), "{} of them", lines.len());
+    assert!((10..32).contains(&lines.len()), "{} processes", lines.len());
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
-    room.remove().await;
+    container.remove().await;
 }
 
-pub(super) async fn more_processors_than_there_are_is_no_error(
+pub(super) async fn more_processors_than_the_host_has_is_not_an_error(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
-    let mut room = Room::new(runtime, ground);
-    room.spec.limits.cpus = Some(10_000.0);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    container.spec.limits.cpus = Some(10_000.0);
+    let mut supervisor = container.create_and_start().await;
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
-    room.remove().await;
+    container.remove().await;
 }

@@ -1,32 +1,33 @@
-//! The socket of the server in the container, over restarts of the server.
+//! The relay socket in the container across restarts of the server.
 
 use oubliette_wire::Ended;
 
-use super::{Ground, Room, Server};
+use super::{Fixture, RelayServer, TestContainer};
 use crate::Runtime;
 
-pub(super) async fn a_server_that_comes_back_finds_the_same_processes(
+pub(super) async fn a_restarted_server_finds_the_same_processes(
     runtime: &dyn Runtime,
-    ground: &Ground,
+    fixture: &Fixture,
 ) {
-    let mut room = Room::new(runtime, ground);
-    let mut supervisor = room.up().await;
+    let mut container = TestContainer::new(runtime, fixture);
+    let mut supervisor = container.create_and_start().await;
     let script = "echo ready; while [ ! -e go ]; do sleep 0.05; done; exit 3";
     let id = supervisor.start(script, 1).await;
-    let boot = supervisor.hello.boot_id.clone();
-    // Another socket in the same directory, as a server makes when it starts again.
+    let boot = supervisor.handshake.boot_id.clone();
+    // A new socket in the same directory, as a restarted server makes.
     drop(supervisor);
-    let relay = room.relay();
-    room.server = Server::open(&relay);
-    let mut supervisor = room.server.supervisor().await;
-    assert_eq!(supervisor.hello.boot_id, boot);
-    let [process] = supervisor.hello.processes.as_slice() else {
-        panic!("{:?}", supervisor.hello.processes);
+    let relay = container.relay_dir();
+    container.server = RelayServer::open(&relay);
+    let mut supervisor = container.server.supervisor().await;
+    assert_eq!(supervisor.handshake.boot_id, boot);
+    let [process] = supervisor.handshake.processes.as_slice() else {
+        panic!("{:?}", supervisor.handshake.processes);
     };
     assert_eq!((&process.process_id, &process.exited), (&id, &None));
-    std::fs::write(room.workspace("go"), "").unwrap();
-    let exited = super::soon("the exit", supervisor.exit_of(&id)).await;
+    std::fs::write(container.workspace_path("go"), "").unwrap();
+    let exited =
+        super::within_timeout("the exit of the script", supervisor.wait_for_exit(&id)).await;
     assert_eq!(exited.ended, Ended::Code(3));
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
-    room.remove().await;
+    container.remove().await;
 }

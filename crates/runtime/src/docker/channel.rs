@@ -10,22 +10,22 @@ use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
 use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::engine::{Engine, LOOK, status};
+use super::engine::{EngineClient, QUERY_TIMEOUT, status_code, with_timeout};
 use crate::{Channel, Program, Result, RuntimeError};
 
 type Output = Pin<Box<dyn Stream<Item = Result<LogOutput, Error>> + Send>>;
 
-/// What is attached to the program.
-struct Attached {
+/// The attached streams of the program.
+struct ExecStream {
     output: Output,
     input: Pin<Box<dyn AsyncWrite + Send>>,
-    /// What was received and not read yet, and how far it was read.
-    rest: (Vec<u8>, usize),
+    /// The last chunk, and how many of its bytes were read.
+    unread: (Vec<u8>, usize),
 }
 
 /// Runs a program in a container.
 pub(super) async fn open(
-    engine: &Engine,
+    engine: &EngineClient,
     container: &str,
     program: &Program,
 ) -> Result<Box<dyn Channel>> {
@@ -35,7 +35,7 @@ pub(super) async fn open(
         cmd: Some(program.argv.clone()),
         env: Some(
             program
-                .without
+                .unset_env
                 .iter()
                 .map(|name| format!("{name}="))
                 .collect(),
@@ -45,26 +45,25 @@ pub(super) async fn open(
         ..CreateExecOptions::default()
     };
     let running = async {
-        let made = engine.api.create_exec(container, options).await?;
+        let exec = engine.api.create_exec(container, options).await?;
         let start = StartExecOptions {
-            // As much as the engine sends at once.
+            // The size of the chunks that the engine sends.
             output_capacity: Some(64 << 10),
             ..StartExecOptions::default()
         };
-        engine.api.start_exec(&made.id, Some(start)).await
+        engine.api.start_exec(&exec.id, Some(start)).await
     };
-    let started = engine
-        .ask(LOOK, running)
+    let started = with_timeout(QUERY_TIMEOUT, running)
         .await
-        .map_err(|error| match status(&error) {
+        .map_err(|error| match status_code(&error) {
             Some(404) => RuntimeError::NoContainer(container.to_owned()),
-            _ => engine.explain(error),
+            _ => engine.to_runtime_error(error),
         })?;
     match started {
-        StartExecResults::Attached { output, input } => Ok(Box::new(Attached {
+        StartExecResults::Attached { output, input } => Ok(Box::new(ExecStream {
             output,
             input,
-            rest: (Vec::new(), 0),
+            unread: (Vec::new(), 0),
         })),
         StartExecResults::Detached => Err(RuntimeError::Failed(
             "The engine started a program and did not attach to it.".to_owned(),
@@ -72,7 +71,7 @@ pub(super) async fn open(
     }
 }
 
-impl AsyncRead for Attached {
+impl AsyncRead for ExecStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -80,11 +79,11 @@ impl AsyncRead for Attached {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
-            let (bytes, at) = &mut this.rest;
-            if *at < bytes.len() {
-                let most = buffer.remaining().min(bytes.len() - *at);
-                buffer.put_slice(&bytes[*at..*at + most]);
-                *at += most;
+            let (bytes, offset) = &mut this.unread;
+            if *offset < bytes.len() {
+                let count = buffer.remaining().min(bytes.len() - *offset);
+                buffer.put_slice(&bytes[*offset..*offset + count]);
+                *offset += count;
                 return Poll::Ready(Ok(()));
             }
             match this.output.as_mut().poll_next(context) {
@@ -93,15 +92,15 @@ impl AsyncRead for Attached {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(io::Error::other(error))),
                 Poll::Ready(Some(Ok(
                     LogOutput::StdOut { message } | LogOutput::Console { message },
-                ))) => this.rest = (message.to_vec(), 0),
-                // Complaints are not part of the stream.
+                ))) => this.unread = (message.to_vec(), 0),
+                // stderr is not part of the stream.
                 Poll::Ready(Some(Ok(_))) => {}
             }
         }
     }
 }
 
-impl AsyncWrite for Attached {
+impl AsyncWrite for ExecStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

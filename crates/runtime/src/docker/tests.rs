@@ -1,4 +1,4 @@
-//! The driver against an engine that answers first and then fails in every way.
+//! The driver against an engine that answers at first and then fails.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -8,56 +8,56 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::*;
 
-/// What the engine does with anything but the first questions.
+/// How the fake engine handles every request but those of the connection.
 #[derive(Clone, Copy)]
-enum Manner {
+enum FailureMode {
     Silent = 0,
     Closing = 1,
     Failing = 2,
-    /// Answers, and never ends the answer.
+    /// Starts a response and never ends it.
     Endless = 3,
 }
 
-struct Bad {
+struct FakeEngine {
     directory: tempfile::TempDir,
-    manner: Arc<AtomicU8>,
+    mode: Arc<AtomicU8>,
 }
 
-impl Bad {
+impl FakeEngine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("engine.sock")).unwrap();
-        let manner = Arc::new(AtomicU8::new(0));
-        let shared = manner.clone();
+        let mode = Arc::new(AtomicU8::new(0));
+        let shared = mode.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, shared) = (stream.unwrap(), shared.clone());
-                std::thread::spawn(move || answer(stream, shared.load(Ordering::SeqCst)));
+                std::thread::spawn(move || serve_request(stream, shared.load(Ordering::SeqCst)));
             }
         });
-        Self { directory, manner }
+        Self { directory, mode }
     }
 
     async fn connect(&self) -> Docker {
         let socket = self.directory.path().join("engine.sock");
-        let surroundings = Surroundings {
+        let env = EngineEnv {
             docker_host: Some(format!("unix://{}", socket.display()).into()),
             runtime_directory: None,
         };
-        let (engine, capabilities) = Engine::find(&surroundings).await.unwrap();
+        let (engine, capabilities) = EngineClient::find(&env).await.unwrap();
         Docker {
             engine,
             capabilities,
-            home: Home::new(Path::new("/h")),
+            names: DataDirNames::new(Path::new("/h")),
         }
     }
 
-    fn turn(&self, manner: Manner) {
-        self.manner.store(manner as u8, Ordering::SeqCst);
+    fn set_mode(&self, mode: FailureMode) {
+        self.mode.store(mode as u8, Ordering::SeqCst);
     }
 }
 
-fn answer(mut stream: UnixStream, manner: u8) {
+fn serve_request(mut stream: UnixStream, mode: u8) {
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     let request = lines.next().unwrap().unwrap();
     let _headers: Vec<String> = lines
@@ -75,9 +75,9 @@ fn answer(mut stream: UnixStream, manner: u8) {
     if request.contains("/info") {
         return reply("200 OK", r#"{"NCPU":4,"MemoryLimit":true}"#);
     }
-    match manner {
+    match mode {
         1 => {}
-        2 => reply("500 Internal Server Error", r#"{"message":"no room"}"#),
+        2 => reply("500 Internal Server Error", r#"{"message":"disk full"}"#),
         3 => {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
             std::thread::park();
@@ -87,13 +87,13 @@ fn answer(mut stream: UnixStream, manner: u8) {
 }
 
 #[tokio::test]
-async fn an_engine_that_stops_answering_is_unavailable_within_a_time() {
-    let bad = Bad::new();
-    let docker = bad.connect().await;
+async fn an_engine_that_stops_answering_times_out() {
+    let fake = FakeEngine::new();
+    let docker = fake.connect().await;
     let id = ContainerId::new("c1").unwrap();
-    for manner in [Manner::Silent, Manner::Endless] {
-        bad.turn(manner);
-        // The clock goes on by itself once there is nothing to do but wait.
+    for mode in [FailureMode::Silent, FailureMode::Endless] {
+        fake.set_mode(mode);
+        // A paused clock advances by itself when every task waits.
         tokio::time::pause();
         let outcomes = [
             docker.list().await.map(drop),
@@ -110,20 +110,20 @@ async fn an_engine_that_stops_answering_is_unavailable_within_a_time() {
 }
 
 #[tokio::test]
-async fn an_engine_that_closes_or_fails_is_told_apart() {
-    let bad = Bad::new();
-    let docker = bad.connect().await;
+async fn a_closed_connection_is_unavailable_and_an_error_response_is_a_failure() {
+    let fake = FakeEngine::new();
+    let docker = fake.connect().await;
     assert_eq!(
-        docker.about().split(" at ").next(),
+        docker.description().split(" at ").next(),
         Some("Docker 9.9"),
         "{}",
-        docker.about()
+        docker.description()
     );
     let id = ContainerId::new("c1").unwrap();
-    bad.turn(Manner::Closing);
+    fake.set_mode(FailureMode::Closing);
     let closed = docker.start(&id).await.unwrap_err();
     assert!(matches!(closed, RuntimeError::Unavailable(_)), "{closed:?}");
-    bad.turn(Manner::Failing);
+    fake.set_mode(FailureMode::Failing);
     let failed = docker.remove(&id).await.unwrap_err();
-    assert!(matches!(&failed, RuntimeError::Failed(said) if said == "no room"));
+    assert!(matches!(&failed, RuntimeError::Failed(text) if text == "disk full"));
 }

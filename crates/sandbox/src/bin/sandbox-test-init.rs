@@ -1,5 +1,5 @@
-//! The PID 1 and launcher of this crate's tests: runs the commands that come over a socket. It
-//! collects only its own children; what they leave behind goes with the sandbox.
+//! The PID 1 and launcher of this crate's tests: runs the commands that it gets through a socket. It
+//! reaps only its own children; orphans end with the sandbox.
 
 #[cfg(target_os = "linux")]
 mod serve {
@@ -17,20 +17,20 @@ mod serve {
 
     pub(crate) fn run(socket: &str) -> io::Result<()> {
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-        // Left by a run before; the directory outlives the sandbox.
+        // An earlier run may have left one: the directory outlives the sandbox.
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket)?;
-        // The last step: whoever waits for the socket sees its mode change.
+        // The last step: tests that wait for the socket notice the change of its mode.
         rustix::fs::chmod(socket, rustix::fs::Mode::from_raw_mode(0o666))?;
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
                 let Ok(copy) = connection.try_clone() else {
                     continue;
                 };
-                let answering = thread::Builder::new().spawn(move || answer(&copy));
-                // With every process of the sandbox in use there is no thread either.
-                if answering.is_err() {
-                    let _ = answer(&connection);
+                let spawned = thread::Builder::new().spawn(move || handle_request(&copy));
+                // At the sandbox's limit of processes no thread can be started either.
+                if spawned.is_err() {
+                    let _ = handle_request(&connection);
                 }
             }
         });
@@ -38,9 +38,9 @@ mod serve {
         Ok(())
     }
 
-    /// As PID 1 it gets no signal that it does not wait for.
+    /// PID 1 gets no signal that it does not wait for.
     fn wait_for_termination() {
-        // SAFETY: the set is initialised by `sigemptyset` before its use, and outlives the calls.
+        // SAFETY: `sigemptyset` initialises the set before its use, and it outlives the calls.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
@@ -51,22 +51,22 @@ mod serve {
         }
     }
 
-    fn answer(mut connection: &UnixStream) -> io::Result<()> {
+    fn handle_request(mut connection: &UnixStream) -> io::Result<()> {
         let mut line = String::new();
         BufReader::new(connection).read_line(&mut line)?;
         let request: Value = serde_json::from_str(&line)?;
-        let answer = execute(&request).unwrap_or_else(|error| {
-            // A program that is not there, or cannot be started.
+        let reply = execute(&request).unwrap_or_else(|error| {
+            // The program is missing or cannot be started.
             json!({ "refused": error.raw_os_error().unwrap_or_default() })
         });
-        connection.write_all(answer.to_string().as_bytes())
+        connection.write_all(reply.to_string().as_bytes())
     }
 
     fn execute(request: &Value) -> io::Result<Value> {
         let mut words: Vec<&str> = Vec::new();
         let terminal = match request["pty"].as_bool() {
             Some(true) => {
-                // A session of its own, whose first terminal is its controlling one.
+                // A new session, whose first terminal becomes its controlling one.
                 words.extend(["setsid", "--ctty"]);
                 Some(terminal()?)
             }
@@ -90,7 +90,7 @@ mod serve {
                 .stderr(Stdio::null()),
         };
         let mut child = command.spawn()?;
-        // Or they would hold the terminal open.
+        // It would hold the terminal open.
         drop(command);
         let stdout = match (terminal, child.stdout.take()) {
             (Some((control, peer)), _) => {
@@ -122,7 +122,7 @@ mod serve {
         Ok((control, peer))
     }
 
-    /// All output; a terminal ends with an error where a pipe just ends.
+    /// Reads all output; a terminal ends with an error instead of end of file.
     fn drain(mut from: impl Read) -> String {
         let mut all = Vec::new();
         let mut chunk = [0; 8192];

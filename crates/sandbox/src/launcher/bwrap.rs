@@ -1,8 +1,8 @@
-//! bubblewrap as the maker of namespaces, with the same PID 1 as its payload. The host's
-//! directories are read-only, and there is no Landlock, which would forbid bubblewrap's mounts.
+//! Sandboxes made by bubblewrap, with the same PID 1. The host's directories are read-only, and there
+//! is no Landlock, which would forbid bubblewrap's mounts.
 //!
-//! What PID 1 executes first is a shell that waits for a word from the launcher: a launcher that
-//! dies before the sandbox is in the record says none, and the sandbox ends.
+//! PID 1 first executes a shell that waits for a line from the launcher: if the launcher dies before
+//! the sandbox is recorded, the shell reads end of file and the sandbox ends.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -16,33 +16,36 @@ use rustix::fs::Access;
 use rustix::process::{Pid, Resource, Rlimit};
 
 use super::rootfs::{self, STORES, TOP_LEVEL};
-use super::{At, Attempt, Directories, died, hosts, mask, overlay, privileges, seccomp};
+use super::{
+    Directories, StepContext, StepResult, died, mask, name_resolution, overlay, privileges, seccomp,
+};
+use crate::capabilities::CONTAINER_CAPABILITIES;
 use crate::cgroup;
-use crate::launch::Failure;
+use crate::launch::StepFailure;
 use crate::record::{Process, Record};
-use crate::report::{Applied, Enforced, Ids, Landlock, Sharing};
-use crate::spec::{Bind, Network, Spec};
+use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
+use crate::spec::{Bind, NetworkNamespace, Spec};
 
-/// Executes its arguments when it is told to.
-const STAGE: &str = "read -r go && exec \"$@\" </dev/null";
+/// Executes its arguments after it has read a line.
+const WAIT_THEN_EXEC: &str = "read -r go && exec \"$@\" </dev/null";
 
-/// How long bubblewrap may take until it executes PID 1; the caller's deadline is longer.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long bubblewrap may take until it executes PID 1; shorter than the caller's timeout.
+const BWRAP_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
-    let mut plan = cgroup::Plan::new(&super::group_name(spec), &spec.limits);
+pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
+    let mut plan = cgroup::CgroupPlan::new(&super::group_name(spec), &spec.limits);
     let mut record = Record {
         cgroups: plan.paths(),
         ..Record::default()
     };
-    record.write(&spec.state_dir).at("write the record")?;
+    record.write(&spec.state_dir).step("write the record")?;
     plan.create(&spec.limits);
     plan.join_all();
-    super::inject("after cgroups")?;
-    privileges::limit_files().at("limit resources")?;
+    super::inject_fault("after cgroups")?;
+    privileges::limit_files().step("limit resources")?;
 
-    let (arguments, directories) = Arguments::of(spec, program)?;
-    let info = info().at("make a channel")?;
+    let (arguments, directories) = Arguments::from_spec(spec, program)?;
+    let info = info_file().step("make a channel")?;
     let filters = filters(spec.nested)?;
     let mut command = Command::new(program);
     command
@@ -53,38 +56,41 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
         command.arg("--add-seccomp-fd").arg(number(filter));
     }
     command
-        .args(["--", "/bin/sh", "-c", STAGE, "stage"])
+        .args(["--", "/bin/sh", "-c", WAIT_THEN_EXEC, "stage"])
         .arg(&spec.init.inside)
         .args(&spec.init.args);
-    let output = io::stderr();
-    let output = || rustix::io::fcntl_dupfd_cloexec(&output, 3);
+    let stderr = io::stderr();
+    let log = || rustix::io::fcntl_dupfd_cloexec(&stderr, 3);
     let mut child = command
         .env_clear()
         .stdin(Stdio::piped())
-        .stdout(output().at("redirect the output of PID 1")?)
-        .stderr(output().at("redirect the output of PID 1")?)
+        .stdout(log().step("redirect the output of PID 1")?)
+        .stderr(log().step("redirect the output of PID 1")?)
         .spawn()
-        .at("start bubblewrap")?;
-    super::inject("after clone")?;
+        .step("start bubblewrap")?;
+    super::inject_fault("after clone")?;
 
     let pid = await_pid(&info, &mut child)?;
-    record.process = Some(Process::of(pid).at("read /proc")?);
-    record.write(&spec.state_dir).at("write the record")?;
-    super::inject("before exec")?;
-    if let Some(mut stage) = child.stdin.take() {
-        stage.write_all(b"go\n").at("tell PID 1 to go on")?;
+    record.process = Some(Process::from_pid(pid).step("read /proc")?);
+    record.write(&spec.state_dir).step("write the record")?;
+    super::inject_fault("before exec")?;
+    if let Some(mut shell) = child.stdin.take() {
+        shell.write_all(b"go\n").step("tell PID 1 to proceed")?;
     }
     await_execution(spec, pid, &mut child)?;
 
     let mut limits = plan.applied.clone();
-    let held = matches!(limits.processes, Applied::CgroupV1 | Applied::CgroupV2);
-    if !held && limit_processes(spec, pid) {
-        limits.processes = Applied::Rlimit;
+    let is_enforced = matches!(
+        limits.processes,
+        LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2
+    );
+    if !is_enforced && limit_processes(spec, pid) {
+        limits.processes = LimitMechanism::Rlimit;
     }
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    record.enforced = Some(Enforced {
+    record.enforced = Some(EnforcementReport {
         method: "bwrap".to_owned(),
-        ids: Ids::Single {
+        ids: IdMapping::Single {
             uid: uid.as_raw(),
             gid: gid.as_raw(),
         },
@@ -95,20 +101,20 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> Attempt<()> {
         network: super::network_name(spec.network).to_owned(),
         user_namespaces_refused: !spec.nested,
     });
-    record.write(&spec.state_dir).at("write the record")
+    record.write(&spec.state_dir).step("write the record")
 }
 
 /// The command line that makes the sandbox.
 struct Arguments(Vec<String>);
 
 impl Arguments {
-    fn of(spec: &Spec, program: &Path) -> Attempt<(Self, Directories)> {
+    fn from_spec(spec: &Spec, program: &Path) -> StepResult<(Self, Directories)> {
         let mut arguments = Self(Vec::new());
         arguments.namespaces(spec, program);
         let directories = arguments.directories(spec)?;
         for bind in rootfs::in_order(&spec.binds) {
             let source = rootfs::open_source(spec, &bind.host);
-            source.at(format!("bind {}", bind.inside.display()))?;
+            source.step(format!("bind {}", bind.inside.display()))?;
             arguments.bind(spec, bind)?;
         }
         let init = Bind {
@@ -116,7 +122,7 @@ impl Arguments {
             inside: spec.init.inside.clone(),
             read_only: true,
         };
-        fs::metadata(&init.host).at("bind the program of PID 1")?;
+        fs::metadata(&init.host).step("bind the program of PID 1")?;
         arguments.bind(spec, &init)?;
         arguments.add(["--remount-ro", "/", "--chdir", "/", "--clearenv"]);
         for (key, value) in &spec.init.env {
@@ -145,36 +151,36 @@ impl Arguments {
             "--new-session",
         ]);
         self.add(["--as-pid-1", "--hostname", &spec.hostname]);
-        if spec.network == Network::None {
+        if spec.network == NetworkNamespace::Private {
             self.add(["--unshare-net"]);
         }
-        if !spec.nested && knows(program, "--disable-userns") {
+        if !spec.nested && supports_option(program, "--disable-userns") {
             self.add(["--disable-userns"]);
         }
         self.add(["--cap-drop", "ALL"]);
-        for name in privileges::KEPT_NAMES {
-            self.add(["--cap-add", name]);
+        for capability in CONTAINER_CAPABILITIES {
+            self.add(["--cap-add", capability.name]);
         }
     }
 
-    fn directories(&mut self, spec: &Spec) -> Attempt<Directories> {
+    fn directories(&mut self, spec: &Spec) -> StepResult<Directories> {
         let mut directories = Directories::new();
-        overlay::make_var(&spec.layers_dir.join("var"), None).at("mount /var")?;
+        overlay::create_var(&spec.layers_dir.join("var"), None).step("mount /var")?;
         let var = spec.layers_dir.join("var");
         self.add(["--bind", &var.to_string_lossy(), "/var"]);
         for (dir, content) in rootfs::shared() {
             let name = dir.to_string_lossy();
-            // A directory of an earlier run may hold something else in its place.
-            let place = var.join(dir.strip_prefix("/var").unwrap_or(Path::new("")));
-            if dir.starts_with("/var") && fs::create_dir_all(&place).is_err() {
+            // An earlier run may have replaced the directory by something else.
+            let target = var.join(dir.strip_prefix("/var").unwrap_or(Path::new("")));
+            if dir.starts_with("/var") && fs::create_dir_all(&target).is_err() {
                 continue;
             }
             self.add(["--ro-bind", &name, &name]);
             if content == overlay::Content::Mixed {
                 self.hide(&dir)?;
             }
-            let reason = "bubblewrap makes no overlays".to_owned();
-            directories.push((dir, Sharing::ReadOnly { reason }));
+            let reason = "bubblewrap does not make overlays".to_owned();
+            directories.push((dir, DirectoryAccess::ReadOnly { reason }));
         }
         for store in STORES.iter().filter(|store| Path::new(store).is_dir()) {
             self.add(["--ro-bind", store, store]);
@@ -190,8 +196,8 @@ impl Arguments {
                 self.add(["--tmpfs", dir]);
             }
         }
-        for (target, source) in
-            hosts::copies(spec, &spec.state_dir).at("provide the files for name resolution")?
+        for (target, source) in name_resolution::copies(spec, &spec.state_dir)
+            .step("provide the files for name resolution")?
         {
             self.add([
                 "--ro-bind",
@@ -205,26 +211,27 @@ impl Arguments {
         Ok(directories)
     }
 
-    /// Covers what this user may read of what is not for everybody.
-    fn hide(&mut self, dir: &Path) -> Attempt<()> {
-        let found = mask::find(dir).at(format!("look through {}", dir.display()))?;
+    /// Hides files that this user may read but other users of the host may not.
+    fn hide(&mut self, dir: &Path) -> StepResult<()> {
+        let found = mask::find(dir).step(format!("search {}", dir.display()))?;
         for hidden in found.unwrap_or_default() {
             let path = dir.join(&hidden.path);
             if rustix::fs::access(&path, Access::READ_OK).is_err() {
                 continue;
             }
             let path = path.to_string_lossy().into_owned();
-            match hidden.is_dir {
-                true => self.add(["--tmpfs", &path]),
-                false => self.add(["--ro-bind", "/dev/null", &path]),
+            if hidden.is_dir {
+                self.add(["--tmpfs", &path]);
+            } else {
+                self.add(["--ro-bind", "/dev/null", &path]);
             }
         }
         Ok(())
     }
 
-    fn bind(&mut self, spec: &Spec, bind: &Bind) -> Attempt<()> {
-        self.make_room(spec, &bind.inside)
-            .at(format!("bind {}", bind.inside.display()))?;
+    fn bind(&mut self, spec: &Spec, bind: &Bind) -> StepResult<()> {
+        self.replace_read_only_parent(spec, &bind.inside)
+            .step(format!("bind {}", bind.inside.display()))?;
         let flag = if bind.read_only {
             "--ro-bind"
         } else {
@@ -238,9 +245,9 @@ impl Arguments {
         Ok(())
     }
 
-    /// A place below a read-only directory: its closest parent is replaced by one with the same
-    /// entries.
-    fn make_room(&mut self, spec: &Spec, inside: &Path) -> io::Result<()> {
+    /// For a mount target below a read-only directory, replaces its closest parent by one with the
+    /// same entries.
+    fn replace_read_only_parent(&mut self, spec: &Spec, inside: &Path) -> io::Result<()> {
         let below_shared = rootfs::shared()
             .iter()
             .any(|(dir, _)| inside.starts_with(dir));
@@ -269,14 +276,14 @@ impl Arguments {
 }
 
 /// Whether this version of bubblewrap has an option.
-fn knows(program: &Path, option: &str) -> bool {
+fn supports_option(program: &Path, option: &str) -> bool {
     let help = Command::new(program).arg("--help").env_clear().output();
     help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(option))
 }
 
-/// Where bubblewrap writes who PID 1 is. Not a pipe: bubblewrap would die of writing to one that
-/// nobody reads, and what it has cloned by then would wait for it for ever.
-fn info() -> io::Result<File> {
+/// The file to which bubblewrap writes the pid of PID 1. Not a pipe: writing to one without a reader
+/// would kill bubblewrap, and its child would wait for it forever.
+fn info_file() -> io::Result<File> {
     let fd = rustix::fs::memfd_create("info", rustix::fs::MemfdFlags::empty())?;
     Ok(File::from(fd))
 }
@@ -286,29 +293,32 @@ fn number(fd: &impl AsRawFd) -> String {
 }
 
 /// The filters of system calls, as files that bubblewrap reads.
-fn filters(nested: bool) -> Attempt<Vec<File>> {
-    let at = "compile the system call filter";
-    let programs = seccomp::programs(nested).map_err(io::Error::other).at(at)?;
+fn filters(nested: bool) -> StepResult<Vec<File>> {
+    let step = "compile the system call filter";
+    let programs = seccomp::programs(nested)
+        .map_err(io::Error::other)
+        .step(step)?;
     programs
         .iter()
         .map(|program| {
-            let fd = rustix::fs::memfd_create("filter", rustix::fs::MemfdFlags::empty()).at(at)?;
+            let fd =
+                rustix::fs::memfd_create("filter", rustix::fs::MemfdFlags::empty()).step(step)?;
             let mut file = File::from(fd);
-            for step in program {
-                let mut bytes = step.code.to_ne_bytes().to_vec();
-                bytes.extend([step.jt, step.jf]);
-                bytes.extend(step.k.to_ne_bytes());
-                file.write_all(&bytes).at(at)?;
+            for instruction in program {
+                let mut bytes = instruction.code.to_ne_bytes().to_vec();
+                bytes.extend([instruction.jt, instruction.jf]);
+                bytes.extend(instruction.k.to_ne_bytes());
+                file.write_all(&bytes).step(step)?;
             }
-            file.rewind().at(at)?;
+            file.rewind().step(step)?;
             Ok(file)
         })
         .collect()
 }
 
 /// Waits until bubblewrap has cloned PID 1.
-fn await_pid(info: &File, bwrap: &mut Child) -> Attempt<i32> {
-    attend("set up the sandbox with bubblewrap", bwrap, || {
+fn await_pid(info: &File, bwrap: &mut Child) -> StepResult<i32> {
+    poll_until("set up the sandbox with bubblewrap", bwrap, || {
         let mut json = [0; 4096];
         let len = info.read_at(&mut json, 0).ok()?;
         let value: serde_json::Value = serde_json::from_slice(&json[..len]).ok()?;
@@ -317,29 +327,29 @@ fn await_pid(info: &File, bwrap: &mut Child) -> Attempt<i32> {
 }
 
 /// Waits until the process executes the program of PID 1.
-fn await_execution(spec: &Spec, pid: i32, bwrap: &mut Child) -> Attempt<()> {
-    let wanted = fs::metadata(&spec.init.binary).at("bind the program of PID 1")?;
+fn await_execution(spec: &Spec, pid: i32, bwrap: &mut Child) -> StepResult<()> {
+    let expected = fs::metadata(&spec.init.binary).step("bind the program of PID 1")?;
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-    attend("execute PID 1", bwrap, || {
+    poll_until("execute PID 1", bwrap, || {
         let found = fs::metadata(&exe).ok()?;
-        ((found.dev(), found.ino()) == (wanted.dev(), wanted.ino())).then_some(())
+        ((found.dev(), found.ino()) == (expected.dev(), expected.ino())).then_some(())
     })
 }
 
-/// Looks again and again until bubblewrap has done something, is dead, or takes too long.
-fn attend<T>(step: &str, bwrap: &mut Child, look: impl Fn() -> Option<T>) -> Attempt<T> {
-    let until = Instant::now() + PATIENCE;
+/// Polls until `check` returns a value, bubblewrap has exited, or the timeout is over.
+fn poll_until<T>(step: &str, bwrap: &mut Child, check: impl Fn() -> Option<T>) -> StepResult<T> {
+    let until = Instant::now() + BWRAP_TIMEOUT;
     loop {
-        // Asked first, so that what it did before its end is seen.
-        let is_over = bwrap.try_wait().at(step)?.is_some();
-        if let Some(seen) = look() {
-            return Ok(seen);
+        // Before the check, so that the check sees everything a finished process did.
+        let has_exited = bwrap.try_wait().step(step)?.is_some();
+        if let Some(value) = check() {
+            return Ok(value);
         }
-        if is_over {
+        if has_exited {
             return Err(died(step));
         }
         if Instant::now() > until {
-            return Err(Failure {
+            return Err(StepFailure {
                 step: step.to_owned(),
                 errno: libc::ETIMEDOUT,
             });

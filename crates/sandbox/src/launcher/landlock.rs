@@ -1,5 +1,5 @@
-//! A second lock behind the namespaces: no devices can be made, no mount can change, and abstract
-//! sockets and processes of the host are out of reach even with the host's network.
+//! A second layer of protection behind the namespaces: no process inside can make devices, change
+//! mounts, or reach abstract sockets and processes of the host, even with the host's network.
 
 use landlock::{
     ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -8,8 +8,8 @@ use landlock::{
 
 use crate::report::Landlock;
 
-/// Applies as much as the kernel knows. It is never the only protection, so a kernel without it is
-/// reported and not an error.
+/// Applies as much as the kernel supports. It is never the only protection, so a kernel without
+/// Landlock is reported and not an error.
 pub(super) fn apply() -> Landlock {
     match restrict() {
         Ok(RulesetStatus::FullyEnforced) => Landlock::Full,

@@ -1,6 +1,6 @@
-//! What of the host's directories is not for the sandbox. Its root is not the host's root, but
-//! with shifted ids it may read the files of the host's root; so what an ordinary user of the host
-//! could not read is hidden, and known secrets whatever their mode.
+//! Files of the host's directories that the sandbox must not read. With shifted ids the sandbox's root
+//! may read files of the host's root; so files that an unprivileged user of the host cannot read are
+//! hidden, and known secrets regardless of their mode.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 
-/// How many entries a directory may have in all to be looked through.
-const BUDGET: usize = 30_000;
+/// Larger trees are not searched.
+const MAX_SCANNED_ENTRIES: usize = 30_000;
 
-/// Something to hide, by its path below the directory.
+/// An entry to hide, by its path below the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Hidden {
     pub(super) path: PathBuf,
@@ -32,7 +32,7 @@ fn is_known_secret(path: &Path) -> bool {
         || path == Path::new("ssl/private")
 }
 
-/// What to hide of a directory of the host; none if it is too big to tell.
+/// The entries to hide in a directory of the host; none if the tree is too large.
 pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
     let is_etc = top == Path::new("/etc");
     let mut hidden = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
     let mut seen = 0;
     while let Some(relative) = queue.pop() {
         let Ok(dir) = open_dir(&top.join(&relative)) else {
-            // Not readable by this process, so not by the sandbox either.
+            // The sandbox cannot read it either.
             continue;
         };
         for entry in Dir::read_from(&dir)? {
@@ -50,7 +50,7 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
                 continue;
             }
             seen += 1;
-            if seen > BUDGET {
+            if seen > MAX_SCANNED_ENTRIES {
                 return Ok(None);
             }
             if entry.file_type() == FileType::Symlink {
@@ -72,8 +72,8 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
     Ok(Some(hidden))
 }
 
-/// Makes a layer of whiteouts at `layer`, to be stacked on top of the host's directory `host`. A
-/// directory on the way looks as it does on the host, because the topmost layer decides that.
+/// Makes a layer of whiteouts at `layer`, to be stacked on the host's directory `host`. Parent
+/// directories get the host's owner and mode, because the topmost layer determines them.
 pub(super) fn whiteouts(
     layer: &Path,
     host: &Path,
@@ -113,7 +113,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_others_may_not_read_is_found() {
+    fn entries_that_others_cannot_read_are_found() {
         let scratch = tempfile::tempdir().unwrap();
         let make = |name: &str, mode: u32| {
             let path = scratch.path().join(name);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn known_secrets_are_told_from_public_keys() {
+    fn known_secrets_do_not_include_public_keys() {
         assert!(is_known_secret(Path::new("shadow-")));
         assert!(is_known_secret(Path::new("ssh/ssh_host_rsa_key")));
         assert!(!is_known_secret(Path::new("ssh/ssh_host_rsa_key.pub")));

@@ -1,5 +1,5 @@
-//! One directory of the host inside: as a copy-on-write overlay, or read-only where the kernel
-//! refuses that.
+//! A directory of the host inside the sandbox: a copy-on-write overlay, or read-only if the kernel
+//! refuses the overlay.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,57 +11,57 @@ use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 
 use super::mask::{self, Hidden};
-use super::{At, Attempt, Launch};
-use crate::adopt::adopt;
-use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
-use crate::report::{Ids, Sharing};
+use super::{Launch, StepContext, StepResult};
+use crate::chown::chown_tree;
+use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
+use crate::report::{DirectoryAccess, IdMapping};
 
-/// The step whose failure means that another map of ids has to be tried.
+/// The step whose failure means that another id mapping has to be tried.
 pub(super) const IDMAP_STEP: &str = "show the host's files with shifted ids";
 
-/// How much a directory of the host may hold that is not for everybody.
+/// Whether a directory of the host may contain secrets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The files of packages.
+    /// Only files of packages.
     Public,
-    /// Settings and the like, to be looked through for secrets.
+    /// Settings and similar files, which must be searched for secrets.
     Mixed,
 }
 
-/// Where the layers of all overlays are, relative to the current directory (the scratch).
+/// The directory with the layers of all overlays, relative to the scratch filesystem.
 const LAYERS: &str = "layers";
 
-/// Mounts the host's `dir` at the same place of the new root.
-pub(super) fn share(
+/// Mounts the host's `dir` at the same path of the new root.
+pub(super) fn mount_shared(
     launch: &Launch<'_>,
     root: BorrowedFd<'_>,
     dir: &Path,
     content: Content,
-) -> Attempt<Sharing> {
+) -> StepResult<DirectoryAccess> {
     let name = dir
         .to_string_lossy()
         .trim_start_matches('/')
         .replace('/', "-");
     let what = |verb: &str| format!("{verb} {}", dir.display());
-    let Ok(place) = mounts::place(root, dir, Kind::Directory, launch.owner()) else {
-        return Ok(Sharing::Hidden {
-            reason: "a former run has put something else in its place".to_owned(),
+    let Ok(target) = mounts::open_target(root, dir, TargetKind::Directory, launch.owner()) else {
+        return Ok(DirectoryAccess::Hidden {
+            reason: "an earlier run replaced it by something that is not a directory".to_owned(),
         });
     };
     let mut hidden = Vec::new();
     let mut is_known = true;
     if content == Content::Mixed {
-        match mask::find(dir).at(what("look through"))? {
+        match mask::find(dir).step(what("search"))? {
             Some(found) => hidden = found,
             None => is_known = false,
         }
     }
-    if !is_known && launch.ids == Ids::Identity {
-        let reason = "too big to be looked through for secrets".to_owned();
-        return Ok(Sharing::Hidden { reason });
+    if !is_known && launch.ids == IdMapping::Identity {
+        let reason = "too large to be searched for secrets".to_owned();
+        return Ok(DirectoryAccess::Hidden { reason });
     }
-    let source = mounts::open_host(dir).at(what("open"))?;
-    // Unmapped, the files of the host's root are nobody's, and their mode decides.
+    let source = mounts::open_host(dir).step(what("open"))?;
+    // Without the mapping, the sandbox does not own files of the host's root, and their modes apply.
     let mapped = if is_known {
         launch.userns.as_ref()
     } else {
@@ -71,36 +71,36 @@ pub(super) fn share(
 
     let refused = match stack(launch, &name, dir, lower, &hidden) {
         Ok(overlay) => {
-            mounts::attach(&overlay, place.as_fd()).at(what("mount"))?;
-            return Ok(Sharing::CopyOnWrite);
+            mounts::attach(&overlay, target.as_fd()).step(what("mount"))?;
+            return Ok(DirectoryAccess::CopyOnWrite);
         }
         Err(error) => error,
     };
-    let single = matches!(launch.ids, Ids::Single { .. });
+    let single = matches!(launch.ids, IdMapping::Single { .. });
     let copy = self::lower(&source, dir, mapped, single)?;
-    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).at(what("make read-only"))?;
-    mounts::attach(&copy, place.as_fd()).at(what("mount"))?;
+    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).step(what("make read-only"))?;
+    mounts::attach(&copy, target.as_fd()).step(what("mount"))?;
     for Hidden { path, is_dir } in &hidden {
-        cover(root, &dir.join(path), *is_dir).at(what("hide secrets of"))?;
+        cover(root, &dir.join(path), *is_dir).step(what("hide secrets of"))?;
     }
-    Ok(Sharing::ReadOnly {
+    Ok(DirectoryAccess::ReadOnly {
         reason: format!("overlay refused: {refused}"),
     })
 }
 
-/// A detached copy of the host's directory, with shifted ids where there is a map.
+/// A detached copy of the host's directory, with shifted ids if there is a mapping.
 fn lower(
     source: &OwnedFd,
     dir: &Path,
     mapped: Option<&OwnedFd>,
     recursive: bool,
-) -> Attempt<OwnedFd> {
+) -> StepResult<OwnedFd> {
     let copy = mounts::copy(source.as_fd(), recursive)
-        .at(format!("copy the mount of {}", dir.display()))?;
+        .step(format!("copy the mount of {}", dir.display()))?;
     if let Some(userns) = mapped {
         match mounts::map_ids(&copy, userns.as_fd()) {
-            Err(error) if dir == Path::new("/usr") => return Err(error).at(IDMAP_STEP),
-            // Elsewhere an odd filesystem only costs the readability of closed files.
+            Err(error) if dir == Path::new("/usr") => return Err(error).step(IDMAP_STEP),
+            // Elsewhere a filesystem without support only makes restricted files unreadable.
             Ok(()) | Err(_) => {}
         }
     }
@@ -117,8 +117,8 @@ fn stack(
 ) -> io::Result<OwnedFd> {
     let lower_path = format!("lower/{name}");
     fs::create_dir(&lower_path)?;
-    let place = mounts::open_host(Path::new(&lower_path))?;
-    mounts::attach(&lower, place.as_fd())?;
+    let target = mounts::open_host(Path::new(&lower_path))?;
+    mounts::attach(&lower, target.as_fd())?;
 
     let owner = launch.owner();
     let layer = format!("{LAYERS}/{name}");
@@ -127,7 +127,7 @@ fn stack(
         fs::create_dir_all(&path)?;
         let stat = rustix::fs::stat(&path)?;
         if stat.st_uid != owner.0 {
-            adopt(Path::new(&path), owner).map_err(io::Error::other)?;
+            chown_tree(Path::new(&path), owner).map_err(io::Error::other)?;
         }
         if let Some(host) = mode
             && fs::read_dir(&path)?.next().is_none()
@@ -151,36 +151,36 @@ fn stack(
         ("upperdir", &*upper),
         ("workdir", &*work),
     ];
-    if matches!(launch.ids, Ids::Single { .. }) {
+    if matches!(launch.ids, IdMapping::Single { .. }) {
         options.push(("userxattr", ""));
     }
     mounts::filesystem("overlay", &options, NOSUID | NODEV)
 }
 
-/// Whom a directory of the mask layer belongs to, so that it looks like the host's.
-fn mask_owner(ids: Ids, uid: u32, gid: u32) -> (u32, u32) {
+/// The owner of a directory in the mask layer, so that it looks like the host's.
+fn mask_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
     match ids {
-        Ids::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
-        Ids::Identity => (uid, gid),
-        Ids::Single { .. } => (0, 0),
+        IdMapping::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
+        IdMapping::Identity => (uid, gid),
+        IdMapping::Single { .. } => (0, 0),
     }
 }
 
-/// Puts something empty over a file or directory of the new root.
+/// Mounts an empty file or directory over one of the new root.
 fn cover(root: BorrowedFd<'_>, path: &Path, is_dir: bool) -> io::Result<()> {
     let relative = path.strip_prefix("/").unwrap_or(path);
-    let place = match mounts::open_beneath(root, relative) {
-        // In a directory that this process may not enter: hidden enough.
+    let target = match mounts::open_beneath(root, relative) {
+        // This process may not enter its directory, and the sandbox cannot either.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
         other => other?,
     };
     let empty = Path::new(if is_dir { "empty/dir" } else { "empty/file" });
     let mount = mounts::copy(mounts::open_host(empty)?.as_fd(), false)?;
     mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
-    mounts::attach(&mount, place.as_fd())
+    mounts::attach(&mount, target.as_fd())
 }
 
-/// Makes what `share` needs in the current directory.
+/// Makes the directories that `mount_shared` needs in the current directory.
 pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
     for dir in ["lower", "mask", LAYERS, "empty", "empty/dir"] {
         fs::create_dir(dir)?;
@@ -191,8 +191,8 @@ pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
     mounts::attach(&copy, mounts::open_host(Path::new(LAYERS))?.as_fd())
 }
 
-/// Makes the sandbox's own `/var`, which is kept beside the layers.
-pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+/// Creates the sandbox's own `/var` beside the layers.
+pub(super) fn create_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
     const DIRECTORIES: [(&str, u32); 5] = [
         ("cache", 0o755),
         ("lib", 0o755),
@@ -205,10 +205,10 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
     if let Some(owner) = owner
         && rustix::fs::fstat(&var)?.st_uid != owner.0
     {
-        adopt(path, owner).map_err(io::Error::other)?;
+        chown_tree(path, owner).map_err(io::Error::other)?;
     }
-    let give = |name: &str| match owner {
-        Some(owner) => mounts::give(var.as_fd(), OsStr::new(name), owner),
+    let set_owner = |name: &str| match owner {
+        Some(owner) => mounts::chown_entry(var.as_fd(), OsStr::new(name), owner),
         None => Ok(()),
     };
     for (name, mode) in DIRECTORIES {
@@ -216,7 +216,7 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
             Ok(()) => {
                 let mode = Mode::from_raw_mode(mode);
                 rustix::fs::chmodat(&var, name, mode, rustix::fs::AtFlags::empty())?;
-                give(name)?;
+                set_owner(name)?;
             }
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
@@ -224,7 +224,7 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
     }
     for (name, target) in [("run", "/run"), ("lock", "/run/lock")] {
         match rustix::fs::symlinkat(target, &var, name) {
-            Ok(()) => give(name)?,
+            Ok(()) => set_owner(name)?,
             Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
@@ -232,11 +232,16 @@ pub(super) fn make_var(path: &Path, owner: Option<(u32, u32)>) -> io::Result<()>
     Ok(())
 }
 
-pub(super) fn own_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn mount_var(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
     let path = format!("{LAYERS}/var");
-    make_var(Path::new(&path), Some(launch.owner()))?;
+    create_var(Path::new(&path), Some(launch.owner()))?;
     let mount = mounts::copy(mounts::open_host(Path::new(&path))?.as_fd(), false)?;
     mounts::restrict(&mount, NOSUID | NODEV, false)?;
-    let place = mounts::place(root, Path::new("/var"), Kind::Directory, launch.owner())?;
-    mounts::attach(&mount, place.as_fd())
+    let target = mounts::open_target(
+        root,
+        Path::new("/var"),
+        TargetKind::Directory,
+        launch.owner(),
+    )?;
+    mounts::attach(&mount, target.as_fd())
 }

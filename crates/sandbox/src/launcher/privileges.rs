@@ -1,5 +1,4 @@
-//! What the sandbox's root keeps: the capabilities that package managers and build tools use, and
-//! limits that stay below those of the host.
+//! Drops the capabilities of the sandbox's root and sets resource limits below those of the host.
 
 use std::io;
 
@@ -7,64 +6,39 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 
 use super::Launch;
-use crate::report::Ids;
+use crate::capabilities::container_capability_mask;
+use crate::report::IdMapping;
 use crate::sys;
 
-/// Open files for a process, as far as the host's own limit allows it.
-const MAX_FILES: u64 = 1 << 20;
-
-const KEPT: CapabilitySet = CapabilitySet::CHOWN
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::FOWNER)
-    .union(CapabilitySet::FSETID)
-    .union(CapabilitySet::KILL)
-    .union(CapabilitySet::SETGID)
-    .union(CapabilitySet::SETUID)
-    .union(CapabilitySet::SETPCAP)
-    .union(CapabilitySet::NET_BIND_SERVICE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::SETFCAP);
-
-/// The same as bubblewrap calls them.
-pub(super) const KEPT_NAMES: &[&str] = &[
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_SYS_CHROOT",
-    "CAP_SETFCAP",
-];
+/// Open files of a process, unless the host's limit is lower.
+const MAX_OPEN_FILES: u64 = 1 << 20;
 
 pub(super) fn drop_capabilities() -> io::Result<()> {
+    let kept = CapabilitySet::from_bits_retain(container_capability_mask());
     for capability in 0..64 {
-        let is_kept = KEPT.bits() & (1 << capability) != 0;
+        let is_kept = kept.bits() & (1 << capability) != 0;
         if !is_kept && !sys::drop_from_bounding_set(capability)? {
             break;
         }
     }
     rustix::thread::clear_ambient_capability_set()?;
     let sets = CapabilitySets {
-        effective: KEPT,
-        permitted: KEPT,
+        effective: kept,
+        permitted: kept,
         inheritable: CapabilitySet::empty(),
     };
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Sets resource limits, never above what is allowed. Says whether the number of processes is
-/// limited this way.
+/// Sets resource limits, never above the host's. Returns whether the number of processes is limited
+/// this way.
 pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
     limit_files()?;
     let Some(processes) = launch.spec.limits.processes else {
         return Ok(false);
     };
-    // Root of the host, which identical ids mean, is exempt.
-    if launch.ids == Ids::Identity || !processes_are_counted_apart() {
+    // With identical ids, root is the host's root, which is exempt.
+    if launch.ids == IdMapping::Identity || !processes_are_counted_apart() {
         return Ok(false);
     }
     let hard = getrlimit(Resource::Nproc).maximum;
@@ -75,15 +49,17 @@ pub(super) fn limit_resources(launch: &Launch<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Many open files, and no core dumps.
+/// Allows many open files and no core dumps.
 pub(super) fn limit_files() -> io::Result<()> {
     let files = getrlimit(Resource::Nofile);
-    let most = files.maximum.map_or(MAX_FILES, |hard| hard.min(MAX_FILES));
-    set(Resource::Nofile, most)?;
+    let limit = files
+        .maximum
+        .map_or(MAX_OPEN_FILES, |hard| hard.min(MAX_OPEN_FILES));
+    set(Resource::Nofile, limit)?;
     set(Resource::Core, 0)
 }
 
-/// Before 5.14 all processes of a user would count, those outside included.
+/// Before Linux 5.14 the processes of the same user outside the sandbox count as well.
 pub(super) fn processes_are_counted_apart() -> bool {
     kernel_is_at_least(5, 14)
 }

@@ -1,6 +1,6 @@
-//! The root filesystem of a sandbox: a small tmpfs that holds an allowlist of the host's
-//! directories, the binds of the specification, and nothing else. It is built by the launcher
-//! where that is root, and in the sandbox's own namespaces otherwise.
+//! The root filesystem of a sandbox: a small tmpfs with an allowlist of the host's directories and
+//! the binds of the specification. The launcher builds it if it is root; otherwise it is built in the
+//! sandbox's own namespaces.
 
 use std::fs;
 use std::io;
@@ -8,10 +8,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use super::overlay::Content::{Mixed, Public};
-use super::{At, Attempt, Directories, Launch, dev, hosts, overlay, room};
+use super::{
+    Directories, Launch, StepContext, StepResult, devices, mount_point, name_resolution, overlay,
+};
 use crate::launch::MOUNT_POINT;
-use crate::mounts::{self, Kind, NODEV, NOSUID, RDONLY};
-use crate::report::{Ids, Sharing};
+use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
+use crate::report::{DirectoryAccess, IdMapping};
 use crate::spec::{Bind, Spec};
 
 /// The new root, relative to the scratch.
@@ -29,66 +31,66 @@ const SHARED: &[(&str, overlay::Content)] = &[
     ("/var/cache/debconf", Mixed),
 ];
 
-/// Top-level names that are links into `/usr` on most systems and directories on some.
+/// Top-level entries that are links into `/usr` on most systems and directories on some.
 pub(super) const TOP_LEVEL: &[&str] = &["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Package stores that are too big to be copied on write, and never changed in place.
+/// Package stores, which are never changed in place and too large for an overlay.
 pub(super) const STORES: &[&str] = &["/nix/store", "/gnu/store"];
 
-/// Mounts the tmpfs on which everything is put together, and enters it.
-pub(super) fn scratch(launch: &Launch<'_>) -> Attempt<OwnedFd> {
-    let at = "mount a scratch filesystem";
-    let place = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).at(at)?;
-    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).at(at)?;
-    mounts::attach(&mount, place.as_fd()).at(at)?;
-    // Entered through the mount's own descriptor: the path still leads below it.
-    rustix::process::fchdir(&mount).at(at)?;
+/// Mounts the tmpfs on which the root filesystem is built, and enters it.
+pub(super) fn scratch(launch: &Launch<'_>) -> StepResult<OwnedFd> {
+    let step = "mount a scratch filesystem";
+    let target = mounts::open_host(&launch.spec.state_dir.join(MOUNT_POINT)).step(step)?;
+    let mount = mounts::tmpfs("0755", "4m", launch.owner(), NOSUID | NODEV).step(step)?;
+    mounts::attach(&mount, target.as_fd()).step(step)?;
+    // Through the mount's own descriptor: the path still leads to the directory below it.
+    rustix::process::fchdir(&mount).step(step)?;
     Ok(mount)
 }
 
 /// Builds the new root below the scratch, which must be the current directory.
-pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> Attempt<Directories> {
-    rustix::process::fchdir(scratch).at("enter the scratch filesystem")?;
-    overlay::prepare(launch).at("open the layers directory")?;
-    let root = new_root(launch).at("mount the root filesystem")?;
+pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Directories> {
+    rustix::process::fchdir(scratch).step("enter the scratch filesystem")?;
+    overlay::prepare(launch).step("open the layers directory")?;
+    let root = new_root(launch).step("mount the root filesystem")?;
     let root = root.as_fd();
     let mut directories = Directories::new();
 
-    overlay::own_var(launch, root).at("mount /var")?;
+    overlay::mount_var(launch, root).step("mount /var")?;
     for (dir, content) in shared() {
-        let sharing = overlay::share(launch, root, &dir, content)?;
-        submounts(root, &dir, &sharing);
-        directories.push((dir, sharing));
+        let access = overlay::mount_shared(launch, root, &dir, content)?;
+        mount_submounts(root, &dir, &access);
+        directories.push((dir, access));
     }
     for store in STORES {
         let store = Path::new(store);
         if store.is_dir() {
-            bind(launch, root, &read_only(store)).at(format!("mount {}", store.display()))?;
+            bind(launch, root, &read_only(store)).step(format!("mount {}", store.display()))?;
         }
     }
-    top_level_links(launch, root).at("link the top-level directories")?;
-    super::inject("in build")?;
-    dev::build(launch, root)?;
+    top_level_links(launch, root).step("link the top-level directories")?;
+    super::inject_fault("in build")?;
+    devices::build(launch, root)?;
     for (dir, mode) in [("/tmp", "1777"), ("/run", "0755")] {
         if !launch.spec.binds_to(dir) {
             let mount = mounts::tmpfs(mode, "", launch.owner(), NOSUID | NODEV)
-                .at(format!("mount {dir}"))?;
-            mount_at(launch, root, &mount, dir).at(format!("mount {dir}"))?;
+                .step(format!("mount {dir}"))?;
+            mount_at(launch, root, &mount, dir).step(format!("mount {dir}"))?;
         }
     }
-    hosts::provide(launch, root).at("provide the files for name resolution")?;
+    name_resolution::provide(launch, root).step("provide the files for name resolution")?;
     for dir in ["/root", "/home", "/proc", "/sys", "/mnt", "/srv"] {
-        mounts::place(root, Path::new(dir), Kind::Directory, launch.owner())
-            .at(format!("make {dir}"))?;
+        mounts::open_target(root, Path::new(dir), TargetKind::Directory, launch.owner())
+            .step(format!("make {dir}"))?;
     }
     for bound in in_order(&launch.spec.binds) {
-        bind(launch, root, bound).at(format!("bind {}", bound.inside.display()))?;
+        bind(launch, root, bound).step(format!("bind {}", bound.inside.display()))?;
     }
     let init = Bind {
         host: launch.spec.init.binary.clone(),
         inside: launch.spec.init.inside.clone(),
         read_only: true,
     };
-    bind(launch, root, &init).at("bind the program of PID 1")?;
+    bind(launch, root, &init).step("bind the program of PID 1")?;
     Ok(directories)
 }
 
@@ -99,7 +101,7 @@ fn new_root(launch: &Launch<'_>) -> io::Result<OwnedFd> {
     Ok(mount)
 }
 
-/// The host's directories to share, as far as they are directories.
+/// The directories of the host to share that exist and are not links.
 pub(super) fn shared() -> Vec<(PathBuf, overlay::Content)> {
     let is_real = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
     let listed = SHARED
@@ -115,15 +117,15 @@ fn top_level_links(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> 
     for name in TOP_LEVEL {
         if let Ok(target) = fs::read_link(Path::new("/").join(name)) {
             rustix::fs::symlinkat(&target, root, *name)?;
-            mounts::give(root, name.as_ref(), launch.owner())?;
+            mounts::chown_entry(root, name.as_ref(), launch.owner())?;
         }
     }
     Ok(())
 }
 
-/// Filesystems mounted below a shared directory, which an overlay does not include.
-fn submounts(root: BorrowedFd<'_>, dir: &Path, sharing: &Sharing) {
-    if *sharing != Sharing::CopyOnWrite {
+/// Mounts the filesystems below a shared directory, which an overlay does not include.
+fn mount_submounts(root: BorrowedFd<'_>, dir: &Path, access: &DirectoryAccess) {
+    if *access != DirectoryAccess::CopyOnWrite {
         return;
     }
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -132,20 +134,20 @@ fn submounts(root: BorrowedFd<'_>, dir: &Path, sharing: &Sharing) {
         if path == dir || !path.starts_with(dir) {
             continue;
         }
-        // Best effort: what cannot be shown stays away.
-        let _ = show_submount(root, path);
+        // A filesystem that cannot be mounted stays invisible.
+        let _ = mount_submount(root, path);
     }
 }
 
-fn show_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-    let place = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
+fn mount_submount(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let target = mounts::open_beneath(root, path.strip_prefix("/").unwrap_or(path))?;
     let source = mounts::open_host(path)?;
-    if Kind::of(place.as_fd())? != Kind::of(source.as_fd())? {
+    if TargetKind::from_fd(target.as_fd())? != TargetKind::from_fd(source.as_fd())? {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let mount = mounts::copy(source.as_fd(), false)?;
     mounts::restrict(&mount, RDONLY | NOSUID | NODEV, false)?;
-    mounts::attach(&mount, place.as_fd())
+    mounts::attach(&mount, target.as_fd())
 }
 
 fn read_only(dir: &Path) -> Bind {
@@ -156,7 +158,7 @@ fn read_only(dir: &Path) -> Bind {
     }
 }
 
-/// Parents before what is mounted below them.
+/// Parents before the binds below them.
 pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
     let mut ordered: Vec<&Bind> = binds.iter().collect();
     ordered.sort_by_key(|bind| bind.inside.components().count());
@@ -165,14 +167,14 @@ pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
 
 fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
     let source = open_source(launch.spec, &bind.host)?;
-    let kind = Kind::of(source.as_fd())?;
-    let recursive = bind.read_only && matches!(launch.ids, Ids::Single { .. });
+    let kind = TargetKind::from_fd(source.as_fd())?;
+    let recursive = bind.read_only && matches!(launch.ids, IdMapping::Single { .. });
     let mount = mounts::copy(source.as_fd(), recursive)?;
     if bind.read_only {
-        // Shown as root's where it is root's; a filesystem that cannot do that shows nobody's.
+        // Files of the host's root appear as root's; without support for that, as the overflow user's.
         let owner = rustix::fs::fstat(&source)?.st_uid;
         if let Some(userns) = &launch.userns
-            && super::ids::shifted_part(owner).is_none()
+            && super::ids::unshifted(owner).is_none()
         {
             let _ = mounts::map_ids(&mount, userns.as_fd());
         }
@@ -180,12 +182,12 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     } else {
         mounts::restrict(&mount, NOSUID | NODEV, false)?;
     }
-    let place = room::place(launch, root, &bind.inside, kind)?;
-    mounts::attach(&mount, place.as_fd())
+    let target = mount_point::open_target(launch, root, &bind.inside, kind)?;
+    mounts::attach(&mount, target.as_fd())
 }
 
-/// Opens what a bind names. What lies in a directory that the sandbox may write to was perhaps
-/// made by it: there no symbolic link is followed.
+/// Opens the source of a bind. In a directory that the sandbox may write to, symbolic links are not
+/// followed, because the sandbox may have made them.
 pub(super) fn open_source(spec: &Spec, host: &Path) -> io::Result<OwnedFd> {
     let writable = spec
         .binds
@@ -207,22 +209,27 @@ fn mount_at(
     mount: &OwnedFd,
     inside: &str,
 ) -> io::Result<()> {
-    let place = mounts::place(root, Path::new(inside), Kind::Directory, launch.owner())?;
-    mounts::attach(mount, place.as_fd())
+    let target = mounts::open_target(
+        root,
+        Path::new(inside),
+        TargetKind::Directory,
+        launch.owner(),
+    )?;
+    mounts::attach(mount, target.as_fd())
 }
 
-/// Gives the writable binds to the sandbox's root, once.
-pub(super) fn adopt_binds(launch: &Launch<'_>) -> Attempt<()> {
+/// Makes the sandbox's root the owner of the writable binds, unless it is already.
+pub(super) fn chown_binds(launch: &Launch<'_>) -> StepResult<()> {
     let owner = launch.owner();
     for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
-        let at = format!("give {} to the sandbox", bind.host.display());
-        let source = open_source(launch.spec, &bind.host).at(&*at)?;
-        if rustix::fs::fstat(&source).at(&*at)?.st_uid == owner.0 {
+        let step = format!("change the owner of {}", bind.host.display());
+        let source = open_source(launch.spec, &bind.host).step(&*step)?;
+        if rustix::fs::fstat(&source).step(&*step)?.st_uid == owner.0 {
             continue;
         }
-        crate::adopt(&bind.host, owner)
+        crate::chown::chown_tree(&bind.host, owner)
             .map_err(io::Error::other)
-            .at(at)?;
+            .step(step)?;
     }
     Ok(())
 }

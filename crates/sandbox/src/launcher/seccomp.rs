@@ -1,5 +1,5 @@
-//! System calls that are refused inside. A list of what is denied: agents run compilers, debuggers
-//! and databases, and a list of what is allowed would break one of them every week.
+//! System calls that are refused inside. A deny list: agents run compilers, debuggers and databases,
+//! and an allow list would often break one of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,9 +9,9 @@ use seccompiler::{
     SeccompRule, sock_filter,
 };
 
-use super::{At, Attempt};
+use super::{StepContext, StepResult};
 
-/// Refused to everybody: what concerns the whole machine, or has been a way out of sandboxes.
+/// Always refused: calls that concern the whole machine or have allowed escapes from sandboxes.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -62,19 +62,19 @@ const REFUSED_UNLESS_NESTED: &[libc::c_long] = &[
 
 /// Socket families that ignore network namespaces, or reach far into the kernel.
 const REFUSED_FAMILIES: &[libc::c_int] = &[libc::AF_VSOCK, libc::AF_ALG];
-/// Ways to type into somebody else's terminal.
+/// Calls that insert input into another process's terminal.
 const REFUSED_IOCTLS: &[u64] = &[TIOCSTI, TIOCLINUX];
 const TIOCSTI: u64 = 0x5412;
 const TIOCLINUX: u64 = 0x541c;
 
-pub(super) fn apply(nested: bool) -> Attempt<()> {
+pub(super) fn apply(nested: bool) -> StepResult<()> {
     for program in programs(nested)
         .map_err(io::Error::other)
-        .at("compile the system call filter")?
+        .step("compile the system call filter")?
     {
         seccompiler::apply_filter(&program)
             .map_err(io::Error::other)
-            .at("apply the system call filter")?;
+            .step("apply the system call filter")?;
     }
     Ok(())
 }
@@ -118,8 +118,8 @@ fn when_argument(
     Ok(rules)
 }
 
-/// The x32 calls share the architecture of the 64-bit ones under other numbers, which would walk
-/// past the list.
+/// The x32 calls have the same architecture as the 64-bit ones but other numbers, which the deny list
+/// does not contain.
 fn refuse_x32() -> BpfProgram {
     const LOAD_NUMBER: u16 = 0x20;
     const JUMP_IF_NOT_LESS: u16 = 0x35;

@@ -1,4 +1,4 @@
-//! Which setting of the host stands in the way. Settings are only ever read.
+//! Which setting of the host prevents sandboxes. Settings are only read.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 pub(super) const FOR_LIMITS: &str = "Run the server as a systemd service with `Delegate=yes` \
     (for a user: `systemd-run --user --scope -p Delegate=yes`), or as root.";
 
-/// Settings that forbid user namespaces: where, the value that does, and what to do.
+/// Settings that forbid user namespaces: the file, the forbidding value, and the remedy.
 const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -17,16 +17,16 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "/proc/sys/kernel/unprivileged_userns_clone",
         "0",
-        "User namespaces are off for ordinary users: `sysctl kernel.unprivileged_userns_clone=1`.",
+        "User namespaces are disabled for unprivileged users: `sysctl kernel.unprivileged_userns_clone=1`.",
     ),
     (
         "/proc/sys/user/max_user_namespaces",
         "0",
-        "No user namespaces are allowed: `sysctl user.max_user_namespaces=10000`.",
+        "User namespaces are disabled: `sysctl user.max_user_namespaces=10000`.",
     ),
 ];
 
-/// What to change after a refusal with this error.
+/// The remedy for a launch that failed with this error.
 pub(super) fn for_refusal(errno: Option<i32>) -> Option<String> {
     for (path, value, remedy) in SETTINGS {
         if fs::read_to_string(path).is_ok_and(|found| found.trim() == *value) {

@@ -1,11 +1,11 @@
-//! A launch that fails, dies or hangs at any of its steps leaves nothing, and says where it was.
+//! A launch that fails, dies or hangs at any step leaves nothing and names the step.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use oubliette_sandbox::{Error, Spec, launch, remove, running, settle};
+use oubliette_sandbox::{Error, Spec, clean_up, find_running, launch, remove};
 
 use crate::support::{Host, Mode, in_modes, init_binary, wait_for, wait_for_ends};
 
@@ -19,16 +19,16 @@ const STEPS: &[&str] = &[
     "before exec",
 ];
 
-/// The steps that are there in a mode: bubblewrap does some by itself.
+/// The steps of the launcher in a mode: bubblewrap does some by itself.
 fn steps(host: &Host) -> Vec<&'static str> {
     let own = ["after cgroups", "after clone", "before exec"];
     let is_there = |step: &&&str| host.mode != Mode::Bwrap || own.contains(step);
     STEPS.iter().filter(is_there).copied().collect()
 }
 
-/// A launcher that is told by its name to fail, die or hang at a step.
-fn launcher(host: &Host, order: &str, step: &str) -> PathBuf {
-    let path = host.path(&format!("{order}={step}"));
+/// A launcher whose name makes it fail, die or hang at a step.
+fn launcher(host: &Host, fault: &str, step: &str) -> PathBuf {
+    let path = host.path(&format!("{fault}={step}"));
     symlink(init_binary(), &path).unwrap();
     path
 }
@@ -47,9 +47,9 @@ fn every_failing_step_is_named_and_leaves_nothing(host: &Host) {
             Err(Error::Step { step: named, .. }) => assert_eq!(named, format!("injected {step}")),
             other => panic!("{step}: {other:?}"),
         }
-        assert!(running(&spec.state_dir).is_none());
+        assert!(find_running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
-            // What bubblewrap began ends by itself, when it has come to its first step.
+            // The processes of bubblewrap exit by themselves at their next step.
             host.wait_for_ends();
         }
         host.assert_nothing_left();
@@ -64,9 +64,9 @@ fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
     for step in steps(host) {
         let launched = launch(&spec, &launcher(host, "die", step));
         assert!(launched.is_err(), "{step}: {launched:?}");
-        assert!(running(&spec.state_dir).is_none());
+        assert!(find_running(&spec.state_dir).is_none());
         if host.mode == Mode::Bwrap {
-            // What bubblewrap began ends by itself, when it has come to its first step.
+            // The processes of bubblewrap exit by themselves at their next step.
             host.wait_for_ends();
         }
         host.assert_nothing_left();
@@ -76,12 +76,12 @@ fn a_launcher_that_dies_at_any_step_leaves_nothing(host: &Host) {
 }
 in_modes!(a_launcher_that_dies_at_any_step_leaves_nothing: root, user, bwrap);
 
-fn a_launch_dies_with_whoever_asked_for_it(host: &Host) {
+fn a_launch_dies_with_its_caller(host: &Host) {
     let spec = spec(host);
     let spec_file = host.path("spec.json");
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
     for step in steps(host) {
-        let mut asking = Command::new(std::env::current_exe().unwrap())
+        let mut caller = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "lifecycle::launched_by_another_process"])
             .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
             .env("OUBLIETTE_TEST_INIT", launcher(host, "hang", step))
@@ -97,19 +97,19 @@ fn a_launch_dies_with_whoever_asked_for_it(host: &Host) {
                 .is_ok_and(|log| log.contains(&hanging))
                 .then_some(())
         });
-        asking.kill().unwrap();
-        asking.wait().unwrap();
+        caller.kill().unwrap();
+        caller.wait().unwrap();
         host.wait_for_ends();
-        wait_for_ends(running(&spec.state_dir).map(|running| running.pid()));
-        settle(&spec.state_dir).unwrap();
+        wait_for_ends(find_running(&spec.state_dir).map(|running| running.pid()));
+        clean_up(&spec.state_dir).unwrap();
         host.assert_nothing_left();
     }
     host.launch(spec).remove();
     host.assert_nothing_left();
 }
-in_modes!(a_launch_dies_with_whoever_asked_for_it: root, user, bwrap);
+in_modes!(a_launch_dies_with_its_caller: root, user, bwrap);
 
-fn what_is_not_there_is_named(host: &Host) {
+fn the_error_names_a_missing_program(host: &Host) {
     let mut broken = spec(host);
     broken.init.binary = "/no/such/program".into();
     match launch(&broken, &init_binary()) {
@@ -130,35 +130,35 @@ fn what_is_not_there_is_named(host: &Host) {
     remove(&broken.state_dir, &broken.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(what_is_not_there_is_named: root, user, bwrap);
+in_modes!(the_error_names_a_missing_program: root, user, bwrap);
 
-fn a_program_that_ends_at_once_is_an_error_with_its_words(host: &Host) {
+fn a_program_that_exits_immediately_is_not_found_running(host: &Host) {
     let mut spec = spec(host);
     spec.init.args = vec!["/no/such/dir/socket".to_owned()];
     let launched = launch(&spec, &init_binary());
-    // It may be seen alive for a moment.
+    // The launch may succeed if the program is still alive when it is checked.
     if let Ok(running) = launched {
         wait_for_ends([running.pid()]);
     }
-    assert!(running(&spec.state_dir).is_none());
+    assert!(find_running(&spec.state_dir).is_none());
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(a_program_that_ends_at_once_is_an_error_with_its_words: root, user, bwrap);
+in_modes!(a_program_that_exits_immediately_is_not_found_running: root, user, bwrap);
 
-fn a_launch_that_hangs_is_given_up(host: &Host) {
-    // In the launcher, and in the process that is to be PID 1.
-    let places = [("a", "after clone"), ("b", "after pivot")];
+fn a_launch_that_hangs_times_out(host: &Host) {
+    // In the launcher, and in the process that becomes PID 1.
+    let faults = [("a", "after clone"), ("b", "after pivot")];
     std::thread::scope(|scope| {
-        for (id, step) in places {
+        for (id, step) in faults {
             scope.spawn(move || {
                 let spec = host.spec(id);
                 let launched = launch(&spec, &launcher(host, "hang", step));
-                assert!(matches!(launched, Err(Error::Deadline(_))), "{launched:?}");
+                assert!(matches!(launched, Err(Error::Timeout(_))), "{launched:?}");
                 remove(&spec.state_dir, &spec.layers_dir).unwrap();
             });
         }
     });
     host.assert_nothing_left();
 }
-in_modes!(a_launch_that_hangs_is_given_up: root, user);
+in_modes!(a_launch_that_hangs_times_out: root, user);

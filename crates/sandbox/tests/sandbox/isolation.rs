@@ -1,9 +1,9 @@
-//! One test per fact about what the inside of a sandbox can and cannot see and do.
+//! What processes in a sandbox can and cannot see and do.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use oubliette_sandbox::{Bind, Ids, Landlock, Network, Sharing};
+use oubliette_sandbox::{Bind, DirectoryAccess, IdMapping, Landlock, NetworkNamespace};
 use serde_json::json;
 
 use crate::support::{Host, Mode, in_modes, writable};
@@ -86,7 +86,7 @@ fn changes_are_copied_on_write_and_survive_a_restart(host: &Host) {
         .iter()
         .find(|(dir, _)| dir.ends_with("usr"))
         .unwrap();
-    assert_eq!(usr.1, Sharing::CopyOnWrite);
+    assert_eq!(usr.1, DirectoryAccess::CopyOnWrite);
     sandbox.read("echo more >> /etc/passwd; rm /usr/bin/env; echo x > /usr/bin/added");
     sandbox.read("chown 7:8 /usr/bin/added; echo x > /var/lib/dpkg/added; touch /var/lib/own");
     assert_eq!(sandbox.read("tail -n1 /etc/passwd"), "more");
@@ -122,8 +122,8 @@ in_modes!(settings_of_the_kernel_cannot_be_written: root, user);
 
 fn no_devices_can_be_made_or_seen(host: &Host) {
     let sandbox = host.start("a");
-    for place in ["/workspace/disk", "/tmp/disk", "/dev/disk"] {
-        assert!(!sandbox.can(&format!("mknod {place} b 8 0 || mknod {place} c 1 3")));
+    for path in ["/workspace/disk", "/tmp/disk", "/dev/disk"] {
+        assert!(!sandbox.can(&format!("mknod {path} b 8 0 || mknod {path} c 1 3")));
     }
     assert_eq!(sandbox.read("find /dev -type b"), "");
     assert!(sandbox.can("echo x > /dev/null && head -c4 /dev/urandom >/dev/null"));
@@ -144,16 +144,20 @@ fn privileges_are_reduced(host: &Host) {
     assert_eq!(value("Seccomp:"), "2");
     let caps = u64::from_str_radix(&value("CapEff:"), 16).unwrap();
     let bounding = u64::from_str_radix(&value("CapBnd:"), 16).unwrap();
-    assert_eq!(caps & !0x800405fb, 0, "{caps:x}");
-    assert_eq!(bounding & !0x800405fb, 0, "{bounding:x}");
+    let allowed = oubliette_sandbox::container_capability_mask();
+    assert_eq!(caps & !allowed, 0, "{caps:x}");
+    assert_eq!(bounding & !allowed, 0, "{bounding:x}");
     let enforced = sandbox.running.enforced();
     assert!(enforced.seccomp);
     match host.mode {
         Mode::Root => {
-            assert!(matches!(enforced.ids, Ids::Shifted { .. }), "{enforced:?}");
+            assert!(
+                matches!(enforced.ids, IdMapping::Shifted { .. }),
+                "{enforced:?}"
+            );
             assert_eq!(enforced.landlock, Landlock::Full);
         }
-        Mode::User => assert!(matches!(enforced.ids, Ids::Single { .. })),
+        Mode::User => assert!(matches!(enforced.ids, IdMapping::Single { .. })),
         Mode::Bwrap => assert_eq!(enforced.method, "bwrap"),
     }
     sandbox.remove();
@@ -208,7 +212,7 @@ fn the_environment_and_files_of_the_launcher_do_not_leak(host: &Host) {
 }
 in_modes!(the_environment_and_files_of_the_launcher_do_not_leak: root, user, bwrap);
 
-fn without_network_only_loopback_is_there(host: &Host) {
+fn without_network_there_is_only_loopback(host: &Host) {
     let sandbox = host.start("a");
     let devices = sandbox.read("tail -n+3 /proc/net/dev | cut -d: -f1 | tr -d ' '");
     assert!(
@@ -229,11 +233,11 @@ fn without_network_only_loopback_is_there(host: &Host) {
     assert_eq!(sandbox.running.enforced().network, "none");
     sandbox.remove();
 }
-in_modes!(without_network_only_loopback_is_there: root, user, bwrap);
+in_modes!(without_network_there_is_only_loopback: root, user, bwrap);
 
-fn the_hosts_network_comes_with_working_name_files(host: &Host) {
+fn the_hosts_network_comes_with_working_name_resolution(host: &Host) {
     let mut spec = host.spec("a");
-    spec.network = Network::Host;
+    spec.network = NetworkNamespace::Host;
     let sandbox = host.launch(spec);
     let own = fs::read_to_string("/proc/self/net/dev")
         .unwrap()
@@ -247,7 +251,7 @@ fn the_hosts_network_comes_with_working_name_files(host: &Host) {
     }
     sandbox.remove();
 }
-in_modes!(the_hosts_network_comes_with_working_name_files: root, user, bwrap);
+in_modes!(the_hosts_network_comes_with_working_name_resolution: root, user, bwrap);
 
 fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
     use std::os::linux::net::SocketAddrExt;
@@ -256,7 +260,7 @@ fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
     let mut spec = host.spec("a");
-    spec.network = Network::Host;
+    spec.network = NetworkNamespace::Host;
     let sandbox = host.launch(spec);
     let connect = format!("import socket;socket.socket(socket.AF_UNIX).connect('\\0{name}')");
     let output = sandbox.request(&json!({ "argv": ["python3", "-c", connect] }));
@@ -265,7 +269,7 @@ fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
 }
 in_modes!(abstract_sockets_of_the_host_are_out_of_reach: root, user);
 
-fn a_setuid_file_in_the_workspace_is_harmless_outside(host: &Host) {
+fn a_setuid_file_in_the_workspace_does_not_belong_to_the_hosts_root(host: &Host) {
     let sandbox = host.start("a");
     sandbox.read("cp /bin/sh /workspace/sh && chmod 4755 /workspace/sh");
     let file = sandbox.workspace().join("sh");
@@ -278,9 +282,9 @@ fn a_setuid_file_in_the_workspace_is_harmless_outside(host: &Host) {
     assert_ne!(meta.uid(), 0);
     sandbox.remove();
 }
-in_modes!(a_setuid_file_in_the_workspace_is_harmless_outside: root, user, bwrap);
+in_modes!(a_setuid_file_in_the_workspace_does_not_belong_to_the_hosts_root: root, user, bwrap);
 
-fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
+fn symbolic_links_of_the_workspace_are_not_followed_on_the_host(host: &Host) {
     let secret = host.path("secret");
     fs::create_dir(&secret).unwrap();
     fs::write(secret.join("key"), "secret").unwrap();
@@ -291,7 +295,7 @@ fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
     assert!(!sandbox.can("cat /workspace/link/key"));
     sandbox.stop();
 
-    // A protected part of the workspace that the sandbox has replaced by a link.
+    // A read-only part of the workspace that the sandbox replaced by a link.
     spec.binds.push(Bind {
         host: workspace.join("link"),
         inside: "/workspace/link".into(),
@@ -307,9 +311,9 @@ fn symbolic_links_of_the_workspace_lead_nowhere_on_the_host(host: &Host) {
     oubliette_sandbox::remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(symbolic_links_of_the_workspace_lead_nowhere_on_the_host: root, user, bwrap);
+in_modes!(symbolic_links_of_the_workspace_are_not_followed_on_the_host: root, user, bwrap);
 
-fn binds_are_read_only_where_they_say_so(host: &Host) {
+fn read_only_binds_cannot_be_written(host: &Host) {
     let mut spec = host.spec("a");
     let workspace = spec.binds[0].host.clone();
     fs::create_dir(workspace.join("protected")).unwrap();
@@ -339,7 +343,7 @@ fn binds_are_read_only_where_they_say_so(host: &Host) {
     assert!(!sandbox.can("echo x > /opt/tools/x/private"));
     sandbox.remove();
 }
-in_modes!(binds_are_read_only_where_they_say_so: root, user, bwrap);
+in_modes!(read_only_binds_cannot_be_written: root, user, bwrap);
 
 fn a_terminal_has_a_size_and_a_controlling_process(host: &Host) {
     let sandbox = host.start("a");
@@ -355,12 +359,12 @@ in_modes!(a_terminal_has_a_size_and_a_controlling_process: root, user, bwrap);
 fn processes_start_with_no_signal_blocked_or_ignored(host: &Host) {
     let sandbox = host.start("a");
     let status = sandbox.read("cat /proc/self/status");
-    // Those two that C libraries keep for themselves.
-    let theirs = 0b11_u64 << 31;
+    // Two signals are reserved by C libraries.
+    let reserved = 0b11_u64 << 31;
     for name in ["SigBlk:\t", "SigIgn:\t"] {
-        let set = status.lines().find_map(|line| line.strip_prefix(name));
-        let set = u64::from_str_radix(set.unwrap(), 16).unwrap();
-        assert_eq!(set & !theirs, 0, "{status}");
+        let hex = status.lines().find_map(|line| line.strip_prefix(name));
+        let set = u64::from_str_radix(hex.unwrap(), 16).unwrap();
+        assert_eq!(set & !reserved, 0, "{status}");
     }
     sandbox.remove();
 }

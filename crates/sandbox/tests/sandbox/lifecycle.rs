@@ -1,11 +1,11 @@
-//! Up, found again, stopped, removed; many at once; and nothing of it on the host afterwards.
+//! Launch, lookup, stop and removal, also of many sandboxes at once; nothing stays on the host.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oubliette_sandbox::{Error, launch, remove, running};
+use oubliette_sandbox::{Error, find_running, launch, remove};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_ends};
@@ -13,7 +13,7 @@ use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_en
 fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     let sandbox = host.start("a");
     let pid = sandbox.running.pid();
-    let again = running(&sandbox.spec.state_dir).unwrap();
+    let again = find_running(&sandbox.spec.state_dir).unwrap();
     assert_eq!(again.pid(), pid);
     assert!(again.is_alive());
     assert_eq!(again.enforced(), sandbox.running.enforced());
@@ -27,7 +27,7 @@ fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     }
     again.stop(GRACE).unwrap();
     assert!(!sandbox.running.is_alive());
-    assert!(running(&sandbox.spec.state_dir).is_none());
+    assert!(find_running(&sandbox.spec.state_dir).is_none());
     sandbox.remove();
     host.assert_nothing_left();
 }
@@ -35,7 +35,7 @@ in_modes!(a_sandbox_is_found_again_by_its_state: root, user, bwrap);
 
 fn daemons_in_sessions_of_their_own_die_on_stop(host: &Host) {
     let sandbox = host.start("a");
-    // A number that no other test's daemon has.
+    // A number that no daemon of another test has.
     let seconds = (900_000 + std::process::id()).to_string();
     sandbox.read(&format!(
         "setsid -f sh -c 'touch /workspace/up; exec sleep {seconds}' </dev/null >/dev/null 2>&1; \
@@ -50,14 +50,14 @@ fn daemons_in_sessions_of_their_own_die_on_stop(host: &Host) {
     };
     assert_eq!(daemons(), 1);
     sandbox.stop();
-    assert_eq!(daemons(), 0, "stopping returns when all are gone");
+    assert_eq!(daemons(), 0, "a daemon still runs after the stop");
     sandbox.remove();
 }
 in_modes!(daemons_in_sessions_of_their_own_die_on_stop: root, user, bwrap);
 
 fn a_pid_1_that_ignores_the_request_is_killed(host: &Host) {
     let mut spec = host.spec("a");
-    // A shell as PID 1 gets no signal that it has not asked for.
+    // PID 1 gets no signal that it has no handler for.
     spec.init.binary = "/bin/busybox".into();
     spec.init.inside = "/init/busybox".into();
     spec.init.args = vec!["sleep".to_owned(), "1000".to_owned()];
@@ -66,17 +66,17 @@ fn a_pid_1_that_ignores_the_request_is_killed(host: &Host) {
         spec.init.args.remove(0);
     }
     let sandbox = host.launch(spec);
-    let began = Instant::now();
+    let started = Instant::now();
     sandbox.running.stop(Duration::from_millis(50)).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(5));
     assert!(!sandbox.running.is_alive());
     remove(&sandbox.spec.state_dir, &sandbox.spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
 in_modes!(a_pid_1_that_ignores_the_request_is_killed: root, user, bwrap);
 
-/// Launches from a process of its own, which is then killed.
-fn a_sandbox_outlives_whoever_launched_it(host: &Host) {
+/// Launches from another process, which is then killed.
+fn a_sandbox_outlives_the_process_that_launched_it(host: &Host) {
     let spec = host.spec("a");
     let spec_file = host.path("spec.json");
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
@@ -90,18 +90,18 @@ fn a_sandbox_outlives_whoever_launched_it(host: &Host) {
         .env("OUBLIETTE_TEST_INIT", init_binary())
         .output()
         .unwrap();
-    assert!(!output.status.success(), "it kills itself");
-    let running = running(&spec.state_dir).expect("it is up");
-    let answer = request_at(
+    assert!(!output.status.success(), "it should have killed itself");
+    let running = find_running(&spec.state_dir).expect("the sandbox runs");
+    let output = request_at(
         &host.path("a/m/c"),
         &serde_json::json!({ "argv": ["echo", "alive"] }),
     );
-    assert_eq!(answer.stdout, "alive\n");
+    assert_eq!(output.stdout, "alive\n");
     running.stop(GRACE).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(a_sandbox_outlives_whoever_launched_it: root, user, bwrap);
+in_modes!(a_sandbox_outlives_the_process_that_launched_it: root, user, bwrap);
 
 /// The other half of the test above; does nothing by itself.
 #[test]
@@ -121,7 +121,7 @@ fn a_killed_sandbox_leaves_nothing_and_starts_again(host: &Host) {
     let pid = Pid::from_raw(sandbox.running.pid()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     wait_for_ends([sandbox.running.pid()]);
-    assert!(running(&sandbox.spec.state_dir).is_none());
+    assert!(find_running(&sandbox.spec.state_dir).is_none());
     let sandbox = host.launch(sandbox.spec.clone());
     assert_eq!(sandbox.read("cat /workspace/kept"), "kept");
     sandbox.remove();
@@ -129,7 +129,7 @@ fn a_killed_sandbox_leaves_nothing_and_starts_again(host: &Host) {
 }
 in_modes!(a_killed_sandbox_leaves_nothing_and_starts_again: root, user, bwrap);
 
-fn a_huge_environment_of_the_server_does_not_matter(host: &Host) {
+fn a_launch_works_with_a_huge_environment(host: &Host) {
     let spec = host.spec("a");
     let spec_file = host.path("spec.json");
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
@@ -146,13 +146,13 @@ fn a_huge_environment_of_the_server_does_not_matter(host: &Host) {
         command.env(format!("HUGE_{index}"), "x".repeat(100_000));
     }
     command.output().unwrap();
-    let running = running(&spec.state_dir).expect("it is up");
+    let running = find_running(&spec.state_dir).expect("the sandbox runs");
     running.stop(GRACE).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
 }
-in_modes!(a_huge_environment_of_the_server_does_not_matter: root, user);
+in_modes!(a_launch_works_with_a_huge_environment: root, user);
 
-fn what_a_sandbox_leaves_in_its_layers_can_be_removed(host: &Host) {
+fn every_tree_that_a_sandbox_leaves_in_its_layers_can_be_removed(host: &Host) {
     let sandbox = host.start("a");
     sandbox.read(
         "cd /var/tmp && mkdir -p a/b/c locked/inner && ln -s / a/root && chmod 0 locked && \
@@ -161,13 +161,13 @@ fn what_a_sandbox_leaves_in_its_layers_can_be_removed(host: &Host) {
     sandbox.remove();
     host.assert_nothing_left();
 }
-in_modes!(what_a_sandbox_leaves_in_its_layers_can_be_removed: root, user);
+in_modes!(every_tree_that_a_sandbox_leaves_in_its_layers_can_be_removed: root, user);
 
-fn a_hundred_at_once(host: &Host) {
+fn a_hundred_sandboxes_run_at_once(host: &Host) {
     let specs: Vec<_> = (0..100)
         .map(|index| host.spec(&format!("n{index}")))
         .collect();
-    let began = Instant::now();
+    let started = Instant::now();
     let sandboxes: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = specs
             .chunks(13)
@@ -185,26 +185,26 @@ fn a_hundred_at_once(host: &Host) {
             .flat_map(|thread| thread.join().unwrap())
             .collect()
     });
-    let up = began.elapsed();
+    let up = started.elapsed();
     for (index, sandbox) in sandboxes.iter().enumerate() {
         assert_eq!(
             sandbox.read(&format!("echo {index} > /tmp/x; cat /tmp/x")),
             index.to_string()
         );
     }
-    let used = began.elapsed();
+    let used = started.elapsed();
     for sandbox in sandboxes {
         sandbox.remove();
     }
     eprintln!(
         "100 sandboxes: up after {up:?}, used after {used:?}, gone after {:?}",
-        began.elapsed()
+        started.elapsed()
     );
     host.assert_nothing_left();
 }
-in_modes!(a_hundred_at_once: root, user, bwrap);
+in_modes!(a_hundred_sandboxes_run_at_once: root, user, bwrap);
 
-fn two_launches_of_one_sandbox_make_one(host: &Host) {
+fn concurrent_launches_of_one_sandbox_make_one(host: &Host) {
     let spec = host.spec("a");
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
@@ -219,12 +219,12 @@ fn two_launches_of_one_sandbox_make_one(host: &Host) {
     assert_eq!(up.len(), 1, "{refused:?}");
     for error in refused {
         assert!(
-            matches!(error, Err(Error::Busy | Error::AlreadyRunning { .. })),
+            matches!(error, Err(Error::Locked | Error::AlreadyRunning { .. })),
             "{error:?}"
         );
     }
-    running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
+    find_running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
-in_modes!(two_launches_of_one_sandbox_make_one: root, user);
+in_modes!(concurrent_launches_of_one_sandbox_make_one: root, user);

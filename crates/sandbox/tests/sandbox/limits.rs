@@ -1,24 +1,24 @@
-//! Limits hold, or are reported as not held.
+//! Limits are enforced, or reported as not enforced.
 
-use oubliette_sandbox::{Applied, Limits};
+use oubliette_sandbox::{LimitMechanism, ResourceLimits};
 
 use crate::support::{Host, Mode, in_modes};
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> ResourceLimits {
+    ResourceLimits {
         memory_bytes: Some(96 << 20),
         cpus: Some(0.5),
         processes: Some(64),
     }
 }
 
-fn a_memory_hog_is_killed_and_the_sandbox_stays(host: &Host) {
+fn a_process_that_uses_too_much_memory_is_killed_and_the_sandbox_stays(host: &Host) {
     let mut spec = host.spec("a");
     spec.limits = limits();
     let sandbox = host.launch(spec);
     let applied = &sandbox.running.enforced().limits.memory;
     assert!(
-        matches!(applied, Applied::CgroupV1 | Applied::CgroupV2),
+        matches!(applied, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2),
         "{applied:?}"
     );
     let output = sandbox.sh("exec tail /dev/zero >/dev/null");
@@ -27,22 +27,22 @@ fn a_memory_hog_is_killed_and_the_sandbox_stays(host: &Host) {
     sandbox.remove();
     host.assert_nothing_left();
 }
-in_modes!(a_memory_hog_is_killed_and_the_sandbox_stays: root);
+in_modes!(a_process_that_uses_too_much_memory_is_killed_and_the_sandbox_stays: root);
 
-fn a_fork_bomb_is_bounded(host: &Host) {
+fn a_fork_bomb_is_limited(host: &Host) {
     let mut spec = host.spec("a");
     spec.limits.processes = Some(64);
     let sandbox = host.launch(spec);
     let applied = &sandbox.running.enforced().limits.processes;
     match host.mode {
         Mode::Root => assert!(
-            matches!(applied, Applied::CgroupV1 | Applied::CgroupV2),
+            matches!(applied, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2),
             "{applied:?}"
         ),
-        Mode::User | Mode::Bwrap => assert_eq!(*applied, Applied::Rlimit),
+        Mode::User | Mode::Bwrap => assert_eq!(*applied, LimitMechanism::Rlimit),
     }
     sandbox.sh("i=0; while [ $i -lt 200 ]; do sleep 31337 >/dev/null 2>&1 & i=$((i+1)); done");
-    // Without a process of its own: there may be none left.
+    // With shell builtins only: at the limit no process can be started.
     let counted = sandbox.read("n=0; for p in /proc/[0-9]*; do n=$((n+1)); done; echo $n");
     let count: usize = counted.parse().unwrap();
     assert!((30..=64).contains(&count), "{count} processes");
@@ -52,23 +52,24 @@ fn a_fork_bomb_is_bounded(host: &Host) {
     assert!(started.elapsed() < std::time::Duration::from_secs(10));
     host.assert_nothing_left();
 }
-in_modes!(a_fork_bomb_is_bounded: root, user, bwrap);
+in_modes!(a_fork_bomb_is_limited: root, user, bwrap);
 
-fn limits_that_cannot_hold_are_reported(host: &Host) {
+fn limits_that_cannot_be_enforced_are_reported(host: &Host) {
     let mut spec = host.spec("a");
     spec.limits = limits();
     let sandbox = host.launch(spec);
     let applied = &sandbox.running.enforced().limits;
     for limit in [&applied.memory, &applied.cpus] {
-        let held = matches!(limit, Applied::CgroupV1 | Applied::CgroupV2);
-        let reported = matches!(limit, Applied::NotEnforced { reason } if !reason.is_empty());
-        assert!(held || reported, "{limit:?}");
+        let enforced = matches!(limit, LimitMechanism::CgroupV1 | LimitMechanism::CgroupV2);
+        let reported =
+            matches!(limit, LimitMechanism::NotEnforced { reason } if !reason.is_empty());
+        assert!(enforced || reported, "{limit:?}");
     }
-    assert_ne!(applied.processes, Applied::NotAsked);
+    assert_ne!(applied.processes, LimitMechanism::NotRequested);
     sandbox.remove();
     host.assert_nothing_left();
 }
-in_modes!(limits_that_cannot_hold_are_reported: root, user, bwrap);
+in_modes!(limits_that_cannot_be_enforced_are_reported: root, user, bwrap);
 
 fn resource_limits_stay_below_the_hosts(host: &Host) {
     let sandbox = host.start("a");

@@ -1,8 +1,8 @@
-//! Real sandboxes on this machine. `OUBLIETTE_TEST_SANDBOX` names the ways that must work here, a
-//! list of `root`, `user` and `bwrap`; a test of a way that it does not name says so and does
-//! nothing, one that it names and that is not possible fails.
+//! Real sandboxes on this machine. `OUBLIETTE_TEST_SANDBOX` lists the modes that must work here:
+//! `root`, `user` and `bwrap`, separated by commas. A test of a mode that is not listed is skipped
+//! with a message; one of a listed mode that does not work fails.
 //!
-//! Whether a setting of the host can be written is only ever found out by opening it.
+//! Tests only open settings of the host to find out whether they can be written; they never write.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 

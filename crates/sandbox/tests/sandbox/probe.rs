@@ -1,10 +1,10 @@
-//! What a machine is said to be able to do is what it does.
+//! The probe reports what the machine really supports.
 
 use oubliette_sandbox::{Method, probe};
 
 use crate::support::{Host, Mode, in_modes, init_binary};
 
-fn a_machine_that_runs_sandboxes_says_so(host: &Host) {
+fn the_probe_of_a_working_machine_finds_every_feature(host: &Host) {
     let probe = probe(&init_binary(), host.dir.path());
     assert_eq!(probe.method, Some(Method::Native), "{probe:#?}");
     let item = |name: &str| probe.items.iter().find(|item| item.name == name).unwrap();
@@ -21,9 +21,9 @@ fn a_machine_that_runs_sandboxes_says_so(host: &Host) {
     assert_eq!(left, 0, "the probe left something");
     host.assert_nothing_left();
 }
-in_modes!(a_machine_that_runs_sandboxes_says_so: root, user);
+in_modes!(the_probe_of_a_working_machine_finds_every_feature: root, user);
 
-fn bubblewrap_is_tried_only_where_it_is_needed(host: &Host) {
+fn bubblewrap_is_tried_only_if_needed(host: &Host) {
     let probe = probe(&init_binary(), host.dir.path());
     assert_eq!(probe.method, Some(Method::Native), "{probe:#?}");
     assert!(
@@ -32,10 +32,10 @@ fn bubblewrap_is_tried_only_where_it_is_needed(host: &Host) {
     );
     host.assert_nothing_left();
 }
-in_modes!(bubblewrap_is_tried_only_where_it_is_needed: root, user);
+in_modes!(bubblewrap_is_tried_only_if_needed: root, user);
 
-/// A launcher that is none: nothing works, and nothing is left.
-fn a_machine_that_runs_none_says_what_is_wrong(host: &Host) {
+/// With a binary that is not a launcher nothing works, and nothing is left.
+fn the_probe_reports_what_does_not_work(host: &Host) {
     let probe = probe("/bin/true".as_ref(), host.dir.path());
     assert_eq!(probe.method, None);
     let native = probe
@@ -46,4 +46,4 @@ fn a_machine_that_runs_none_says_what_is_wrong(host: &Host) {
     assert!(!native.works && !native.detail.is_empty());
     host.assert_nothing_left();
 }
-in_modes!(a_machine_that_runs_none_says_what_is_wrong: root, user);
+in_modes!(the_probe_reports_what_does_not_work: root, user);

@@ -1,4 +1,4 @@
-//! A place for one test's sandboxes, the ways to run them, and the check that nothing is left.
+//! The sandboxes of one test, the modes to run them in, and the check that nothing is left.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use oubliette_sandbox::{Bind, Init, Limits, Method, Network, Running, Spec, launch, remove};
+use oubliette_sandbox::{
+    Bind, Init, Method, NetworkNamespace, ResourceLimits, RunningSandbox, Spec, launch, remove,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -19,11 +21,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// For what takes a fraction of a second on a machine with nothing else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
-const VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
+/// For events that take a fraction of a second on an idle machine.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+const MODES_VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
 /// An id that owns nothing on a test machine.
-const ORDINARY_USER: u32 = 54_321;
+const UNPRIVILEGED_UID: u32 = 54_321;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -33,7 +35,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    fn word(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Root => "root",
             Self::User => "user",
@@ -61,9 +63,9 @@ pub(crate) use in_modes;
 
 /// Runs a test in a mode, in this process or as another user.
 pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
-    let named = std::env::var(VARIABLE).unwrap_or_default();
+    let named = std::env::var(MODES_VARIABLE).unwrap_or_default();
     if !named.split(',').any(|name| name.trim() == mode) {
-        eprintln!("skipped: {VARIABLE} does not name {mode}");
+        eprintln!("skipped: {MODES_VARIABLE} does not name {mode}");
         return;
     }
     let is_root = rustix::process::geteuid().is_root();
@@ -73,29 +75,29 @@ pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
         _ => Mode::Bwrap,
     };
     match (mode, is_root) {
-        (Mode::Root, false) => panic!("{VARIABLE} names root, but this is not root"),
+        (Mode::Root, false) => panic!("{MODES_VARIABLE} names root, but this is not root"),
         (Mode::Root, true) | (_, false) => test(&Host::new(mode)),
-        (_, true) => again_as_user(mode, path),
+        (_, true) => rerun_unprivileged(mode, path),
     }
 }
 
-/// The same test as somebody without privileges, who owns the directory it works in.
-fn again_as_user(mode: Mode, path: &str) {
+/// Runs the test again as an unprivileged user who owns the directory it works in.
+fn rerun_unprivileged(mode: Mode, path: &str) {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let tmp = home.path().join("t");
     fs::create_dir(&tmp).unwrap();
-    chown(&tmp, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
-    // The build directory may be where only root can go.
-    let place = |from: &Path, name: &str| {
+    chown(&tmp, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
+    // Only root may be able to read the build directory.
+    let copy = |from: &Path, name: &str| {
         let to = home.path().join(name);
         if fs::hard_link(from, &to).is_err() {
             fs::copy(from, &to).unwrap();
         }
         to
     };
-    let tests = place(&std::env::current_exe().unwrap(), "tests");
-    let init = place(&init_binary(), "init");
+    let tests = copy(&std::env::current_exe().unwrap(), "tests");
+    let init = copy(&init_binary(), "init");
     let (_, name) = path.split_once("::").unwrap();
     let output = Command::new(tests)
         .args(["--exact", name, "--nocapture"])
@@ -103,19 +105,22 @@ fn again_as_user(mode: Mode, path: &str) {
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("TMPDIR", &tmp)
         .env("OUBLIETTE_TEST_INIT", init)
-        .env(VARIABLE, mode.word())
+        .env(MODES_VARIABLE, mode.name())
         .current_dir(&tmp)
-        .uid(ORDINARY_USER)
-        .gid(ORDINARY_USER)
+        .uid(UNPRIVILEGED_UID)
+        .gid(UNPRIVILEGED_UID)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "as an ordinary user:\n{said}\n{errors}"
+        "as an unprivileged user:\n{stdout}\n{stderr}"
     );
-    assert!(said.contains("1 passed"), "{name} was not found:\n{said}");
+    assert!(
+        stdout.contains("1 passed"),
+        "{name} was not found:\n{stdout}"
+    );
 }
 
 pub(crate) fn init_binary() -> PathBuf {
@@ -123,7 +128,7 @@ pub(crate) fn init_binary() -> PathBuf {
     given.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_sandbox-test-init")))
 }
 
-/// Where a test's sandboxes live.
+/// The directory of a test's sandboxes.
 pub(crate) struct Host {
     pub(crate) mode: Mode,
     pub(crate) dir: TempDir,
@@ -163,8 +168,8 @@ impl Host {
                 writable(make("m"), "/mcp"),
             ],
             hostname: "box".to_owned(),
-            network: Network::None,
-            limits: Limits::default(),
+            network: NetworkNamespace::Private,
+            limits: ResourceLimits::default(),
             users_of: None,
             nested: false,
             init: Init {
@@ -194,31 +199,31 @@ impl Host {
         self.launch(self.spec(id))
     }
 
-    /// Fails if something of this test's sandboxes is on the host after all of them were removed.
+    /// Fails if a mount, process or cgroup of this test's sandboxes is left on the host.
     pub(crate) fn assert_nothing_left(&self) {
-        let place = self.dir.path().to_str().unwrap();
+        let dir = self.dir.path().to_str().unwrap();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(place), "mounts were left: {mounts}");
+        assert!(!mounts.contains(dir), "mounts were left: {mounts}");
         let processes = self.processes();
         assert!(processes.is_empty(), "processes were left: {processes:?}");
-        let groups = cgroups_of(place);
+        let groups = cgroups_of(dir);
         assert!(groups.is_empty(), "{groups:?} were left");
     }
 
-    /// What runs of this test's sandboxes.
+    /// The running processes of this test's sandboxes.
     pub(crate) fn processes(&self) -> BTreeMap<i32, String> {
-        let place = self.dir.path();
+        let dir = self.dir.path();
         let mut found = BTreeMap::new();
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let cwd = fs::read_link(process.path().join("cwd")).unwrap_or_default();
             let command = fs::read_to_string(process.path().join("cmdline")).unwrap_or_default();
-            let launches = command.contains("sandbox-launch");
-            let is_ours = cwd.starts_with(place) || command.contains("/mcp/c") || launches;
+            let is_launcher = command.contains("sandbox-launch");
+            let is_sandbox = cwd.starts_with(dir) || command.contains("/mcp/c") || is_launcher;
             let pid = process.file_name();
             let number = pid.to_str().and_then(|pid| pid.parse().ok());
             if let Some(number) = number
-                && is_ours
-                && !self.is_of_another(&pid)
+                && is_sandbox
+                && !self.belongs_to_another_test(&pid)
             {
                 found.insert(number, command);
             }
@@ -226,7 +231,7 @@ impl Host {
         found
     }
 
-    /// Waits until nothing of this test's sandboxes runs, as far as it ends by itself.
+    /// Waits until every process of this test's sandboxes has exited by itself.
     pub(crate) fn wait_for_ends(&self) {
         loop {
             let running = self.processes();
@@ -237,27 +242,27 @@ impl Host {
         }
     }
 
-    /// Tests run side by side: whether a process belongs to another one's sandbox.
-    fn is_of_another(&self, pid: &std::ffi::OsStr) -> bool {
+    /// Whether a process belongs to a sandbox of a test that runs at the same time.
+    fn belongs_to_another_test(&self, pid: &std::ffi::OsStr) -> bool {
         let log = Path::new("/proc").join(pid).join("fd/2");
         let log = fs::read_link(log).unwrap_or_default();
         !log.starts_with(self.dir.path())
     }
 }
 
-/// The control groups of sandboxes whose state was below a directory. Their names end with a
-/// digest of that path, so the tests look at what exists and who is in it.
-fn cgroups_of(place: &str) -> Vec<PathBuf> {
+/// The control groups of sandboxes whose state is below a directory. Their names end with a digest of
+/// the path.
+fn cgroups_of(dir: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut queue = vec![PathBuf::from("/sys/fs/cgroup")];
-    let wanted = digests(place);
-    while let Some(dir) = queue.pop() {
-        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+    let digests = digests(dir);
+    while let Some(group) = queue.pop() {
+        for entry in fs::read_dir(&group).into_iter().flatten().flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 continue;
             }
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with("oubliette-") && wanted.iter().any(|digest| name.ends_with(digest))
+            if name.starts_with("oubliette-") && digests.iter().any(|digest| name.ends_with(digest))
             {
                 found.push(entry.path());
             }
@@ -267,9 +272,9 @@ fn cgroups_of(place: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What the names of this test's groups end with: one digest per sandbox directory.
-fn digests(place: &str) -> Vec<String> {
-    let children = fs::read_dir(place).into_iter().flatten().flatten();
+/// The ends of the names of this test's groups: one digest per sandbox directory.
+fn digests(dir: &str) -> Vec<String> {
+    let children = fs::read_dir(dir).into_iter().flatten().flatten();
     children
         .map(|child| {
             let state = child.path().join("state");
@@ -292,19 +297,19 @@ pub(crate) fn writable(host: PathBuf, inside: &str) -> Bind {
     }
 }
 
-/// A sandbox that is up.
+/// A running sandbox.
 pub(crate) struct Sandbox {
     pub(crate) spec: Spec,
-    pub(crate) running: Running,
+    pub(crate) running: RunningSandbox,
 }
 
-/// What a command came to.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: Option<i64>,
     pub(crate) signal: Option<i64>,
     pub(crate) stdout: String,
-    /// Why it did not start.
+    /// The error number if it did not start.
     pub(crate) refused: Option<i64>,
 }
 
@@ -363,47 +368,46 @@ impl Drop for Sandbox {
 pub(crate) fn request_at(socket: &Path, request: &Value) -> Output {
     let mut stream = connect(socket);
     stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer:?}"));
-    let text = |key: &str| answer[key].as_str().unwrap_or_default().to_owned();
+    let mut json = String::new();
+    stream.read_to_string(&mut json).unwrap();
+    let reply: Value = serde_json::from_str(&json).unwrap_or_else(|_| panic!("{json:?}"));
     Output {
-        code: answer["code"].as_i64(),
-        signal: answer["signal"].as_i64(),
-        stdout: text("stdout"),
-        refused: answer["refused"].as_i64(),
+        code: reply["code"].as_i64(),
+        signal: reply["signal"].as_i64(),
+        stdout: reply["stdout"].as_str().unwrap_or_default().to_owned(),
+        refused: reply["refused"].as_i64(),
     }
 }
 
 fn connect(socket: &Path) -> UnixStream {
-    let place = socket.parent().unwrap();
-    wait_for("the socket of PID 1", place, || {
+    let dir = socket.parent().unwrap();
+    wait_for("the socket of PID 1", dir, || {
         UnixStream::connect(socket).ok()
     })
 }
 
-/// Asks again whenever something in a directory has changed, until there is an answer.
-pub(crate) fn wait_for<T>(what: &str, place: &Path, ask: impl Fn() -> Option<T>) -> T {
+/// Calls `check` after every change in a directory until it returns a value.
+pub(crate) fn wait_for<T>(what: &str, dir: &Path, check: impl Fn() -> Option<T>) -> T {
     let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
     let changes = inotify::init(flags).unwrap();
-    let wanted = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MODIFY;
-    inotify::add_watch(&changes, place, wanted).unwrap();
-    let until = Instant::now() + PATIENCE;
-    // Asked after the watch is there, so that no change is missed.
+    let events = WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MODIFY;
+    inotify::add_watch(&changes, dir, events).unwrap();
+    let until = Instant::now() + WAIT_TIMEOUT;
+    // After the watch was added, so that no change is missed.
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        if let Some(value) = check() {
+            return value;
         }
-        assert!(is_ready(&changes, until), "waited too long for {what}");
+        assert!(is_ready(&changes, until), "timed out waiting for {what}");
         while rustix::io::read(&changes, &mut [0; 4096]).is_ok() {}
     }
 }
 
-/// Waits until processes have ended.
+/// Waits until processes have exited.
 pub(crate) fn wait_for_ends(pids: impl IntoIterator<Item = i32>) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     for pid in pids {
-        // One that is gone already cannot be opened.
+        // A process that has been reaped cannot be opened.
         if let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) {
             assert!(is_ready(&pidfd, until), "process {pid} does not end");
         }
@@ -411,7 +415,6 @@ pub(crate) fn wait_for_ends(pids: impl IntoIterator<Item = i32>) {
 }
 
 fn is_ready(fd: &impl AsFd, until: Instant) -> bool {
-    let left = until.saturating_duration_since(Instant::now());
-    let left = Timespec::try_from(left).unwrap();
-    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&left)).unwrap() > 0
+    let timeout = Timespec::try_from(until.saturating_duration_since(Instant::now())).unwrap();
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
 }

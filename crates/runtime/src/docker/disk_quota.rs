@@ -1,16 +1,16 @@
-//! Whether the engine can bound what a container takes on the disk in a layer of its own. What is
-//! mounted from the host is never bounded by that.
+//! Whether the engine can limit the size of a container's writable layer. Directories mounted from
+//! the host are never limited by that.
 
 use std::path::Path;
 
 use bollard::models::SystemInfo;
 
-/// Drivers that can on every filesystem they work on.
-const ALWAYS: [&str; 3] = ["btrfs", "zfs", "devicemapper"];
+/// Storage drivers that support it on every filesystem.
+const QUOTA_DRIVERS: [&str; 3] = ["btrfs", "zfs", "devicemapper"];
 
-pub(super) fn are_bounded(info: &SystemInfo) -> bool {
+pub(super) fn is_supported(info: &SystemInfo) -> bool {
     let driver = info.driver.as_deref().unwrap_or_default();
-    if ALWAYS.contains(&driver) {
+    if QUOTA_DRIVERS.contains(&driver) {
         return true;
     }
     let root = info.docker_root_dir.as_deref().unwrap_or_default();
@@ -18,16 +18,17 @@ pub(super) fn are_bounded(info: &SystemInfo) -> bool {
     driver.starts_with("overlay") && has_project_quotas(&mounts, Path::new(root))
 }
 
-/// The sentence about it.
-pub(super) fn note(info: &SystemInfo) -> String {
+/// The sentence about it in the runtime's notes.
+pub(super) fn describe(info: &SystemInfo) -> String {
     let driver = info.driver.as_deref().unwrap_or("unknown");
-    let rest = "The project's own files are measured and reported.";
-    if are_bounded(info) {
-        return format!("`disk_mb` bounds what is installed in a container. {rest}");
+    let project_files = "The project's own files are measured and reported.";
+    if is_supported(info) {
+        return format!("`disk_mb` limits what is installed in a container. {project_files}");
     }
     format!(
-        "`disk_mb` does not bound what is installed in a container: the engine's storage driver \
-         `{driver}` can only do that on btrfs, zfs, or XFS that is mounted with `pquota`. {rest}"
+        "`disk_mb` does not limit what is installed in a container: the engine's storage driver \
+         `{driver}` can only do that on btrfs, zfs, or XFS that is mounted with `pquota`. \
+         {project_files}"
     )
 }
 
@@ -35,20 +36,20 @@ pub(super) fn note(info: &SystemInfo) -> String {
 fn has_project_quotas(mountinfo: &str, directory: &Path) -> bool {
     let mounts = mountinfo.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
-        let place = Path::new(before.split(' ').nth(4)?);
+        let mount_point = Path::new(before.split(' ').nth(4)?);
         let mut after = after.split(' ');
         let kind = after.next()?;
         let options = after.nth(1)?;
         directory
-            .starts_with(place)
-            .then(|| (place.components().count(), kind, options))
+            .starts_with(mount_point)
+            .then(|| (mount_point.components().count(), kind, options))
     });
-    // The last of the deepest is what is seen.
+    // The last mount at the deepest point hides the others.
     let Some((_, kind, options)) = mounts.max_by_key(|(depth, ..)| *depth) else {
         return false;
     };
-    let on = |option: &str| matches!(option, "prjquota" | "pquota");
-    kind == "xfs" && options.split(',').any(on)
+    let is_project_quota = |option: &str| matches!(option, "prjquota" | "pquota");
+    kind == "xfs" && options.split(',').any(is_project_quota)
 }
 
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod tests {
 ";
 
     #[test]
-    fn only_xfs_with_project_quotas_bounds_an_overlay() {
+    fn only_xfs_with_project_quotas_limits_an_overlay() {
         for (directory, expected) in [
             ("/var/lib/docker", true),
             ("/var/lib/other/docker", false),
@@ -81,8 +82,8 @@ mod tests {
             docker_root_dir: Some("/no/such/place".to_owned()),
             ..SystemInfo::default()
         };
-        assert!(are_bounded(&engine("btrfs")));
-        assert!(!are_bounded(&engine("overlay2")));
-        assert!(note(&engine("overlay2")).contains("does not bound"));
+        assert!(is_supported(&engine("btrfs")));
+        assert!(!is_supported(&engine("overlay2")));
+        assert!(describe(&engine("overlay2")).contains("does not limit"));
     }
 }

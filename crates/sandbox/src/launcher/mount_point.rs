@@ -1,5 +1,5 @@
-//! Places for mounts in directories that cannot be written to: without root, the host's
-//! directories belong to nobody. Such a directory is replaced by one with the same entries.
+//! Mount targets in read-only directories: without root, the sandbox does not own the host's
+//! directories. Such a directory is replaced by one with the same entries.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,22 +11,22 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Launch;
-use crate::mounts::{self, Kind, NODEV, NOSUID};
+use crate::mounts::{self, NODEV, NOSUID, TargetKind};
 
-/// More entries than this are not mounted one by one.
+/// Directories with more entries are not replaced.
 const MAX_ENTRIES: usize = 1000;
 
-/// Opens the place `inside`, making room for it where that is needed.
-pub(super) fn place(
+/// Opens the mount target `inside`, and replaces its parent if that cannot be written to.
+pub(super) fn open_target(
     launch: &Launch<'_>,
     root: BorrowedFd<'_>,
     inside: &Path,
-    kind: Kind,
+    kind: TargetKind,
 ) -> io::Result<OwnedFd> {
-    match mounts::place(root, inside, kind, launch.owner()) {
+    match mounts::open_target(root, inside, kind, launch.owner()) {
         Err(error) if is_refused(&error) => {
-            make(launch, root, inside)?;
-            mounts::place(root, inside, kind, launch.owner())
+            replace_parent(launch, root, inside)?;
+            mounts::open_target(root, inside, kind, launch.owner())
         }
         other => other,
     }
@@ -37,8 +37,8 @@ fn is_refused(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::ACCESS | Errno::ROFS | Errno::PERM))
 }
 
-/// Replaces the closest directory above `inside` that exists.
-fn make(launch: &Launch<'_>, root: BorrowedFd<'_>, inside: &Path) -> io::Result<()> {
+/// Replaces the closest existing directory above `inside`.
+fn replace_parent(launch: &Launch<'_>, root: BorrowedFd<'_>, inside: &Path) -> io::Result<()> {
     let mut above = inside.strip_prefix("/").unwrap_or(inside).parent();
     let old = loop {
         let path = above.ok_or(io::ErrorKind::NotFound)?;
@@ -55,9 +55,9 @@ fn make(launch: &Launch<'_>, root: BorrowedFd<'_>, inside: &Path) -> io::Result<
             continue;
         }
         let entry = mounts::open_beneath(old.as_fd(), Path::new(&name))?;
-        let kind = Kind::of(entry.as_fd())?;
-        let place = mounts::place(new.as_fd(), Path::new(&name), kind, launch.owner())?;
-        mounts::attach(&mounts::copy(entry.as_fd(), false)?, place.as_fd())?;
+        let kind = TargetKind::from_fd(entry.as_fd())?;
+        let target = mounts::open_target(new.as_fd(), Path::new(&name), kind, launch.owner())?;
+        mounts::attach(&mounts::copy(entry.as_fd(), false)?, target.as_fd())?;
     }
     mounts::attach(&new, old.as_fd())
 }

@@ -1,24 +1,24 @@
-//! Where a process may make control groups: below its own group in version 1; in version 2, where
-//! a group with processes cannot hand controllers on, below a delegated parent, or for root in a
-//! group of ours at the top.
+//! Where a process may make control groups. In version 1: below its own group. In version 2, where a
+//! group with processes cannot pass controllers on: below a delegated parent, or, as root, in a group
+//! of Oubliette at the top.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Version;
+use super::CgroupVersion;
 
-/// The leaf that a service's own processes move to, so that the service's group may have others.
-const LEAF: &str = "oubliette-server";
-/// The group at the top of the unified hierarchy that root uses without a delegated one.
-const TOP: &str = "oubliette";
+/// The leaf that a service's own processes move to, so that its group may have child groups.
+const SERVER_LEAF_GROUP: &str = "oubliette-server";
+/// The group at the top of the unified hierarchy that root uses if none is delegated.
+const ROOT_GROUP: &str = "oubliette";
 
-/// The control groups of this process, as far as they are mounted.
+/// The mounted control groups of this process.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Hierarchies {
-    /// Controller, and this process's own group.
-    one: Vec<(String, PathBuf)>,
-    two: Option<Unified>,
+    /// Controllers of version 1, and this process's own group for each.
+    v1: Vec<(String, PathBuf)>,
+    v2: Option<Unified>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -34,17 +34,17 @@ pub(super) fn hierarchies() -> Hierarchies {
 }
 
 impl Hierarchies {
-    /// The group below which a sandbox's group for this controller goes.
-    pub(super) fn parent_of(&self, controller: &str) -> Result<(Version, PathBuf), String> {
-        if let Some((_, path)) = self.one.iter().find(|(name, _)| name == controller) {
-            return Ok((Version::One, path.clone()));
+    /// The parent for a sandbox's group for this controller.
+    pub(super) fn parent_of(&self, controller: &str) -> Result<(CgroupVersion, PathBuf), String> {
+        if let Some((_, path)) = self.v1.iter().find(|(name, _)| name == controller) {
+            return Ok((CgroupVersion::V1, path.clone()));
         }
-        let Some(unified) = &self.two else {
+        let Some(unified) = &self.v2 else {
             return Err(format!("no cgroup hierarchy with {controller} is mounted"));
         };
         for parent in unified.candidates() {
             if has_controller(&parent, controller) {
-                return Ok((Version::Two, parent));
+                return Ok((CgroupVersion::V2, parent));
             }
         }
         Err(format!(
@@ -56,19 +56,23 @@ impl Hierarchies {
 impl Unified {
     fn candidates(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
-        if self.own.file_name().is_some_and(|name| name == LEAF) {
+        if self
+            .own
+            .file_name()
+            .is_some_and(|name| name == SERVER_LEAF_GROUP)
+        {
             found.extend(self.own.parent().map(Path::to_owned));
         } else if is_delegated(&self.own) {
             found.push(self.own.clone());
         }
         if rustix::process::geteuid().is_root() {
-            found.push(self.mount.join(TOP));
+            found.push(self.mount.join(ROOT_GROUP));
         }
         found
     }
 }
 
-/// systemd marks what it delegates.
+/// Whether systemd has marked the group as delegated.
 fn is_delegated(group: &Path) -> bool {
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0_u8; 8];
@@ -76,17 +80,17 @@ fn is_delegated(group: &Path) -> bool {
     })
 }
 
-/// A group that is not there yet has what its parent has.
+/// Whether a group has the controller; a group that does not exist yet gets its parent's.
 fn has_controller(group: &Path, controller: &str) -> bool {
     let read = |path: &Path| fs::read_to_string(path.join("cgroup.controllers")).ok();
     let listed = read(group).or_else(|| read(group.parent()?));
     listed.is_some_and(|list| list.split_ascii_whitespace().any(|name| name == controller))
 }
 
-/// Hands controllers of `parent` to its children, moving this service's processes to a leaf first
-/// where the kernel asks for it.
+/// Passes controllers of `parent` to its children. If the kernel requires it, first moves this
+/// service's processes to a leaf.
 pub(super) fn enable_controllers(parent: &Path, controllers: &[&str]) -> io::Result<()> {
-    if parent.file_name().is_some_and(|name| name == TOP) && !parent.exists() {
+    if parent.file_name().is_some_and(|name| name == ROOT_GROUP) && !parent.exists() {
         if let Some(top) = parent.parent() {
             write_subtree(top, controllers)?;
         }
@@ -116,7 +120,7 @@ fn write_subtree(group: &Path, controllers: &[&str]) -> io::Result<()> {
 }
 
 fn move_to_leaf(group: &Path) -> io::Result<()> {
-    let leaf = group.join(LEAF);
+    let leaf = group.join(SERVER_LEAF_GROUP);
     fs::create_dir_all(&leaf)?;
     for pid in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
         match fs::write(leaf.join("cgroup.procs"), pid) {
@@ -145,7 +149,7 @@ fn parse(mounts: &str, own: &str) -> Hierarchies {
                 for controller in options.split(',') {
                     let mine = own_path(own, |names| names.split(',').any(|n| n == controller));
                     if let Some(path) = mine.and_then(|mine| below(mount, root, mine)) {
-                        found.one.push((controller.to_owned(), path));
+                        found.v1.push((controller.to_owned(), path));
                     }
                 }
             }
@@ -153,7 +157,7 @@ fn parse(mounts: &str, own: &str) -> Hierarchies {
                 let mine = own_path(own, str::is_empty);
                 if let Some(own) = mine.and_then(|mine| below(mount, root, mine)) {
                     let mount = PathBuf::from(mount);
-                    found.two = Some(Unified { mount, own });
+                    found.v2 = Some(Unified { mount, own });
                 }
             }
             _ => {}
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_is_found_per_controller() {
+    fn groups_of_version_1_are_found_per_controller() {
         let mounts = "31 23 0:26 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
             32 23 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
         let own = "4:memory:/a/b\n2:cpu,cpuacct:/\n0::/\n";
@@ -191,7 +195,7 @@ mod tests {
         let (version, path) = found.parent_of("memory").unwrap();
         assert_eq!(
             (version, path.to_str()),
-            (Version::One, Some("/sys/fs/cgroup/memory/a/b"))
+            (CgroupVersion::V1, Some("/sys/fs/cgroup/memory/a/b"))
         );
         let (_, path) = found.parent_of("cpu").unwrap();
         assert_eq!(path, Path::new("/sys/fs/cgroup/cpu,cpuacct"));
@@ -199,10 +203,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_part_of_the_hierarchy_is_taken_off_the_path() {
+    fn the_mounted_part_of_the_hierarchy_is_removed_from_the_path() {
         let mounts = "40 30 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
         let found = parse(mounts, "0::/docker/abc/x\n");
-        let unified = found.two.unwrap();
+        let unified = found.v2.unwrap();
         assert_eq!(unified.own, Path::new("/sys/fs/cgroup/x"));
         assert_eq!(unified.mount, Path::new("/sys/fs/cgroup"));
     }

@@ -1,32 +1,19 @@
-//! The command line's arguments: pure functions of what is asked for.
+//! The commands of `container` and their arguments, as pure functions.
 
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
+use oubliette_sandbox::CONTAINER_CAPABILITIES;
+
+use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{ContainerSpec, Network, Program, Result, RuntimeError};
 
-/// As in the docker driver: what PID 1 keeps.
-const CAPABILITIES: [&str; 11] = [
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETPCAP",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_SYS_CHROOT",
-    "CAP_SETFCAP",
-];
+/// Variables with this prefix may hold secrets. They are passed through the environment of the
+/// command, because other users of the machine can read its arguments.
+const SECRET_ENV_PREFIX: &str = "OUBLIETTE_";
 
-/// Variables whose names begin so are handed over through the environment of the command, where
-/// other users of the machine cannot read them.
-const OURS: &str = "OUBLIETTE_";
-
-/// A command to run: its arguments, and what its own environment needs beside the usual.
+/// A command to run: its arguments, and variables to add to its environment.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Invocation {
     pub(super) arguments: Vec<OsString>,
@@ -58,13 +45,13 @@ pub(super) fn status() -> Invocation {
 pub(super) fn create(
     spec: &ContainerSpec,
     image: &str,
-    home: &Home,
+    names: &DataDirNames,
     cpus: u64,
 ) -> Result<Invocation> {
     let mut create = Invocation::new(["create"]);
-    create.option("--name", home.container(&spec.id));
+    create.option("--name", names.container_name(&spec.id));
     for (name, value) in [
-        (HOME_LABEL, home.hash()),
+        (DATA_DIR_LABEL, names.hash()),
         (CONTAINER_LABEL, spec.id.as_str()),
         (PROJECT_LABEL, &spec.project),
     ] {
@@ -74,17 +61,17 @@ pub(super) fn create(
     create.option("--workdir", "/");
     create.option("--network", network(spec.network)?);
     create.option("--cap-drop", "ALL");
-    for capability in CAPABILITIES {
-        create.option("--cap-add", capability);
+    for capability in CONTAINER_CAPABILITIES {
+        create.option("--cap-add", capability.name);
     }
     if let Some(bytes) = spec.limits.memory_bytes {
-        // Counted in whole mebibytes; a limit is never below what was asked for.
+        // Rounded up to whole mebibytes, so that the limit is never below the requested one.
         create.option("--memory", format!("{}M", bytes.div_ceil(1 << 20).max(1)));
     }
-    if let Some(wanted) = spec.limits.cpus.filter(|wanted| wanted.is_finite()) {
-        // Whole processors of a virtual machine, and no more than there are.
-        let wanted = (wanted.ceil().max(1.0) as u64).min(cpus.max(1));
-        create.option("--cpus", wanted.to_string());
+    if let Some(requested) = spec.limits.cpus.filter(|requested| requested.is_finite()) {
+        // A virtual machine has whole processors, at most as many as the host.
+        let whole = (requested.ceil().max(1.0) as u64).min(cpus.max(1));
+        create.option("--cpus", whole.to_string());
     }
     for mount in &spec.mounts {
         create.option(
@@ -95,7 +82,7 @@ pub(super) fn create(
     let init = &spec.init;
     create.option("--mount", bind(&init.binary, &init.inside, true)?);
     for (name, value) in &init.env {
-        if name.starts_with(OURS) {
+        if name.starts_with(SECRET_ENV_PREFIX) {
             create.option("--env", name);
             create.variables.push((name.clone(), value.clone()));
         } else {
@@ -137,7 +124,7 @@ pub(super) fn logs(name: &str, lines: usize) -> Invocation {
 
 pub(super) fn exec(name: &str, program: &Program) -> Invocation {
     let mut invocation = Invocation::new(["exec", "--interactive", "--user", "0:0"]);
-    for variable in &program.without {
+    for variable in &program.unset_env {
         invocation.option("--env", format!("{variable}="));
     }
     invocation.arguments.push(name.into());
@@ -163,10 +150,10 @@ pub(super) fn pull(image: &str) -> Invocation {
     Invocation::new(["image", "pull", "--progress", "none", image])
 }
 
-pub(super) fn build(image: &str, dockerfile: &Path, home: &Home) -> Invocation {
+pub(super) fn build(image: &str, dockerfile: &Path, names: &DataDirNames) -> Invocation {
     let mut build = Invocation::new(["build", "--progress", "plain"]);
     build.option("--tag", image);
-    build.option("--label", format!("{HOME_LABEL}={}", home.hash()));
+    build.option("--label", format!("{DATA_DIR_LABEL}={}", names.hash()));
     build.option("--file", dockerfile);
     let directory = dockerfile.parent().unwrap_or(Path::new("."));
     build.arguments.push(directory.into());
@@ -188,7 +175,7 @@ fn bind(host: &Path, inside: &Path, read_only: bool) -> Result<String> {
         let text = path.to_str().filter(|text| !text.contains(','));
         text.map(str::to_owned).ok_or_else(|| {
             RuntimeError::Unsupported(format!(
-                "The path {} has a comma or is not UTF-8, and `container` cannot mount it.",
+                "`container` cannot mount {}: the path contains a comma or is not UTF-8.",
                 path.display()
             ))
         })
@@ -203,7 +190,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{ContainerId, ImageSource, Init, Limits, Mount};
+    use crate::{ContainerId, ContainerLimits, ImageSource, Init, Mount};
 
     fn spec() -> ContainerSpec {
         let env = [("OUBLIETTE_CONTAINER_KEY", "secret"), ("LANG", "C.UTF-8")];
@@ -229,7 +216,7 @@ mod tests {
             ],
             hostname: "p1".to_owned(),
             network: Network::None,
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some((64 << 20) + 1),
                 cpus: Some(1.5),
                 processes: Some(100),
@@ -251,18 +238,18 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_made_argument_by_argument() {
-        let home = Home::new(Path::new("/h"));
-        let create = create(&spec(), "image:1", &home, 8).unwrap();
-        let name = home.container(&spec().id);
-        let label = format!("{HOME_LABEL}={}", home.hash());
+    fn create_has_every_argument() {
+        let names = DataDirNames::new(Path::new("/h"));
+        let create = create(&spec(), "image:1", &names, 8).unwrap();
+        let name = names.container_name(&spec().id);
+        let label = format!("{DATA_DIR_LABEL}={}", names.hash());
         let mut expected = vec!["create", "--name", &name, "--label", &label];
         expected.extend(["--label", "dev.oubliette.container=c1"]);
         expected.extend(["--label", "dev.oubliette.project=p1"]);
         expected.extend(["--user", "0:0", "--workdir", "/", "--network", "none"]);
         expected.extend(["--cap-drop", "ALL"]);
-        for capability in CAPABILITIES {
-            expected.extend(["--cap-add", capability]);
+        for capability in CONTAINER_CAPABILITIES {
+            expected.extend(["--cap-add", capability.name]);
         }
         expected.extend(["--memory", "65M", "--cpus", "2"]);
         for mount in [
@@ -285,30 +272,30 @@ mod tests {
 
     #[test]
     fn no_secret_is_an_argument() {
-        let create = create(&spec(), "i", &Home::new(Path::new("/h")), 8).unwrap();
+        let create = create(&spec(), "i", &DataDirNames::new(Path::new("/h")), 8).unwrap();
         assert!(!words(&create).concat().contains("secret"));
     }
 
     #[test]
-    fn limits_that_are_absent_are_not_asked_for_and_others_fit_the_machine() {
-        let home = Home::new(Path::new("/h"));
+    fn absent_limits_are_left_out_and_cpus_are_capped() {
+        let names = DataDirNames::new(Path::new("/h"));
         let with = |limits| {
             let spec = ContainerSpec { limits, ..spec() };
-            let create = create(&spec, "i", &home, 8).unwrap();
+            let create = create(&spec, "i", &names, 8).unwrap();
             let words = words(&create).join(" ");
             (words.contains("--memory"), words.contains("--cpus 8 "))
         };
-        assert_eq!(with(Limits::default()), (false, false));
-        let many = Limits {
+        assert_eq!(with(ContainerLimits::default()), (false, false));
+        let many = ContainerLimits {
             cpus: Some(100.0),
-            ..Limits::default()
+            ..ContainerLimits::default()
         };
         assert_eq!(with(many), (false, true));
     }
 
     #[test]
-    fn what_cannot_be_said_is_refused() {
-        let home = Home::new(Path::new("/h"));
+    fn paths_with_commas_and_the_network_host_are_refused() {
+        let names = DataDirNames::new(Path::new("/h"));
         let mut comma = spec();
         comma.mounts[0].host = "/a,readonly".into();
         let host = ContainerSpec {
@@ -316,15 +303,15 @@ mod tests {
             ..spec()
         };
         for spec in [comma, host] {
-            let error = create(&spec, "i", &home, 8).unwrap_err();
+            let error = create(&spec, "i", &names, 8).unwrap_err();
             assert!(matches!(error, RuntimeError::Unsupported(_)), "{error:?}");
         }
     }
 
     #[test]
     fn the_other_commands() {
-        let home = Home::new(Path::new("/h"));
-        let label = format!("{HOME_LABEL}={}", home.hash());
+        let names = DataDirNames::new(Path::new("/h"));
+        let label = format!("{DATA_DIR_LABEL}={}", names.hash());
         let grace = Duration::from_millis(1500);
         for (invocation, expected) in [
             (version(), vec!["--version"]),
@@ -341,7 +328,7 @@ mod tests {
             (inspect_image("i"), vec!["image", "inspect", "i"]),
             (pull("i"), vec!["image", "pull", "--progress", "none", "i"]),
             (
-                build("i", Path::new("/d/Dockerfile.dev"), &home),
+                build("i", Path::new("/d/Dockerfile.dev"), &names),
                 vec![
                     "build",
                     "--progress",

@@ -1,49 +1,51 @@
-//! Docker as it is where its engine has a machine of its own: the directory with the relay socket is
-//! not mounted, and what would go through it is carried by the engine.
+//! Docker as if its engine ran in a virtual machine: the directory with the relay socket is not
+//! mounted, and connections go through the engine.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Docker, ImageSource, Program, Progress,
-    Result, Runtime, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus, Docker,
+    ImageSource, Program, Progress, Result, Runtime,
 };
+use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::carry::{carry, hash_of_key, introduce};
+use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 #[derive(Debug)]
-pub(crate) struct ByChannel {
+pub(crate) struct ChannelDocker {
     docker: Arc<Docker>,
-    /// Where the suite listens, and the key of who may speak to it.
+    /// The suite's socket and the hash of the container's key.
     relays: Mutex<HashMap<ContainerId, (PathBuf, [u8; 32])>>,
-    carrying: Mutex<HashMap<ContainerId, JoinHandle<()>>>,
+    bridges: Mutex<HashMap<ContainerId, JoinHandle<()>>>,
 }
 
-impl ByChannel {
+impl ChannelDocker {
     pub(crate) fn new(docker: Docker) -> Self {
         Self {
             docker: Arc::new(docker),
             relays: Mutex::default(),
-            carrying: Mutex::default(),
+            bridges: Mutex::default(),
         }
     }
 }
 
-/// Carries a container's connections to the suite for as long as it runs.
+/// Forwards a container's connections to the suite while the container runs.
 async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8; 32]) {
-    let argv = ["/usr/local/bin/oubliette-client", "carry"];
+    let argv = [CLIENT_PATH, "carry"];
     let program = Program {
         argv: argv.map(str::to_owned).to_vec(),
-        without: vec!["OUBLIETTE_CONTAINER_KEY".to_owned()],
+        unset_env: vec!["OUBLIETTE_CONTAINER_KEY".to_owned()],
     };
     let is_running = async || {
         let status = docker.inspect(&id).await.unwrap();
-        status.is_some_and(|status| status.state == State::Running)
+        status.is_some_and(|status| status.state == ContainerState::Running)
     };
     while is_running().await {
         if let Ok(mut channel) = docker.channel(&id, &program).await
@@ -55,7 +57,7 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
                 while let Some(mut connection) = arrivals.recv().await {
                     let socket = socket.clone();
                     tokio::spawn(async move {
-                        // A suite that does not listen is a server that is away.
+                        // The suite may not be listening, like a server that is stopped.
                         if let Ok(mut relay) = UnixStream::connect(socket).await {
                             let _ =
                                 tokio::io::copy_bidirectional(&mut connection, &mut relay).await;
@@ -73,7 +75,7 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
 }
 
 #[async_trait]
-impl Runtime for ByChannel {
+impl Runtime for ChannelDocker {
     fn capabilities(&self) -> &Capabilities {
         self.docker.capabilities()
     }
@@ -85,49 +87,47 @@ impl Runtime for ByChannel {
         let socket = mount.unwrap().host.join("relay.sock");
         spec.mounts.retain(|mount| mount.inside != relay);
         let env = &mut spec.init.env;
-        // One case has a container that is told nothing.
-        let key = env.get("OUBLIETTE_CONTAINER_KEY");
-        let key = hash_of_key(key.map_or("", String::as_str));
+        // One case starts a container without a key.
+        let key = hash_of_key(
+            env.get("OUBLIETTE_CONTAINER_KEY")
+                .map_or("", String::as_str),
+        );
         env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
-        let relays = &self.relays;
-        relays
-            .lock()
-            .unwrap()
-            .insert(spec.id.clone(), (socket, key));
+        self.relays.lock().insert(spec.id.clone(), (socket, key));
         self.docker.create(&spec).await
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
         self.docker.start(id).await?;
-        let (socket, key) = self.relays.lock().unwrap()[id].clone();
-        let mut carrying = self.carrying.lock().unwrap();
-        if carrying.get(id).is_none_or(JoinHandle::is_finished) {
-            let bridging = bridge(self.docker.clone(), id.clone(), socket, key);
-            carrying.insert(id.clone(), tokio::spawn(bridging));
+        let (socket, key) = self.relays.lock()[id].clone();
+        let mut bridges = self.bridges.lock();
+        if bridges.get(id).is_none_or(JoinHandle::is_finished) {
+            let bridge = bridge(self.docker.clone(), id.clone(), socket, key);
+            bridges.insert(id.clone(), tokio::spawn(bridge));
         }
         Ok(())
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         self.docker.stop(id, grace).await?;
-        if let Some(carrying) = self.carrying.lock().unwrap().remove(id) {
-            carrying.abort();
+        if let Some(bridge) = self.bridges.lock().remove(id) {
+            bridge.abort();
         }
         Ok(())
     }
 
     async fn remove(&self, id: &ContainerId) -> Result<()> {
-        if let Some(carrying) = self.carrying.lock().unwrap().remove(id) {
-            carrying.abort();
+        if let Some(bridge) = self.bridges.lock().remove(id) {
+            bridge.abort();
         }
         self.docker.remove(id).await
     }
 
-    async fn inspect(&self, id: &ContainerId) -> Result<Option<Status>> {
+    async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {
         self.docker.inspect(id).await
     }
 
-    async fn list(&self) -> Result<Vec<Status>> {
+    async fn list(&self) -> Result<Vec<ContainerStatus>> {
         self.docker.list().await
     }
 

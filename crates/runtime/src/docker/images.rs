@@ -1,4 +1,4 @@
-//! Images: built from a Dockerfile, or fetched by name when there is none.
+//! Images: built from a Dockerfile, or pulled by name if there is none.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,58 +11,58 @@ use bollard::query_parameters::{
 };
 use futures_util::{Stream, StreamExt};
 
-use super::context::Context;
-use super::engine::{Engine, LOOK, status};
-use crate::home::{HOME_LABEL, Home};
-use crate::lines::Plain;
+use super::build_context::BuildContext;
+use super::engine::{EngineClient, QUERY_TIMEOUT, status_code, with_timeout};
+use crate::names::{DATA_DIR_LABEL, DataDirNames};
+use crate::plain_lines::PlainLines;
 use crate::{ImageSource, Progress, Result, RuntimeError};
 
-/// A build that installs a toolchain over a slow line may take its time, but not for ever.
-const WHOLE_BUILD: Duration = Duration::from_secs(60 * 60);
+/// Enough for a build that installs a toolchain over a slow connection.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// How often a build is begun again because a layer went away under it.
-const LOST_LAYERS: usize = 5;
+/// How often a build is repeated because a cached layer was removed while it ran.
+const MAX_BUILD_RETRIES: usize = 5;
 
-pub(super) async fn make(
-    engine: &Engine,
-    home: &Home,
+pub(super) async fn build_or_pull(
+    engine: &EngineClient,
+    names: &DataDirNames,
     source: &ImageSource,
     progress: Progress<'_>,
 ) -> Result<String> {
-    let name = home.image(source)?;
+    let name = names.image_name(source)?;
     let Some(dockerfile) = source.dockerfile.clone() else {
-        if !is_there(engine, &name).await? {
-            fetch(engine, &name, progress).await?;
+        if !exists(engine, &name).await? {
+            pull(engine, &name, progress).await?;
         }
         return Ok(name);
     };
     let options = BuildImageOptionsBuilder::default()
         .t(&name)
-        .labels(&HashMap::from([(HOME_LABEL, home.hash())]))
+        .labels(&HashMap::from([(DATA_DIR_LABEL, names.hash())]))
         .rm(true)
         .forcerm(true);
     let mut outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
-    for _ in 0..LOST_LAYERS {
+    for _ in 0..MAX_BUILD_RETRIES {
         match &outcome {
-            Err(RuntimeError::Failed(text)) if lost_a_layer(text) => {
-                progress("A layer was removed while the image was built on it; building again.");
+            Err(RuntimeError::Failed(text)) if is_missing_layer(text) => {
+                progress("A cached layer was removed during the build; building again.");
                 outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
             }
             _ => break,
         }
     }
     outcome?;
-    forget_replaced(&engine.api, home).await;
+    prune_replaced(&engine.api, names).await;
     Ok(name)
 }
 
 async fn build(
-    engine: &Engine,
+    engine: &EngineClient,
     options: BuildImageOptionsBuilder,
     dockerfile: PathBuf,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let context = tokio::task::spawn_blocking(move || Context::read(&dockerfile))
+    let context = tokio::task::spawn_blocking(move || BuildContext::read(&dockerfile))
         .await
         .map_err(RuntimeError::fault)??;
     let options = options.dockerfile(&context.dockerfile).build();
@@ -71,31 +71,31 @@ async fn build(
     let texts = building.map(|item| {
         item.map(|info| match (info.stream, info.status) {
             (Some(text), _) => text,
-            // Layers of the base image come with a bar for each; their names are enough.
+            // Layers of the base image also come with progress bars, which are left out.
             (None, Some(text)) if info.progress_detail.is_none() => format!("{text}\n"),
             _ => String::new(),
         })
     });
-    follow(engine, texts, progress).await
+    stream_progress(engine, texts, progress).await
 }
 
-/// Whether whoever cleans up images, here or by hand, has taken a cached layer from under a build.
-fn lost_a_layer(error: &str) -> bool {
+/// Whether a cached layer was removed while a build used it.
+fn is_missing_layer(error: &str) -> bool {
     let error = error.to_ascii_lowercase();
     error.contains("sha256:")
         && (error.contains("unable to find image") || error.contains("no such image"))
 }
 
-async fn is_there(engine: &Engine, name: &str) -> Result<bool> {
-    match engine.ask(LOOK, engine.api.inspect_image(name)).await {
+async fn exists(engine: &EngineClient, name: &str) -> Result<bool> {
+    match with_timeout(QUERY_TIMEOUT, engine.api.inspect_image(name)).await {
         Ok(_) => Ok(true),
-        Err(error) if status(&error) == Some(404) => Ok(false),
-        Err(error) => Err(engine.explain(error)),
+        Err(error) if status_code(&error) == Some(404) => Ok(false),
+        Err(error) => Err(engine.to_runtime_error(error)),
     }
 }
 
-async fn fetch(engine: &Engine, name: &str, progress: Progress<'_>) -> Result<()> {
-    // Without a tag the engine would fetch all there are.
+async fn pull(engine: &EngineClient, name: &str, progress: Progress<'_>) -> Result<()> {
+    // Without a tag the engine would pull every tag.
     let tagged = name
         .rsplit('/')
         .next()
@@ -112,16 +112,16 @@ async fn fetch(engine: &Engine, name: &str, progress: Progress<'_>) -> Result<()
             _ => String::new(),
         })
     });
-    follow(engine, texts, progress).await
+    stream_progress(engine, texts, progress).await
 }
 
-/// Hands on what the engine says, line by line, to its end.
-async fn follow(
-    engine: &Engine,
+/// Reports the engine's output line by line until it ends.
+async fn stream_progress(
+    engine: &EngineClient,
     texts: impl Stream<Item = Result<String, bollard::errors::Error>>,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let mut plain = Plain::default();
+    let mut plain = PlainLines::default();
     let mut texts = std::pin::pin!(texts);
     let following = async {
         while let Some(text) = texts.next().await {
@@ -131,29 +131,30 @@ async fn follow(
         }
         Ok(())
     };
-    let outcome = engine.ask(WHOLE_BUILD, following).await;
-    if let Some(line) = plain.rest() {
+    let outcome = with_timeout(BUILD_TIMEOUT, following).await;
+    if let Some(line) = plain.finish() {
         progress(&line);
     }
-    outcome.map_err(|error| match engine.explain(error) {
-        // It ends with a line end where the builder's own line did.
+    outcome.map_err(|error| match engine.to_runtime_error(error) {
         RuntimeError::Failed(text) => RuntimeError::Failed(text.trim().to_owned()),
         other => other,
     })
 }
 
-/// Removes all that was built for a data directory.
-pub(super) async fn remove_all(engine: &Engine, home: &Home) -> Result<()> {
-    let label = format!("{HOME_LABEL}={}", home.hash());
+/// Removes every image that was built for a data directory.
+pub(super) async fn remove_all(engine: &EngineClient, names: &DataDirNames) -> Result<()> {
+    let label = format!("{DATA_DIR_LABEL}={}", names.hash());
     let options = ListImagesOptionsBuilder::default()
         .filters(&HashMap::from([("label", vec![label])]))
         .build();
     let listing = || engine.api.list_images(Some(options.clone()));
-    let images = engine.look(listing).await;
-    for image in images.map_err(|error| engine.explain(error))? {
+    let images = engine.query(listing).await;
+    for image in images.map_err(|error| engine.to_runtime_error(error))? {
         let tags = image.repo_tags.into_iter();
-        let names: Vec<String> = tags.filter(|tag| tag.starts_with(&home.images())).collect();
-        // One without a name is what another took the name of.
+        let names: Vec<String> = tags
+            .filter(|tag| tag.starts_with(&names.image_prefix()))
+            .collect();
+        // An image without a name was replaced by a newer one.
         let names = if names.is_empty() {
             vec![image.id]
         } else {
@@ -163,19 +164,19 @@ pub(super) async fn remove_all(engine: &Engine, home: &Home) -> Result<()> {
             let removal = engine
                 .api
                 .remove_image(&name, None::<RemoveImageOptions>, None);
-            match engine.ask(LOOK, removal).await {
+            match with_timeout(QUERY_TIMEOUT, removal).await {
                 Ok(_) => {}
-                Err(error) if status(&error) == Some(404) => {}
-                Err(error) => return Err(engine.explain(error)),
+                Err(error) if status_code(&error) == Some(404) => {}
+                Err(error) => return Err(engine.to_runtime_error(error)),
             }
         }
     }
     Ok(())
 }
 
-/// Removes what the new image has taken the name of, unless a container still stands on it.
-async fn forget_replaced(api: &Api, home: &Home) {
-    let label = format!("{HOME_LABEL}={}", home.hash());
+/// Removes the images that newer ones replaced, unless a container still uses them.
+async fn prune_replaced(api: &Api, names: &DataDirNames) {
+    let label = format!("{DATA_DIR_LABEL}={}", names.hash());
     let filters = HashMap::from([
         ("dangling", vec!["true".to_owned()]),
         ("label", vec![label]),
@@ -183,8 +184,8 @@ async fn forget_replaced(api: &Api, home: &Home) {
     let options = PruneImagesOptionsBuilder::default()
         .filters(&filters)
         .build();
-    // Only disk space is at stake, and the next build tries again.
-    let _ = tokio::time::timeout(LOOK, Box::pin(api.prune_images(Some(options)))).await;
+    // A failure only costs disk space, and the next build tries again.
+    let _ = tokio::time::timeout(QUERY_TIMEOUT, Box::pin(api.prune_images(Some(options)))).await;
 }
 
 #[cfg(test)]
@@ -192,10 +193,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_layer_that_went_away_is_a_reason_to_build_again() {
-        assert!(lost_a_layer(r#"unable to find image "sha256:7aa904e4""#));
-        assert!(lost_a_layer("No such image: sha256:7aa904e4"));
-        assert!(!lost_a_layer("unable to find image \"debian:13\""));
-        assert!(!lost_a_layer("manifest for x@sha256:7aa904e4 not found"));
+    fn only_a_missing_layer_is_a_reason_to_build_again() {
+        assert!(is_missing_layer(
+            r#"unable to find image "sha256:7aa904e4""#
+        ));
+        assert!(is_missing_layer("No such image: sha256:7aa904e4"));
+        assert!(!is_missing_layer("unable to find image \"debian:13\""));
+        assert!(!is_missing_layer(
+            "manifest for x@sha256:7aa904e4 not found"
+        ));
     }
 }

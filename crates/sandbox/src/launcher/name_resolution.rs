@@ -1,5 +1,5 @@
-//! Name resolution inside: `resolv.conf` and `hosts` are often links into `/run`, which a sandbox
-//! has of its own. What such a link leads to is copied.
+//! Name resolution inside: `resolv.conf` and `hosts` are often links into `/run`, of which a sandbox
+//! has its own. The targets of such links are copied.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -7,24 +7,24 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use super::Launch;
-use crate::mounts::{self, Kind};
+use crate::mounts::{self, TargetKind};
 use crate::spec::Spec;
 
 const FILES: &[&str] = &["/etc/resolv.conf", "/etc/hosts"];
-const MAX_SIZE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 
-/// Puts the copies into the new root.
+/// Writes the copies into the new root.
 pub(super) fn provide(launch: &Launch<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
     for (target, content) in contents(launch.spec)? {
-        let place = mounts::place(root, &target, Kind::File, launch.owner())?;
-        // Opened for writing through its descriptor: the place was reached without links.
-        let path = format!("/proc/self/fd/{}", place.as_raw_fd());
+        let file = mounts::open_target(root, &target, TargetKind::File, launch.owner())?;
+        // Opened for writing through the descriptor, which was reached without links.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::write(path, content)?;
     }
     Ok(())
 }
 
-/// Puts the copies into a directory of the host, to be bound: target inside, and source.
+/// Writes the copies into a directory of the host, for binds: the target inside and the source.
 pub(super) fn copies(spec: &Spec, dir: &Path) -> io::Result<Vec<(PathBuf, PathBuf)>> {
     let mut copies = Vec::new();
     for (index, (target, content)) in contents(spec)?.into_iter().enumerate() {
@@ -35,7 +35,7 @@ pub(super) fn copies(spec: &Spec, dir: &Path) -> io::Result<Vec<(PathBuf, PathBu
     Ok(copies)
 }
 
-/// What has to be there besides the host's `/etc`, by its path inside.
+/// The files that are needed besides the host's `/etc`, by their paths inside.
 fn contents(spec: &Spec) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
     let mut found = Vec::new();
     for file in FILES {
@@ -49,17 +49,17 @@ fn contents(spec: &Spec) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
         {
             continue;
         }
-        // A link to nowhere on the host is one inside as well.
+        // A link that is broken on the host is also broken inside.
         if let Ok(opened) = File::open(file) {
             let mut content = Vec::new();
-            opened.take(MAX_SIZE).read_to_end(&mut content)?;
+            opened.take(MAX_FILE_BYTES).read_to_end(&mut content)?;
             found.push((target, content));
         }
     }
     Ok(found)
 }
 
-/// Where a link below `/etc` leads, if that is in `/run`.
+/// The target of a link below `/etc`, if it is in `/run`.
 fn outside_target(file: &Path) -> Option<PathBuf> {
     let link = fs::read_link(file).ok()?;
     let joined = file.parent()?.join(link);

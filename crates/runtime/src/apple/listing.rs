@@ -1,19 +1,18 @@
-//! What the command line prints, as far as we need it.
+//! The output of `container list`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
-use crate::{ContainerId, Result, RuntimeError, State, Status};
+use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
+use crate::{ContainerId, ContainerState, ContainerStatus, Result, RuntimeError};
 
-/// One container of a listing.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
+struct ListedContainer {
     configuration: Configuration,
-    status: Progressed,
-    /// Beside the status before 1.0, in it since.
+    status: ListedStatus,
+    /// Here before version 1.0; in `status` since.
     #[serde(default)]
     started_date: Option<serde_json::Value>,
 }
@@ -26,7 +25,7 @@ struct Configuration {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Progressed {
+enum ListedStatus {
     Before1(String),
     #[serde(rename_all = "camelCase")]
     Since1 {
@@ -37,36 +36,36 @@ enum Progressed {
 }
 
 /// The containers of a listing that belong to a data directory.
-pub(super) fn containers(json: &str, home: &Home) -> Result<Vec<Status>> {
-    let listed: Vec<Listed> = serde_json::from_str(json).map_err(|error| {
+pub(super) fn parse(json: &str, names: &DataDirNames) -> Result<Vec<ContainerStatus>> {
+    let listed: Vec<ListedContainer> = serde_json::from_str(json).map_err(|error| {
         RuntimeError::Failed(format!(
-            "`container list` printed something that is not understood: {error}"
+            "the output of `container list` cannot be parsed: {error}"
         ))
     })?;
-    let ours = listed.into_iter().filter_map(|one| one.status(home));
-    Ok(ours.collect())
+    let statuses = listed.into_iter().filter_map(|one| one.status(names));
+    Ok(statuses.collect())
 }
 
-impl Listed {
-    fn status(self, home: &Home) -> Option<Status> {
+impl ListedContainer {
+    fn status(self, names: &DataDirNames) -> Option<ContainerStatus> {
         let labels = &self.configuration.labels;
-        if labels.get(HOME_LABEL)? != home.hash() {
+        if labels.get(DATA_DIR_LABEL)? != names.hash() {
             return None;
         }
         let (state, started) = match self.status {
-            Progressed::Before1(state) => (state, self.started_date),
-            Progressed::Since1 {
+            ListedStatus::Before1(state) => (state, self.started_date),
+            ListedStatus::Since1 {
                 state,
                 started_date,
             } => (state, started_date),
         };
         let state = match (state.as_str(), started) {
-            // Until it has stopped, it is there.
-            ("running" | "stopping", _) => State::Running,
-            (_, None) => State::Created,
-            _ => State::Stopped,
+            // Its processes exist until it has stopped.
+            ("running" | "stopping", _) => ContainerState::Running,
+            (_, None) => ContainerState::Created,
+            _ => ContainerState::Stopped,
         };
-        Some(Status {
+        Some(ContainerStatus {
             id: ContainerId::new(labels.get(CONTAINER_LABEL)?.as_str())?,
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
@@ -80,15 +79,15 @@ mod tests {
 
     use super::*;
 
-    fn labels(home: &Home, id: &str) -> String {
+    fn labels(names: &DataDirNames, id: &str) -> String {
         format!(
-            r#"{{"{HOME_LABEL}":"{}","{CONTAINER_LABEL}":"{id}","{PROJECT_LABEL}":"p"}}"#,
-            home.hash()
+            r#"{{"{DATA_DIR_LABEL}":"{}","{CONTAINER_LABEL}":"{id}","{PROJECT_LABEL}":"p"}}"#,
+            names.hash()
         )
     }
 
-    fn states(json: &str, home: &Home) -> Vec<(String, State)> {
-        let found = containers(json, home).unwrap();
+    fn states(json: &str, names: &DataDirNames) -> Vec<(String, ContainerState)> {
+        let found = parse(json, names).unwrap();
         let pairs = found
             .into_iter()
             .map(|status| (status.id.to_string(), status.state));
@@ -96,9 +95,13 @@ mod tests {
     }
 
     #[test]
-    fn both_shapes_of_a_listing_are_read_and_only_ours_is_kept() {
-        let home = Home::new(Path::new("/h"));
-        let (a, b, c) = (labels(&home, "a"), labels(&home, "b"), labels(&home, "c"));
+    fn both_formats_are_parsed_and_other_containers_left_out() {
+        let names = DataDirNames::new(Path::new("/h"));
+        let (a, b, c) = (
+            labels(&names, "a"),
+            labels(&names, "b"),
+            labels(&names, "c"),
+        );
         let since = format!(
             r#"[{{"id":"x","configuration":{{"id":"x","labels":{a},"resources":{{"cpus":4}}}},
                 "status":{{"state":"running","networks":[],"startedDate":"2026-06-09T08:28:08Z"}}}},
@@ -110,25 +113,25 @@ mod tests {
                 "status":{{"state":"running","networks":[]}}}}]"#
         );
         let expected = [
-            ("a".to_owned(), State::Running),
-            ("b".to_owned(), State::Stopped),
-            ("c".to_owned(), State::Created),
+            ("a".to_owned(), ContainerState::Running),
+            ("b".to_owned(), ContainerState::Stopped),
+            ("c".to_owned(), ContainerState::Created),
         ];
-        assert_eq!(states(&since, &home), expected);
+        assert_eq!(states(&since, &names), expected);
         let before = format!(
             r#"[{{"status":"stopping","networks":[],"configuration":{{"labels":{a}}}}},
               {{"status":"stopped","startedDate":771000000.5,"configuration":{{"labels":{b}}}}},
               {{"status":"stopped","configuration":{{"labels":{c}}}}}]"#
         );
-        assert_eq!(states(&before, &home), expected);
-        assert_eq!(states("[]", &home), []);
+        assert_eq!(states(&before, &names), expected);
+        assert_eq!(states("[]", &names), []);
     }
 
     #[test]
-    fn what_is_no_listing_is_an_error() {
-        let home = Home::new(Path::new("/h"));
+    fn unknown_output_is_an_error() {
+        let names = DataDirNames::new(Path::new("/h"));
         for text in ["", "ID IMAGE", "{}", r#"[{"status":1}]"#] {
-            assert!(containers(text, &home).is_err(), "{text:?}");
+            assert!(parse(text, &names).is_err(), "{text:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Handing trees of files to the sandbox's root. The trees may hold anything: symbolic links are
-//! never followed, and mounts below are not entered.
+//! Gives trees of files to the sandbox's root. Their contents are untrusted: symbolic links are never
+//! followed, and mounts below are not entered.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -9,25 +9,25 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid};
 
-use crate::launcher::ids::{RANGE, shifted_part};
+use crate::launcher::ids::{IDS_PER_SANDBOX, unshifted};
 use crate::{Error, Result};
 
-/// Gives a file, or a directory with all that is in it, to the owner that
-/// [`crate::Ids::owner`] names. What already has an id of that range keeps it.
-pub fn adopt(path: &Path, owner: (u32, u32)) -> Result<()> {
-    adopt_tree(path, owner).map_err(|source| {
+/// Changes the owner of a file, or of a directory and everything in it, to the one of
+/// [`crate::IdMapping::owner`]. Entries that already have an id of that range keep it.
+pub(crate) fn chown_tree(path: &Path, owner: (u32, u32)) -> Result<()> {
+    walk(path, owner).map_err(|source| {
         Error::io(
-            format!("failed to give {} to the sandbox", path.display()),
+            format!("failed to change the owner of {}", path.display()),
             source,
         )
     })
 }
 
-fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
+fn walk(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     let top = rustix::fs::statat(CWD, path, nofollow)?;
     if FileType::from_raw_mode(top.st_mode) != FileType::Directory {
-        let (uid, gid) = owned_by(&top, owner);
+        let (uid, gid) = new_owner(&top, owner);
         return rustix::fs::chownat(CWD, path, uid, gid, nofollow);
     }
     let mut queue: VecDeque<OsString> = VecDeque::from([OsString::new()]);
@@ -48,7 +48,7 @@ fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
             let Ok(stat) = rustix::fs::statat(&dir, name, nofollow) else {
                 continue;
             };
-            let (uid, gid) = owned_by(&stat, owner);
+            let (uid, gid) = new_owner(&stat, owner);
             if uid.is_some() || gid.is_some() {
                 rustix::fs::chownat(&dir, name, uid, gid, nofollow)?;
             }
@@ -57,16 +57,16 @@ fn adopt_tree(path: &Path, owner: (u32, u32)) -> rustix::io::Result<()> {
             }
         }
     }
-    // Last, so that a walk that was cut short is begun again by the next launch.
-    let (uid, gid) = owned_by(&top, owner);
+    // Last, so that the next launch repeats an interrupted walk.
+    let (uid, gid) = new_owner(&top, owner);
     rustix::fs::fchown(&top_dir, uid, gid)
 }
 
-/// The ids an entry must be given; none where it has them.
-fn owned_by(stat: &Stat, owner: (u32, u32)) -> (Option<Uid>, Option<Gid>) {
+/// The ids that an entry must get; none if it has them.
+fn new_owner(stat: &Stat, owner: (u32, u32)) -> (Option<Uid>, Option<Gid>) {
     let shift = |id: u32, base: u32| {
-        let is_own = id >= base && id - base < RANGE;
-        (!is_own).then(|| base + shifted_part(id).unwrap_or(0))
+        let is_own = id >= base && id - base < IDS_PER_SANDBOX;
+        (!is_own).then(|| base + unshifted(id).unwrap_or(0))
     };
     (
         shift(stat.st_uid, owner.0).map(Uid::from_raw),
@@ -79,7 +79,7 @@ fn open_dir(at: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, flags, Mode::empty())
 }
 
-/// A directory below the top, or nothing if it is no longer one.
+/// A directory below the top; none if it is no longer a directory.
 fn open_relative(top: &OwnedFd, relative: &OsString) -> rustix::io::Result<Option<OwnedFd>> {
     use rustix::fs::ResolveFlags;
     use rustix::io::Errno;
@@ -90,7 +90,7 @@ fn open_relative(top: &OwnedFd, relative: &OsString) -> rustix::io::Result<Optio
     let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
     match rustix::fs::openat2(top, relative, flags, Mode::empty(), resolve) {
         Ok(dir) => Ok(Some(dir)),
-        // Too deep a path (ENAMETOOLONG) stays with whom it belongs to.
+        // Directories with too long a path (ENAMETOOLONG) keep their owner.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
         Err(error) => Err(error),
     }

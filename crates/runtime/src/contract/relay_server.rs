@@ -1,29 +1,30 @@
-//! The suite in the place of the server: the relay socket and the supervisor's connections.
+//! The suite's relay server: a listening socket and the supervisors' connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oubliette_wire::{
     Ended, Exited, Message, Named, OpenStream, Opened, Start, StreamKind, Supervise, ToSignal,
     User, methods,
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::soon;
+use super::within_timeout;
 
 type Connection = BufReader<UnixStream>;
-/// Connections for bytes that were asked for and did not come yet.
+/// Data streams that were requested and have not connected yet, by id.
 type Expected = Arc<Mutex<HashMap<String, oneshot::Sender<Connection>>>>;
 
 /// A listening relay socket.
 #[derive(Debug)]
-pub struct Server {
+pub struct RelayServer {
     supervisors: mpsc::Receiver<Supervisor>,
     accepting: JoinHandle<()>,
 }
@@ -31,29 +32,29 @@ pub struct Server {
 /// The control connection of one container.
 #[derive(Debug)]
 pub struct Supervisor {
-    pub hello: Supervise,
+    pub handshake: Supervise,
     connection: Connection,
     expected: Expected,
     exits: Vec<Exited>,
-    next: u64,
+    next_request_id: u64,
 }
 
-/// A command that has ended, and what it wrote.
+/// The exit and the output of a command.
 #[derive(Debug)]
-pub struct Finished {
+pub struct CommandOutput {
     pub ended: Ended,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Server {
-    /// Listens in a directory that containers mount; a socket of before is replaced.
+impl RelayServer {
+    /// Listens in a directory that containers mount; replaces an old socket.
     pub fn open(directory: &Path) -> Self {
         let socket = directory.join("relay.sock");
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        // Whoever root in the container is out here, the container's own directory is what
-        // keeps others away.
+        // Root in the container may be any user on the host; the permissions of the directory
+        // protect the socket.
         std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
         let (sender, supervisors) = mpsc::channel(64);
         Self {
@@ -62,19 +63,20 @@ impl Server {
         }
     }
 
-    /// The next supervisor that says hello.
+    /// Waits for the next supervisor to connect.
     pub async fn supervisor(&mut self) -> Supervisor {
-        let coming = soon("a supervisor", self.supervisors.recv());
-        coming.await.expect("the server listens")
+        within_timeout("a supervisor", self.supervisors.recv())
+            .await
+            .expect("the server listens")
     }
 
-    /// Whether a supervisor has said hello that nobody asked for yet.
-    pub fn has_news(&self) -> bool {
+    /// Whether a supervisor has connected that `supervisor` has not returned yet.
+    pub fn has_connection(&self) -> bool {
         !self.supervisors.is_empty()
     }
 }
 
-impl Drop for Server {
+impl Drop for RelayServer {
     fn drop(&mut self) {
         // The socket stays, as it does when a server is killed.
         self.accepting.abort();
@@ -85,18 +87,18 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
     let expected = Expected::default();
     while let Ok((stream, _)) = listener.accept().await {
         let mut connection = BufReader::new(stream);
-        // A container that is killed between dialling and speaking is none of our concern.
+        // A container may be killed after it connects and before it sends anything.
         let Some(message) = read(&mut connection).await else {
             continue;
         };
         match message.method.as_deref() {
             Some(methods::SUPERVISE) => {
                 let supervisor = Supervisor {
-                    hello: message.params().unwrap(),
+                    handshake: message.params().unwrap(),
                     connection,
                     expected: expected.clone(),
                     exits: Vec::new(),
-                    next: 1,
+                    next_request_id: 1,
                 };
                 if supervisors.send(supervisor).await.is_err() {
                     return;
@@ -104,12 +106,12 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
             }
             Some(methods::STREAM) => {
                 let opened: Opened = message.params().unwrap();
-                let waiting = expected.lock().unwrap().remove(&opened.stream_id);
-                if let Some(waiting) = waiting {
-                    let _ = waiting.send(connection);
+                let receiver = expected.lock().remove(&opened.stream_id);
+                if let Some(receiver) = receiver {
+                    let _ = receiver.send(connection);
                 }
             }
-            other => panic!("a connection began with {other:?}"),
+            other => panic!("the first message of a connection is {other:?}"),
         }
     }
 }
@@ -124,13 +126,13 @@ async fn read(connection: &mut Connection) -> Option<Message> {
 
 impl Supervisor {
     /// Runs a shell script to its end.
-    pub async fn run(&mut self, script: &str) -> Finished {
+    pub async fn run(&mut self, script: &str) -> CommandOutput {
         self.run_as(script, None).await
     }
 
-    pub async fn run_as(&mut self, script: &str, user: Option<User>) -> Finished {
-        let (id, outputs) = self.begin(script, user).await;
-        let texts = soon("the end of a command", async {
+    pub async fn run_as(&mut self, script: &str, user: Option<User>) -> CommandOutput {
+        let (id, outputs) = self.start_script(script, user).await;
+        let texts = within_timeout("the output of a command to end", async {
             let mut texts = Vec::new();
             for mut output in outputs {
                 let mut text = String::new();
@@ -139,69 +141,74 @@ impl Supervisor {
             }
             texts
         });
-        let texts: [String; 2] = texts.await.try_into().unwrap();
-        let [stdout, stderr] = texts;
-        let ended = soon("a command's exit", self.exit_of(&id)).await.ended;
-        self.ask(methods::FORGET, &Named { process_id: id }).await;
-        Finished {
+        let [stdout, stderr] = texts.await.try_into().unwrap();
+        let ended = within_timeout("a command's exit", self.wait_for_exit(&id))
+            .await
+            .ended;
+        self.request(methods::FORGET, &Named { process_id: id })
+            .await;
+        CommandOutput {
             ended,
             stdout,
             stderr,
         }
     }
 
-    /// Starts a shell script and waits until it has written `lines` lines; its name.
+    /// Starts a shell script, waits until it has written `lines` lines, and returns its process id.
     pub async fn start(&mut self, script: &str, lines: usize) -> String {
-        let (id, mut outputs) = self.begin(script, None).await;
+        let (id, mut outputs) = self.start_script(script, None).await;
         for _ in 0..lines {
             let mut line = String::new();
             let reading = outputs[0].read_line(&mut line);
-            let read = soon("a line of a command", reading).await.unwrap();
+            let read = within_timeout("a line of a command", reading)
+                .await
+                .unwrap();
             assert!(read > 0, "{script:?} ended before it wrote its lines");
         }
         id
     }
 
-    /// Kills a process and all it started.
+    /// Kills a process and its descendants.
     pub async fn kill(&mut self, id: &str) {
         let kill = ToSignal {
             process_id: id.to_owned(),
             signal: 9,
             tree: true,
         };
-        self.ask(methods::SIGNAL, &kill).await;
-        soon("the exit of what was killed", self.exit_of(id)).await;
+        self.request(methods::SIGNAL, &kill).await;
+        within_timeout("the exit of a killed process", self.wait_for_exit(id)).await;
     }
 
-    /// How a process ended, once it has.
-    pub async fn exit_of(&mut self, id: &str) -> Exited {
+    /// Waits for a process to exit.
+    pub async fn wait_for_exit(&mut self, id: &str) -> Exited {
         loop {
-            if let Some(at) = self.exits.iter().position(|exited| exited.process_id == id) {
-                return self.exits.swap_remove(at);
+            if let Some(index) = self.exits.iter().position(|exited| exited.process_id == id) {
+                return self.exits.swap_remove(index);
             }
-            self.listen().await;
+            self.next_message().await;
         }
     }
 
-    /// Returns when the supervisor has gone.
-    pub async fn gone(mut self) {
-        soon("a supervisor's end", async {
+    /// Waits until the supervisor has closed its connection.
+    pub async fn wait_until_disconnected(mut self) {
+        within_timeout("a supervisor to disconnect", async {
             while read(&mut self.connection).await.is_some() {}
         })
         .await;
     }
 
-    async fn begin(&mut self, script: &str, user: Option<User>) -> (String, Vec<Connection>) {
+    async fn start_script(
+        &mut self,
+        script: &str,
+        user: Option<User>,
+    ) -> (String, Vec<Connection>) {
         let id = uuid::Uuid::new_v4().to_string();
-        let mut coming = Vec::new();
+        let mut receivers = Vec::new();
         let streams = [StreamKind::Stdout, StreamKind::Stderr].map(|kind| {
             let stream_id = uuid::Uuid::new_v4().to_string();
             let (sender, receiver) = oneshot::channel();
-            self.expected
-                .lock()
-                .unwrap()
-                .insert(stream_id.clone(), sender);
-            coming.push(receiver);
+            self.expected.lock().insert(stream_id.clone(), sender);
+            receivers.push(receiver);
             OpenStream {
                 stream_id,
                 process_id: id.clone(),
@@ -220,24 +227,28 @@ impl Supervisor {
             spool_limit: 1 << 20,
             streams: streams.to_vec(),
         };
-        let reply = self.ask(methods::START, &start).await;
+        let reply = self.request(methods::START, &start).await;
         assert!(reply.error.is_none(), "{script:?}: {reply:?}");
         let mut outputs = Vec::new();
-        for receiver in coming {
-            outputs.push(soon("a command's output", receiver).await.unwrap());
+        for receiver in receivers {
+            outputs.push(
+                within_timeout("a command's output", receiver)
+                    .await
+                    .unwrap(),
+            );
         }
         (id, outputs)
     }
 
-    async fn ask(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
-        let id = self.next;
-        self.next += 1;
+    async fn request(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
+        let id = self.next_request_id;
+        self.next_request_id += 1;
         let line = Message::request(id, method, params).line();
         let writing = self.connection.get_mut().write_all(&line);
-        soon("room to ask", writing).await.unwrap();
-        soon("an answer", async {
+        within_timeout("sending a request", writing).await.unwrap();
+        within_timeout("a reply", async {
             loop {
-                if let Some(reply) = self.listen().await
+                if let Some(reply) = self.next_message().await
                     && reply.id == Some(json!(id))
                 {
                     return reply;
@@ -247,10 +258,11 @@ impl Supervisor {
         .await
     }
 
-    /// The next message, if it is not the news of an exit, which is kept.
-    async fn listen(&mut self) -> Option<Message> {
-        let message = read(&mut self.connection).await;
-        let message = message.expect("the supervisor stays");
+    /// Reads the next message; stores it and returns none if it reports an exit.
+    async fn next_message(&mut self) -> Option<Message> {
+        let message = read(&mut self.connection)
+            .await
+            .expect("the supervisor closed its connection");
         if message.method.as_deref() == Some(methods::EXITED) {
             self.exits.push(message.params().unwrap());
             return None;

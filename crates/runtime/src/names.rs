@@ -1,5 +1,5 @@
-//! What belongs to a data directory: the names and labels of everything a driver makes for it, so
-//! that two servers on one machine never touch each other's containers.
+//! The names and labels of everything that drivers make for a data directory. They contain its hash,
+//! so that two servers on one machine never change each other's containers.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,21 +9,21 @@ use sha2::{Digest, Sha256};
 use crate::{ContainerId, ImageSource, Result, RuntimeError};
 
 /// The label with the hash of the data directory.
-pub const HOME_LABEL: &str = "dev.oubliette.home";
+pub const DATA_DIR_LABEL: &str = "dev.oubliette.names";
 /// The label with the container's id.
 pub const CONTAINER_LABEL: &str = "dev.oubliette.container";
 /// The label with the container's project.
 pub const PROJECT_LABEL: &str = "dev.oubliette.project";
 
-/// A data directory, as the names of containers and images show it.
+/// Names of the containers and images of a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home {
+pub struct DataDirNames {
     hash: String,
 }
 
-impl Home {
+impl DataDirNames {
     pub fn new(data_directory: &Path) -> Self {
-        // However the directory was named: relative, or through a link, it is the same one.
+        // Canonical: a relative path or a symbolic link means the same directory.
         let path = std::fs::canonicalize(data_directory)
             .or_else(|_| std::path::absolute(data_directory))
             .unwrap_or_else(|_| data_directory.to_owned());
@@ -35,30 +35,30 @@ impl Home {
         Self { hash }
     }
 
-    /// The value of [`HOME_LABEL`].
+    /// The value of [`DATA_DIR_LABEL`].
     pub fn hash(&self) -> &str {
         &self.hash
     }
 
-    pub(crate) fn container(&self, id: &ContainerId) -> String {
+    pub(crate) fn container_name(&self, id: &ContainerId) -> String {
         format!("oubliette-{}-{id}", self.short())
     }
 
-    /// What the image of a source is called: its own name, or one made for its container type.
-    pub(crate) fn image(&self, source: &ImageSource) -> Result<String> {
+    /// The name of the image of a source: its own, or one derived from its container type.
+    pub(crate) fn image_name(&self, source: &ImageSource) -> Result<String> {
         match (&source.image, &source.dockerfile) {
             (Some(image), _) => Ok(image.clone()),
-            (None, Some(_)) => Ok(self.images() + &word(&source.name)),
+            (None, Some(_)) => Ok(self.image_prefix() + &image_name_part(&source.name)),
             (None, None) => Err(RuntimeError::Unsupported(format!(
-                "The container type `{}` names neither an image nor a Dockerfile, and this \
-                 runtime needs one of them.",
+                "The container type `{}` has neither an image nor a Dockerfile; this runtime needs \
+                 one of them.",
                 source.name
             ))),
         }
     }
 
-    /// What the names of all images begin with that are built for this directory.
-    pub(crate) fn images(&self) -> String {
+    /// The prefix of the names of all images that are built for this data directory.
+    pub(crate) fn image_prefix(&self) -> String {
         format!("oubliette-{}-", self.short())
     }
 
@@ -67,8 +67,8 @@ impl Home {
     }
 }
 
-/// A name as image names may have it.
-fn word(name: &str) -> String {
+/// A name with only the characters that image names may have.
+fn image_name_part(name: &str) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() {
             c.to_ascii_lowercase()
@@ -77,7 +77,7 @@ fn word(name: &str) -> String {
         }
     };
     let word: String = name.chars().map(safe).collect();
-    // Separators may neither begin nor end it, nor stand in rows of three.
+    // Image names may not start or end with separators, nor have three in a row.
     let parts: Vec<&str> = word.split('-').filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
         return "image".to_owned();
@@ -98,30 +98,30 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_one_hash_however_it_is_named() {
+    fn every_path_of_a_directory_has_the_same_hash() {
         let directory = tempfile::tempdir().unwrap();
-        let home = Home::new(directory.path());
-        assert_eq!(home.hash().len(), 16);
-        assert_eq!(Home::new(&directory.path().join(".")), home);
+        let names = DataDirNames::new(directory.path());
+        assert_eq!(names.hash().len(), 16);
+        assert_eq!(DataDirNames::new(&directory.path().join(".")), names);
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        assert_eq!(Home::new(&link), home);
+        assert_eq!(DataDirNames::new(&link), names);
         let other = tempfile::tempdir().unwrap();
-        assert_ne!(Home::new(other.path()), home);
+        assert_ne!(DataDirNames::new(other.path()), names);
     }
 
     #[test]
-    fn names_begin_with_the_home() {
-        let home = Home::new(Path::new("/no/such/place"));
-        let short = &home.hash()[..8];
+    fn names_start_with_the_hash() {
+        let names = DataDirNames::new(Path::new("/no/such/place"));
+        let short = &names.hash()[..8];
         let id = ContainerId::new("p-1").unwrap();
-        assert_eq!(home.container(&id), format!("oubliette-{short}-p-1"));
+        assert_eq!(names.container_name(&id), format!("oubliette-{short}-p-1"));
         for (name, word) in [("dev", "dev"), ("My Type_1", "my-type-1"), ("--", "image")] {
-            let built = home.image(&source(name, None, Some("/d/Dockerfile")));
+            let built = names.image_name(&source(name, None, Some("/d/Dockerfile")));
             assert_eq!(built.unwrap(), format!("oubliette-{short}-{word}"));
         }
-        let given = home.image(&source("dev", Some("debian:12"), Some("/d/Dockerfile")));
+        let given = names.image_name(&source("dev", Some("debian:12"), Some("/d/Dockerfile")));
         assert_eq!(given.unwrap(), "debian:12");
-        assert!(home.image(&source("dev", None, None)).is_err());
+        assert!(names.image_name(&source("dev", None, None)).is_err());
     }
 }

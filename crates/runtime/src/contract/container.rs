@@ -1,35 +1,39 @@
-//! One container of the suite, with its directories on the host.
+//! One container of the suite and its directories on the host.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oubliette_wire::CLIENT_PATH;
 use tempfile::TempDir;
 
-use super::{Ground, Server, Supervisor, soon};
-use crate::{ContainerId, ContainerSpec, Init, Limits, Mount, Network, Runtime, State, Status};
+use super::{Fixture, RelayServer, Supervisor, within_timeout};
+use crate::{
+    ContainerId, ContainerLimits, ContainerSpec, ContainerState, ContainerStatus, Init, Mount,
+    Network, Runtime,
+};
 
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
-/// A container that can be made, and the server it will call.
+/// A container and the server that its supervisor connects to.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct TestContainer<'a> {
     pub runtime: &'a dyn Runtime,
     pub spec: ContainerSpec,
-    pub server: Server,
+    pub server: RelayServer,
     directory: TempDir,
 }
 
-impl<'a> Room<'a> {
-    /// Directories and a spec; nothing is made in the runtime yet.
-    pub fn new(runtime: &'a dyn Runtime, ground: &Ground) -> Self {
+impl<'a> TestContainer<'a> {
+    /// Makes the directories and the spec, but no container yet.
+    pub fn new(runtime: &'a dyn Runtime, fixture: &Fixture) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut mounts = Vec::new();
         for name in ["workspace", "mcp"] {
             let host = directory.path().join(name);
             std::fs::create_dir(&host).unwrap();
-            // Root in the container may be nobody in particular out here.
+            // Root in the container may be any user on the host.
             std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o777)).unwrap();
             mounts.push(Mount {
                 host,
@@ -46,7 +50,7 @@ impl<'a> Room<'a> {
         let spec = ContainerSpec {
             id: ContainerId::new(id.as_str()).unwrap(),
             project: "a-project".to_owned(),
-            image: ground.image.clone(),
+            image: fixture.image.clone(),
             mounts,
             hostname: "a-host".to_owned(),
             network: if networks.none {
@@ -54,7 +58,7 @@ impl<'a> Room<'a> {
             } else {
                 Network::Bridge
             },
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some(512 << 20),
                 cpus: Some(1.0),
                 processes: Some(256),
@@ -62,8 +66,8 @@ impl<'a> Room<'a> {
             },
             users_of: None,
             init: Init {
-                binary: ground.client.clone(),
-                inside: "/usr/local/bin/oubliette-client".into(),
+                binary: fixture.client.clone(),
+                inside: CLIENT_PATH.into(),
                 args: vec!["init".to_owned()],
                 env: env.map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
             },
@@ -71,13 +75,12 @@ impl<'a> Room<'a> {
         Self {
             runtime,
             spec,
-            server: Server::open(&directory.path().join("mcp")),
+            server: RelayServer::open(&directory.path().join("mcp")),
             directory,
         }
     }
 
-    /// Makes the container and starts it.
-    pub async fn up(&mut self) -> Supervisor {
+    pub async fn create_and_start(&mut self) -> Supervisor {
         self.runtime.create(&self.spec).await.unwrap();
         self.start().await
     }
@@ -91,7 +94,7 @@ impl<'a> Room<'a> {
         self.runtime.stop(&self.spec.id, GRACE).await.unwrap();
     }
 
-    /// Removes the container and sees that nothing of it is left.
+    /// Removes the container and checks that the runtime has forgotten it.
     pub async fn remove(&self) {
         self.runtime.remove(&self.spec.id).await.unwrap();
         assert_eq!(self.status().await, None);
@@ -102,31 +105,31 @@ impl<'a> Room<'a> {
         );
     }
 
-    pub async fn status(&self) -> Option<Status> {
+    pub async fn status(&self) -> Option<ContainerStatus> {
         self.runtime.inspect(&self.spec.id).await.unwrap()
     }
 
-    pub async fn state(&self) -> Option<State> {
+    pub async fn state(&self) -> Option<ContainerState> {
         self.status().await.map(|status| status.state)
     }
 
-    /// Waits until the container has ended by itself.
-    pub async fn ended(&self) {
-        soon("the container's end", async {
-            while self.state().await == Some(State::Running) {
+    /// Waits until the container has exited.
+    pub async fn wait_until_ended(&self) {
+        within_timeout("the container's exit", async {
+            while self.state().await == Some(ContainerState::Running) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })
         .await;
     }
 
-    /// A file or directory of the workspace, as the host sees it.
-    pub fn workspace(&self, name: &str) -> PathBuf {
+    /// The host's path of a file in the workspace.
+    pub fn workspace_path(&self, name: &str) -> PathBuf {
         self.directory.path().join("workspace").join(name)
     }
 
-    /// The directory with the relay socket, as the host sees it.
-    pub fn relay(&self) -> PathBuf {
+    /// The host's path of the directory with the relay socket.
+    pub fn relay_dir(&self) -> PathBuf {
         self.directory.path().join("mcp")
     }
 

@@ -1,5 +1,5 @@
-//! The directory of a Dockerfile as an archive, within bounds: what is built may come from a
-//! repository that somebody else wrote.
+//! The directory of a Dockerfile as an archive. Its size is limited, because the directory may come
+//! from an untrusted repository.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 
 use crate::{Result, RuntimeError};
 
-/// Room for tools and configuration; what is larger belongs into a download step.
-const MOST_BYTES: u64 = 64 << 20;
-const MOST_FILES: usize = 10_000;
+/// Enough for tools and configuration; larger files belong in a download step.
+const MAX_CONTEXT_BYTES: u64 = 64 << 20;
+const MAX_CONTEXT_FILES: usize = 10_000;
 
-/// An archive, and where in it the Dockerfile is.
+/// An archive, and the path of the Dockerfile in it.
 #[derive(Debug)]
-pub(super) struct Context {
+pub(super) struct BuildContext {
     pub(super) archive: Vec<u8>,
     pub(super) dockerfile: String,
 }
 
-impl Context {
+impl BuildContext {
     /// Reads the directory that a Dockerfile is in. Blocks.
     pub(super) fn read(dockerfile: &Path) -> Result<Self> {
         let missing = || {
@@ -40,79 +40,79 @@ impl Context {
             .and_then(|name| name.to_str())
             .ok_or_else(missing)?;
         let directory = file.parent().ok_or_else(missing)?;
-        let mut packing = Packing {
+        let mut builder = ArchiveBuilder {
             root: directory,
             archive: tar::Builder::new(Vec::new()),
             bytes: 0,
             files: 0,
         };
-        packing.directory(Path::new(""))?;
+        builder.add_directory(Path::new(""))?;
         Ok(Self {
-            archive: packing.archive.into_inner()?,
+            archive: builder.archive.into_inner()?,
             dockerfile: name.to_owned(),
         })
     }
 }
 
-struct Packing<'a> {
+struct ArchiveBuilder<'a> {
     root: &'a Path,
     archive: tar::Builder<Vec<u8>>,
     bytes: u64,
     files: usize,
 }
 
-impl Packing<'_> {
-    fn directory(&mut self, inside: &Path) -> Result<()> {
+impl ArchiveBuilder<'_> {
+    fn add_directory(&mut self, inside: &Path) -> Result<()> {
         let entries = fs::read_dir(self.root.join(inside))?;
         let mut names: Vec<PathBuf> = entries
             .map(|entry| entry.map(|entry| inside.join(entry.file_name())))
             .collect::<io::Result<_>>()?;
-        // The same files make the same archive, so that the engine finds what it has built.
+        // Sorted, so that the same files give the same archive and the engine's cache applies.
         names.sort();
         for name in names {
             let metadata = fs::symlink_metadata(self.root.join(&name))?;
-            self.count(&metadata)?;
+            self.check_size(&metadata)?;
             let kind = metadata.file_type();
             if kind.is_dir() {
-                self.entry(&name, &metadata, io::empty())?;
-                self.directory(&name)?;
+                self.add_entry(&name, &metadata, io::empty())?;
+                self.add_directory(&name)?;
             } else if kind.is_symlink() {
-                self.link(&name, &metadata)?;
+                self.add_symlink(&name, &metadata)?;
             } else if kind.is_file() {
                 let file = File::open(self.root.join(&name))?;
-                self.entry(&name, &metadata, file)?;
+                self.add_entry(&name, &metadata, file)?;
             }
         }
         Ok(())
     }
 
-    fn count(&mut self, metadata: &Metadata) -> Result<()> {
+    fn check_size(&mut self, metadata: &Metadata) -> Result<()> {
         self.files += 1;
         self.bytes += if metadata.is_file() {
             metadata.len()
         } else {
             0
         };
-        if self.bytes > MOST_BYTES || self.files > MOST_FILES {
+        if self.bytes > MAX_CONTEXT_BYTES || self.files > MAX_CONTEXT_FILES {
             return Err(RuntimeError::Failed(format!(
-                "The directory {} is too large to build from: at most {} MiB in {MOST_FILES} \
+                "The directory {} is too large to build from: at most {} MiB in {MAX_CONTEXT_FILES} \
                  files. Keep the Dockerfile in a directory with only what it copies.",
                 self.root.display(),
-                MOST_BYTES >> 20,
+                MAX_CONTEXT_BYTES >> 20,
             )));
         }
         Ok(())
     }
 
-    fn entry(&mut self, name: &Path, metadata: &Metadata, data: impl io::Read) -> Result<()> {
+    fn add_entry(&mut self, name: &Path, metadata: &Metadata, data: impl io::Read) -> Result<()> {
         let mut header = header(metadata);
-        // A file that grows while it is read must not make a broken archive.
+        // A file that grows while it is read must not corrupt the archive.
         let data = data.take(header.size()?);
         self.archive.append_data(&mut header, name, data)?;
         Ok(())
     }
 
-    fn link(&mut self, name: &Path, metadata: &Metadata) -> Result<()> {
+    fn add_symlink(&mut self, name: &Path, metadata: &Metadata) -> Result<()> {
         let target = fs::read_link(self.root.join(name))?;
         self.archive
             .append_link(&mut header(metadata), name, target)?;
@@ -120,7 +120,7 @@ impl Packing<'_> {
     }
 }
 
-/// What of a file's metadata belongs into an image: not whose it is here, nor since when.
+/// The file's metadata without its owner and times, which do not belong in an image.
 fn header(metadata: &Metadata) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_metadata_in_mode(metadata, tar::HeaderMode::Deterministic);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_packed_the_same_way_each_time() {
+    fn the_same_directory_gives_the_same_archive() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         fs::create_dir(path("sub")).unwrap();
@@ -161,7 +161,7 @@ mod tests {
         fs::write(path("sub/file"), "content").unwrap();
         std::os::unix::fs::symlink("/etc/passwd", path("link")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
-        let context = Context::read(&path("Dockerfile.dev")).unwrap();
+        let context = BuildContext::read(&path("Dockerfile.dev")).unwrap();
         assert_eq!(context.dockerfile, "Dockerfile.dev");
         let expected = [
             ("Dockerfile.dev", "FROM scratch\n"),
@@ -173,27 +173,27 @@ mod tests {
             .map(|(name, text)| (name.to_owned(), text.to_owned()))
             .into();
         assert_eq!(names(&context.archive), expected);
-        let again = Context::read(&path("Dockerfile.dev")).unwrap();
+        let again = BuildContext::read(&path("Dockerfile.dev")).unwrap();
         assert!(again.archive == context.archive, "the archives differ");
     }
 
     #[test]
-    fn a_directory_stands_for_the_dockerfile_in_it() {
+    fn a_directory_means_the_dockerfile_in_it() {
         let directory = tempfile::tempdir().unwrap();
-        let error = Context::read(directory.path()).unwrap_err();
+        let error = BuildContext::read(directory.path()).unwrap_err();
         assert!(error.to_string().contains("no Dockerfile"), "{error}");
         fs::write(directory.path().join("Dockerfile"), "").unwrap();
-        let context = Context::read(directory.path()).unwrap();
+        let context = BuildContext::read(directory.path()).unwrap();
         assert_eq!(context.dockerfile, "Dockerfile");
     }
 
     #[test]
-    fn what_is_too_large_is_refused_before_it_is_read() {
+    fn a_directory_that_is_too_large_is_refused_before_it_is_read() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("Dockerfile"), "").unwrap();
         let sparse = File::create(directory.path().join("big")).unwrap();
         sparse.set_len(1 << 40).unwrap();
-        let error = Context::read(directory.path()).unwrap_err();
+        let error = BuildContext::read(directory.path()).unwrap_err();
         assert!(error.to_string().contains("too large"), "{error}");
     }
 }

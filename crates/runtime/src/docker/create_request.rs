@@ -1,4 +1,4 @@
-//! What the engine is asked for when a container is made: a pure function of the spec.
+//! The request that creates a container: a pure function of the spec.
 
 use std::collections::HashMap;
 
@@ -7,90 +7,76 @@ use bollard::models::{
     RestartPolicyNameEnum,
 };
 
-use super::engine::Engine;
-use crate::home::{CONTAINER_LABEL, HOME_LABEL, Home, PROJECT_LABEL};
-use crate::{ContainerSpec, Limits, Network, Result, RuntimeError};
+use oubliette_sandbox::CONTAINER_CAPABILITIES;
 
-/// What PID 1 keeps: enough to switch users, own files and end processes. Processes that run as
-/// another user have none of it, and nothing gains any.
-const CAPABILITIES: [&str; 11] = [
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "SETGID",
-    "SETUID",
-    "SETPCAP",
-    "NET_BIND_SERVICE",
-    "SYS_CHROOT",
-    "SETFCAP",
-];
+use super::engine::EngineClient;
+use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
+use crate::{ContainerLimits, ContainerSpec, Network, Result, RuntimeError};
 
 /// The engine refuses less than a hundredth of a processor.
-const LEAST_CPUS: f64 = 0.01;
+const MIN_CPUS: f64 = 0.01;
 
-/// What of the engine a container depends on.
+/// The features of the engine that the request depends on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Host {
+pub(super) struct EngineFeatures {
     pub(super) cpus: f64,
     pub(super) selinux: bool,
-    /// Whether it can bound what a container takes on the disk.
-    pub(super) bounds_layers: bool,
+    /// Whether the engine can limit the disk space of a container.
+    pub(super) limits_disk: bool,
 }
 
-impl From<&Engine> for Host {
-    fn from(engine: &Engine) -> Self {
+impl From<&EngineClient> for EngineFeatures {
+    fn from(engine: &EngineClient) -> Self {
         Self {
             cpus: engine.cpus,
             selinux: engine.selinux,
-            bounds_layers: engine.bounds_layers,
+            limits_disk: engine.limits_disk,
         }
     }
 }
 
-pub(super) fn of(
+pub(super) fn build(
     spec: &ContainerSpec,
     image: &str,
-    home: &Home,
-    host: Host,
+    names: &DataDirNames,
+    host: EngineFeatures,
 ) -> Result<ContainerCreateBody> {
     let init = &spec.init;
-    let program = text(&init.inside)?;
+    let program = utf8_path(&init.inside)?;
     let variables = init
         .env
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
     Ok(ContainerCreateBody {
         hostname: Some(spec.hostname.clone()),
-        // Whatever the image says: the supervisor switches users for each process.
+        // Overrides the image: the supervisor switches users for each process.
         user: Some("0:0".to_owned()),
         env: Some(variables.collect()),
         entrypoint: Some(vec![program]),
         cmd: Some(init.args.clone()),
         image: Some(image.to_owned()),
         working_dir: Some("/".to_owned()),
-        // An image's own check would run its commands beside the supervisor.
+        // The image's own health check would run commands beside the supervisor.
         healthcheck: Some(HealthConfig {
             test: Some(vec!["NONE".to_owned()]),
             ..HealthConfig::default()
         }),
-        labels: Some(labels(spec, home)),
+        labels: Some(labels(spec, names)),
         stop_signal: Some("SIGTERM".to_owned()),
         host_config: Some(host_config(spec, host)?),
         ..ContainerCreateBody::default()
     })
 }
 
-fn labels(spec: &ContainerSpec, home: &Home) -> HashMap<String, String> {
+fn labels(spec: &ContainerSpec, names: &DataDirNames) -> HashMap<String, String> {
     HashMap::from([
-        (HOME_LABEL.to_owned(), home.hash().to_owned()),
+        (DATA_DIR_LABEL.to_owned(), names.hash().to_owned()),
         (CONTAINER_LABEL.to_owned(), spec.id.to_string()),
         (PROJECT_LABEL.to_owned(), spec.project.clone()),
     ])
 }
 
-fn host_config(spec: &ContainerSpec, host: Host) -> Result<HostConfig> {
+fn host_config(spec: &ContainerSpec, host: EngineFeatures) -> Result<HostConfig> {
     let mut mounts = Vec::with_capacity(spec.mounts.len() + 1);
     for mount in &spec.mounts {
         mounts.push(bind(&mount.host, &mount.inside, mount.read_only)?);
@@ -100,28 +86,32 @@ fn host_config(spec: &ContainerSpec, host: Host) -> Result<HostConfig> {
     if host.selinux {
         security.push("label=disable".to_owned());
     }
-    let limits = Numbers::of(&spec.limits, host.cpus);
+    let limits = EngineLimits::convert(&spec.limits, host.cpus);
     Ok(HostConfig {
         memory: limits.memory,
-        // As much as the memory: no swap on top of it.
+        // Equal to the memory limit: no additional swap.
         memory_swap: limits.memory,
         nano_cpus: limits.nano_cpus,
         pids_limit: limits.processes,
         storage_opt: spec
             .limits
             .disk_bytes
-            .filter(|_| host.bounds_layers)
+            .filter(|_| host.limits_disk)
             .map(|bytes| HashMap::from([("size".to_owned(), bytes.to_string())])),
         network_mode: Some(network(spec.network)?.to_owned()),
         mounts: Some(mounts),
         cap_drop: Some(vec!["ALL".to_owned()]),
-        cap_add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
+        cap_add: Some(
+            CONTAINER_CAPABILITIES
+                .map(|capability| capability.short_name().to_owned())
+                .to_vec(),
+        ),
         security_opt: Some(security),
         privileged: Some(false),
         readonly_rootfs: Some(false),
         // The supervisor is PID 1 itself.
         init: Some(false),
-        // Who starts containers is the server, after it has looked at them.
+        // Only the server starts containers.
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
@@ -140,43 +130,43 @@ fn network(network: Network) -> Result<&'static str> {
     }
 }
 
-/// Unlike the short form, this one fails when the host's path is missing instead of making it.
+/// Unlike `binds`, a mount fails if the host's path is missing instead of creating it.
 fn bind(host: &std::path::Path, inside: &std::path::Path, read_only: bool) -> Result<EngineMount> {
     Ok(EngineMount {
         typ: Some(MountType::BIND),
-        source: Some(text(host)?),
-        target: Some(text(inside)?),
+        source: Some(utf8_path(host)?),
+        target: Some(utf8_path(inside)?),
         read_only: Some(read_only),
         ..EngineMount::default()
     })
 }
 
-fn text(path: &std::path::Path) -> Result<String> {
+fn utf8_path(path: &std::path::Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| {
         RuntimeError::Unsupported(format!(
-            "The path {} is not UTF-8, and the engine takes no other.",
+            "The path {} is not UTF-8, which the engine requires.",
             path.display()
         ))
     })
 }
 
 /// Limits in the engine's units.
-struct Numbers {
+struct EngineLimits {
     memory: Option<i64>,
     nano_cpus: Option<i64>,
     processes: Option<i64>,
 }
 
-impl Numbers {
-    fn of(limits: &Limits, cpus: f64) -> Self {
+impl EngineLimits {
+    fn convert(limits: &ContainerLimits, cpus: f64) -> Self {
         let memory = limits
             .memory_bytes
             .map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
-        // More than the host has is refused by the engine, and no limit in effect.
+        // The engine refuses more processors than the host has.
         let nano_cpus = limits
             .cpus
-            .filter(|wanted| wanted.is_finite())
-            .map(|wanted| (wanted.min(cpus).max(LEAST_CPUS) * 1e9).round() as i64);
+            .filter(|requested| requested.is_finite())
+            .map(|requested| (requested.min(cpus).max(MIN_CPUS) * 1e9).round() as i64);
         Self {
             memory,
             nano_cpus,
@@ -193,10 +183,10 @@ mod tests {
     use super::*;
     use crate::{ContainerId, ImageSource, Init, Mount};
 
-    const HOST: Host = Host {
+    const FEATURES: EngineFeatures = EngineFeatures {
         cpus: 2.0,
         selinux: false,
-        bounds_layers: false,
+        limits_disk: false,
     };
 
     fn spec() -> ContainerSpec {
@@ -215,7 +205,7 @@ mod tests {
             }],
             hostname: "p1".to_owned(),
             network: Network::None,
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some(64 << 20),
                 cpus: Some(16.0),
                 processes: Some(100),
@@ -232,14 +222,21 @@ mod tests {
     }
 
     fn body(spec: &ContainerSpec) -> ContainerCreateBody {
-        of(spec, "debian:12", &Home::new(Path::new("/h")), HOST).unwrap()
+        build(
+            spec,
+            "debian:12",
+            &DataDirNames::new(Path::new("/h")),
+            FEATURES,
+        )
+        .unwrap()
     }
 
     #[test]
     fn containers_are_hardened() {
         let host = body(&spec()).host_config.unwrap();
         assert_eq!(host.cap_drop, Some(vec!["ALL".to_owned()]));
-        assert_eq!(host.cap_add.unwrap().len(), 11);
+        let expected = CONTAINER_CAPABILITIES.map(|capability| capability.name.replace("CAP_", ""));
+        assert_eq!(host.cap_add.unwrap(), expected);
         assert_eq!(
             host.security_opt,
             Some(vec!["no-new-privileges".to_owned()])
@@ -253,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_supervisor_is_pid_1_whatever_the_image_says() {
+    fn the_supervisor_is_pid_1_and_overrides_the_image() {
         let body = body(&spec());
         assert_eq!(
             body.entrypoint,
@@ -279,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_in_the_engines_units_and_within_the_host() {
+    fn limits_are_converted_to_the_engines_units_and_capped_by_the_host() {
         let host = body(&spec()).host_config.unwrap();
         assert_eq!(
             (host.memory, host.memory_swap),
@@ -293,47 +290,47 @@ mod tests {
             (Some(f64::NAN), None),
             (None, None),
         ] {
-            let limits = Limits {
+            let limits = ContainerLimits {
                 cpus,
-                ..Limits::default()
+                ..ContainerLimits::default()
             };
-            let numbers = Numbers::of(&limits, 2.0);
-            assert_eq!((numbers.nano_cpus, numbers.memory), (expected, None));
+            let converted = EngineLimits::convert(&limits, 2.0);
+            assert_eq!((converted.nano_cpus, converted.memory), (expected, None));
         }
     }
 
     #[test]
-    fn a_layer_is_bounded_only_where_the_engine_can() {
+    fn disk_space_is_limited_only_where_the_engine_can() {
         assert_eq!(body(&spec()).host_config.unwrap().storage_opt, None);
-        let host = Host {
-            bounds_layers: true,
-            ..HOST
+        let host = EngineFeatures {
+            limits_disk: true,
+            ..FEATURES
         };
-        let body = of(&spec(), "x", &Home::new(Path::new("/h")), host).unwrap();
+        let body = build(&spec(), "x", &DataDirNames::new(Path::new("/h")), host).unwrap();
         let options = body.host_config.unwrap().storage_opt.unwrap();
         assert_eq!(options["size"], (64u64 << 20).to_string());
     }
 
     #[test]
-    fn the_hosts_network_is_refused() {
+    fn the_network_host_is_refused() {
         let spec = ContainerSpec {
             network: Network::Host,
             ..spec()
         };
-        let error = of(&spec, "x", &Home::new(Path::new("/h")), HOST).unwrap_err();
+        let error = build(&spec, "x", &DataDirNames::new(Path::new("/h")), FEATURES).unwrap_err();
         assert!(matches!(error, RuntimeError::Unsupported(_)));
     }
 
     #[test]
-    fn separation_by_labels_is_off_only_where_there_is_any() {
-        let home = Home::new(Path::new("/h"));
-        let selinux = Host {
+    fn selinux_separation_is_disabled_only_where_selinux_is_on() {
+        let names = DataDirNames::new(Path::new("/h"));
+        let selinux = EngineFeatures {
             selinux: true,
-            ..HOST
+            ..FEATURES
         };
-        let body = of(&spec(), "x", &home, selinux).unwrap();
+        let body = build(&spec(), "x", &names, selinux).unwrap();
         let options = body.host_config.unwrap().security_opt.unwrap();
         assert_eq!(options, ["no-new-privileges", "label=disable"]);
-        assert_eq!(body.labels.unwrap()[HOME_LABEL], home.hash());
+        assert_eq!(body.labels.unwrap()[DATA_DIR_LABEL], names.hash());
     }
 }

@@ -25,10 +25,12 @@ pub(crate) async fn keep_looking(
         return;
     }
     let mut pause = SOON;
-    while !engine.has_runtime() {
+    while !engine.containers().has_runtime() {
         tokio::time::sleep(pause).await;
-        if engine.lacks_runtime() {
-            engine.set_runtime(choose_to_make(&name, &home, &docker).await);
+        if engine.containers().lacks_runtime() {
+            engine
+                .containers()
+                .set_runtime(choose_to_make(&name, &home, &docker).await);
             pause = (pause * 2).min(SELDOM);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_engine::{Doors, Engine, Minted, Settings};
+use oubliette_engine::{Engine, Minted, RelayListeners, Settings};
 use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_server::{Doorkeeper, Relay};

@@ -42,7 +42,7 @@ async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret
             .await
             .expect("it is not measured");
         let warned = async {
-            while !server.log().contains("takes more of the disk") {
+            while !server.log().contains("exceeds its disk limit") {
                 tokio::task::yield_now().await;
             }
         };

@@ -273,7 +273,7 @@ async fn calls_that_make_no_sense_in_a_dialogue_are_told_so() {
                     "exec_id": "x", "command": "cat", "wait_seconds": 0, "stdin": "late",
                     "offsets": { "stdin": 7 },
                 }),
-                "only 0 bytes came before",
+                "received only 0 bytes",
             ),
             (
                 json!({

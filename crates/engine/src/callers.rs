@@ -13,9 +13,10 @@ pub(crate) mod response;
 mod schema;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oubliette_model::SessionId;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use declare::dry_declaration;

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::callers::Callers;
-use crate::containers::{Choice, Containers};
+use crate::containers::{ContainerState, Containers, RuntimeChoice};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ struct Parts {
     audit: AuditLog,
     tokens: Watch,
     metrics: Metrics,
-    containers: Arc<Containers>,
+    containers: Arc<ContainerState>,
     sessions: Sessions,
     schedules: Schedules,
     running: Running,
@@ -54,12 +54,12 @@ impl Engine {
     pub async fn start(
         store: Arc<dyn Store>,
         settings: Settings,
-        runtime: impl Future<Output = Choice> + Send + 'static,
+        runtime: impl Future<Output = RuntimeChoice> + Send + 'static,
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
-        let containers = Arc::new(Containers::new());
+        let containers = Arc::new(ContainerState::new());
         let choosing = containers.clone();
         tasks.spawn(async move { choosing.set_runtime(runtime.await) });
         let audit = AuditLog::start(store.clone(), &tasks);
@@ -112,7 +112,7 @@ impl Engine {
 
     /// Takes away all that a project has, which must be hidden already.
     pub(crate) async fn erase_project(&self, id: ProjectId) -> Result<()> {
-        self.discard_containers(id).await?;
+        self.containers().remove_all(id).await?;
         self.files().discard_project(id).await?;
         Ok(self.store().erase(id).await?)
     }
@@ -171,21 +171,6 @@ impl Engine {
         }
     }
 
-    /// Whether there is something that makes containers, as far as that is known.
-    pub fn has_runtime(&self) -> bool {
-        self.containers().is_runtime(Choice::is_ok)
-    }
-
-    /// Whether it is known that there is nothing.
-    pub fn lacks_runtime(&self) -> bool {
-        self.containers().is_runtime(Choice::is_err)
-    }
-
-    /// Makes containers with another runtime from now on, where there was none.
-    pub fn set_runtime(&self, choice: Choice) {
-        self.containers().set_runtime(choice);
-    }
-
     /// Ends calls that only wait for something to happen; the others finish.
     pub fn drain(&self) {
         self.parts.draining.cancel();
@@ -234,7 +219,11 @@ impl Engine {
         &self.parts.files
     }
 
-    pub(crate) fn containers(&self) -> &Arc<Containers> {
+    pub fn containers(&self) -> Containers<'_> {
+        Containers::new(self)
+    }
+
+    pub(crate) fn container_state(&self) -> &Arc<ContainerState> {
         &self.parts.containers
     }
 

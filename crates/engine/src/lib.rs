@@ -32,7 +32,9 @@ pub use audit::AuditLog;
 pub use call::{Call, Progress};
 pub use callers::{CallerError, Ear, Listening, OpenLine, dry_declaration};
 pub use clock::Clock;
-pub use containers::{Choice, Doors, Incoming, Link, Stream};
+pub use containers::{
+    Containers, IncomingStream, RelayListeners, RuntimeChoice, Stream, SupervisorLink,
+};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};

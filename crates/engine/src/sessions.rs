@@ -35,15 +35,15 @@ pub(crate) mod watch;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::FutureExt;
 use oubliette_model::{ProjectId, SessionId};
 use oubliette_store::{Step, Stepped, StoreError};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::containers::lock;
 use crate::{Engine, EngineError, Result};
 pub use attach::Speaker;
 pub use children::Verb;
@@ -69,7 +69,7 @@ struct Owned {
 impl Sessions {
     /// Whether the owner may leave: nothing has come since it last looked.
     fn leave(&self, id: SessionId) -> bool {
-        let mut owners = lock(&self.owners);
+        let mut owners = self.owners.lock();
         let pending = owners.get(&id).is_some_and(|owned| owned.pending);
         if !pending {
             owners.remove(&id);
@@ -79,7 +79,7 @@ impl Sessions {
 
     /// The owner is about to look.
     fn looking(&self, id: SessionId) {
-        if let Some(owned) = lock(&self.owners).get_mut(&id) {
+        if let Some(owned) = self.owners.lock().get_mut(&id) {
             owned.pending = false;
         }
     }
@@ -88,7 +88,7 @@ impl Sessions {
 impl Engine {
     /// Has the owner of a session look at the store; a session that needs one gets it.
     pub(crate) fn wake_session(&self, id: SessionId, project: ProjectId) {
-        let mut owners = lock(&self.sessions().owners);
+        let mut owners = self.sessions().owners.lock();
         if let Some(owned) = owners.get_mut(&id) {
             owned.pending = true;
             owned.wake.notify_one();
@@ -122,7 +122,7 @@ impl Engine {
                     }
                 }
                 Ok(Err(owner::Stop::Server)) => {
-                    lock(&self.sessions().owners).remove(&id);
+                    self.sessions().owners.lock().remove(&id);
                     return;
                 }
                 Ok(Err(owner::Stop::Fault(error))) => {
@@ -161,7 +161,7 @@ impl Engine {
     /// Lets go of every session of a project that is being deleted. Their agents end with the
     /// container.
     pub(crate) fn disown(&self, project: ProjectId) {
-        let mut owners = lock(&self.sessions().owners);
+        let mut owners = self.sessions().owners.lock();
         owners.retain(|_, owned| {
             let gone = owned.project == project;
             if gone && let Some(task) = &owned.task {

@@ -8,8 +8,7 @@ use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
-use crate::containers::exec::Inside;
-use crate::containers::{Place, Plan, mount};
+use crate::containers::{CommandResult, ContainerPlan, ContainerScope, mount};
 use crate::files::Draft;
 use crate::{Call, Engine, EngineError, Result};
 
@@ -104,7 +103,8 @@ impl Engine {
     ) -> Result<()> {
         let stored = self.store().get(project).await?;
         let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
-        let default = Place::of(&stored, &WorkspaceId::default_one()).container();
+        let default =
+            ContainerScope::of_workspace(&stored, &WorkspaceId::default_one()).container_id();
         if self.store().container(default.as_str()).await?.is_some() {
             return match stored.settings.workspace_isolation {
                 true => self.make_workspace_apart(&stored, id).await,
@@ -135,11 +135,13 @@ impl Engine {
     /// The same where an agent may have been: there, git runs only in the container.
     async fn make_workspace_inside(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
         let default = WorkspaceId::default_one();
-        let (container, link, _) = self.ensure_container(project, &default).await?;
+        let running = self.containers().ensure(project, &default).await?;
         let draft = self.files().draft();
         let directory = format!("/workspaces/{}", draft.name());
+        let argv = cloning(&directory, id);
         let finished = self
-            .run_inside(&container, link, cloning(&directory, id), Vec::new())
+            .containers()
+            .run_command(&running.id, running.link, argv, Vec::new())
             .await?;
         // The command of a server that died may have begun one after the next server looked for them.
         let files = self.files().clone();
@@ -160,21 +162,23 @@ impl Engine {
             mount(directory, "/workspaces/new", false),
         ];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
-        let default = Place::of(project, &WorkspaceId::default_one());
-        let plan = Plan {
+        let default = ContainerScope::of_workspace(project, &WorkspaceId::default_one());
+        let plan = ContainerPlan {
             project,
-            place: Place::of(project, id),
+            scope: ContainerScope::of_workspace(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(default.container()),
+            users_of: Some(default.container_id()),
         };
         let made = async {
-            let link = self.bring_up(plan).await?;
+            let link = self.containers().create(plan).await?;
             let argv = cloning("/workspaces/new", id);
-            self.run_inside(&container, link, argv, Vec::new()).await
+            self.containers()
+                .run_command(&container, link, argv, Vec::new())
+                .await
         };
         let made = made.await;
-        self.discard_container(&container).await?;
+        self.containers().remove(&container).await?;
         match made {
             Ok(finished) => self.accept_draft(project.id, id, &draft, finished).await,
             Err(error) => {
@@ -190,9 +194,9 @@ impl Engine {
         project: ProjectId,
         id: &WorkspaceId,
         draft: &Draft,
-        finished: Inside,
+        finished: CommandResult,
     ) -> Result<()> {
-        let Inside::Failed(said) = finished else {
+        let CommandResult::Failed(said) = finished else {
             return self.files().adopt_draft(project, id, draft).await;
         };
         self.files().discard_draft(project, draft).await?;

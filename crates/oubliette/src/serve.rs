@@ -140,7 +140,9 @@ impl Opened {
         let engine = self.engine;
         let closing = CancellationToken::new();
         let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
-        engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+        engine
+            .containers()
+            .accept_connections(Arc::new(oubliette_server::Doorkeeper(relay)));
         if self.stays {
             engine.run_schedules();
         }
@@ -186,7 +188,7 @@ impl Server {
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
         let _ = self.serving.await;
-        if let Err(error) = self.engine.stop_containers().await {
+        if let Err(error) = self.engine.containers().stop_all().await {
             eprintln!("some containers still run; `oubliette down` ends them: {error}");
         }
     }

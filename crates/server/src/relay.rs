@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oubliette_engine::{Doors, Engine, Incoming, Stream};
+use oubliette_engine::{Engine, IncomingStream, RelayListeners, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{AuditEntry, Outcome};
 use oubliette_wire::{RpcError, codes};
@@ -103,7 +103,7 @@ fn address(container: &ContainerId) -> String {
 pub struct Doorkeeper(pub Arc<Relay>);
 
 #[async_trait]
-impl Doors for Doorkeeper {
+impl RelayListeners for Doorkeeper {
     async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> io::Result<()> {
         let relay = &self.0;
         let mut open = relay.open.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,16 +253,21 @@ async fn receive(
         }
         Introduced::Supervisor(hello) => {
             let engine = &relay.engine;
-            engine.supervise(container, hello, stream, rest).await;
+            engine
+                .containers()
+                .supervise(container, hello, stream, rest)
+                .await;
         }
         Introduced::Stream(opened) => {
-            let incoming = Incoming {
+            let incoming = IncomingStream {
                 from: opened.from,
                 stream,
                 rest,
             };
             let engine = &relay.engine;
-            engine.deliver_stream(container, &opened.stream_id, incoming);
+            engine
+                .containers()
+                .deliver_stream(container, &opened.stream_id, incoming);
         }
     }
 }

@@ -10,9 +10,9 @@ mod paths;
 mod relay;
 mod supervise;
 
-pub use lines::{LONGEST_LINE, LineTooLong, Lines};
+pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
 pub use message::{Message, RpcError, codes};
-pub use paths::{CLIENT_PATH, RELAY_SOCKET_PATH};
+pub use paths::{CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
     ToolResult, caller_tool_name, calls,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use oubliette_wire::{
-    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, Lines, Message, OpenStream, PROTOCOL,
+    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, LineReader, Message, OpenStream, PROTOCOL,
     RpcError, Start, Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
 };
 use rustix::process::Signal;
@@ -59,7 +59,7 @@ impl Control<'_> {
     async fn answer(&self, connection: Box<dyn Connection>, mut told: Vec<String>) -> bool {
         let mut greeted = false;
         let (mut reader, mut writer) = tokio::io::split(connection);
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         let mut chunk = vec![0; 8 << 10];
         loop {
             // Before the look, so that what ends after it is heard of.

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oubliette_wire::{
-    Attach, CallerTools, Cancel, LONGEST_LINE, Lines, ListTools, Message, RpcError, ToolList,
-    calls, codes,
+    Attach, CallerTools, Cancel, LineReader, ListTools, MAX_LINE_BYTES, Message, RpcError,
+    ToolList, calls, codes,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -200,7 +200,7 @@ impl Task {
         if writer.write_all(&self.opening()).await.is_err() {
             return greeted;
         }
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         let mut chunk = vec![0; 8 << 10];
         let mut warned = false;
         loop {
@@ -211,7 +211,7 @@ impl Task {
                     Err(_) if !warned => {
                         warned = true;
                         say(&format!(
-                            "warning: the server sent a line of more than {LONGEST_LINE} bytes, which \
+                            "warning: the server sent a line of more than {MAX_LINE_BYTES} bytes, which \
                              was left out; a call that it answers gets no answer"
                         ));
                     }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use oubliette_wire::Lines;
+use oubliette_wire::LineReader;
 use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -33,7 +33,7 @@ type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 pub(super) struct Stdio {
     reader: Reader,
     writer: Arc<Mutex<Writer>>,
-    lines: Lines,
+    lines: LineReader,
     chunk: Vec<u8>,
     /// Whether the agent has introduced itself.
     introduced: bool,
@@ -48,7 +48,7 @@ impl Stdio {
             writer: Arc::new(Mutex::new(writer(rustix::io::dup(
                 rustix::stdio::stdout(),
             )?)?)),
-            lines: Lines::default(),
+            lines: LineReader::default(),
             chunk: vec![0; 8 << 10],
             introduced: false,
             over,

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::schema;
-use crate::containers::lock;
 use crate::{Engine, EngineError, Result, Verb};
 
 const LONGEST_NAME: usize = 256;
@@ -275,7 +274,7 @@ impl Engine {
         let Some(found) = self.store().caller_tools(id).await? else {
             return Ok(None);
         };
-        let mut known = lock(&self.callers().known);
+        let mut known = self.callers().known.lock();
         if let Some(known) = known.get(&id)
             && known.as_declared == found
         {

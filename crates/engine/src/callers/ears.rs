@@ -2,15 +2,15 @@
 //! the tools that came with it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use oubliette_model::SessionId;
 use oubliette_wire::CallerTools;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::containers::lock;
 use crate::{Engine, Result};
 
 /// A client that is not told in time has trouble of its own.
@@ -38,7 +38,7 @@ impl Default for Ears {
 
 impl Ears {
     fn set(&self, ear: &Ear, tools: Option<CallerTools>) {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         told.entry(ear.session)
             .or_default()
             .insert(ear.number, tools);
@@ -47,7 +47,7 @@ impl Ears {
     }
 
     fn all_know(&self, session: SessionId, tools: &CallerTools) -> bool {
-        let told = lock(&self.told);
+        let told = self.told.lock();
         let mut ears = told.get(&session).into_iter().flat_map(HashMap::values);
         ears.all(|told| told.as_ref() == Some(tools))
     }
@@ -70,7 +70,7 @@ impl Ear {
 
 impl Drop for Ear {
     fn drop(&mut self) {
-        let mut told = lock(&self.ears.told);
+        let mut told = self.ears.told.lock();
         if let Some(ears) = told.get_mut(&self.session) {
             ears.remove(&self.number);
             if ears.is_empty() {

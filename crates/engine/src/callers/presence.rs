@@ -2,17 +2,17 @@
 //! answer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use oubliette_model::SessionId;
 use oubliette_store::Session;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::containers::lock;
 use crate::{Actor, CallerSettings, Engine};
 
 /// Sessions and lines that are remembered; past it the longest unseen go.
@@ -95,7 +95,7 @@ impl Presence {
         id: SessionId,
         change: impl FnOnce(&mut Seen, &HashMap<String, Line>) -> bool,
     ) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         if known.sessions.len() >= REMEMBERED && !known.sessions.contains_key(&id) {
             known.make_room();
         }
@@ -149,7 +149,7 @@ impl Presence {
 
     fn open(&self, line: &str) -> OpenLine {
         let now = Instant::now();
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.lines.retain(|_, line| {
             line.open > 0 || now.duration_since(line.closed) < Duration::from_secs(3600)
         });
@@ -170,7 +170,7 @@ impl Presence {
         let now = Instant::now();
         let grace = Duration::from_secs(settings.grace_seconds);
         let presence = Duration::from_secs(settings.presence_seconds);
-        let known = lock(&self.known);
+        let known = self.known.lock();
         let nobody = Seen::default();
         let seen = known.sessions.get(&id).unwrap_or(&nobody);
         let lines = || seen.lines.iter().filter_map(|line| known.lines.get(line));
@@ -225,7 +225,7 @@ pub struct OpenLine {
 
 impl Drop for OpenLine {
     fn drop(&mut self) {
-        let mut known = lock(&self.presence.known);
+        let mut known = self.presence.known.lock();
         if let Some(line) = known.lines.get_mut(&self.line) {
             line.open = line.open.saturating_sub(1);
             line.closed = Instant::now();
@@ -318,7 +318,7 @@ mod tests {
         for number in 0..2 * LINES {
             presence.bind(id, &format!("closed {number}"));
         }
-        assert_eq!(lock(&presence.known).sessions[&id].lines.len(), LINES);
+        assert_eq!(presence.known.lock().sessions[&id].lines.len(), LINES);
         assert_eq!(there(), There::Yes, "an open stream outlasts closed ones");
         drop(first);
         after(2).await;

@@ -1,55 +1,55 @@
-//! The way to containers into which no socket of ours can be mounted: a program that the runtime
-//! runs in them connects us to their supervisor, and over that come all their connections.
+//! Channels to containers into which no socket of the host can be mounted: the runtime runs a program
+//! in the container, and all connections of the container travel over its input and output.
 
 use std::time::Duration;
 
-use oubliette_runtime::{ContainerId, ContainerState, Program};
+use oubliette_runtime::{ContainerId, Program, State};
+use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::carry::{carry, introduce};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::lock;
-use super::making::{CLIENT, KEY};
-use crate::{Engine, EngineError, Result};
+use super::Containers;
+use super::spec::CONTAINER_KEY_VARIABLE;
+use crate::{EngineError, Result};
 
-/// A supervisor that was just started is there within this time.
-const GREETING: Duration = Duration::from_secs(20);
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Connections that came and were not looked at yet.
-const WAITING: usize = 64;
+/// How long a supervisor that was just started may take to prove that it knows the key.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
+const FIRST_RECONNECT_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_QUEUED_CONNECTIONS: usize = 64;
 
-impl Engine {
-    /// Opens the door of a container: nobody comes through before it runs.
-    pub(super) async fn open_door(&self, id: &ContainerId) -> Result<()> {
-        let directory = self.relay_dir(id)?;
-        let mounted = self.mounts_sockets().await?;
-        let doors = self.containers().doors()?;
-        Ok(doors.open(id, mounted.then_some(&*directory)).await?)
+impl Containers<'_> {
+    /// Listens for the connections of a container, which may start later.
+    pub(super) async fn listen(self, id: &ContainerId) -> Result<()> {
+        let directory = self.make_relay_dir(id)?;
+        let mounts_socket = self.mounts_sockets().await?;
+        let listeners = self.state().relay_listeners()?;
+        let directory = mounts_socket.then_some(&*directory);
+        Ok(listeners.open(id, directory).await?)
     }
 
-    pub(super) async fn mounts_sockets(&self) -> Result<bool> {
-        let runtime = self.containers().runtime().await?;
-        Ok(runtime.capabilities().host_sockets)
+    pub(super) async fn mounts_sockets(self) -> Result<bool> {
+        Ok(self.runtime().await?.capabilities().host_sockets)
     }
 
-    /// Sees that a container that runs has its way to us, for as long as it runs.
-    pub(super) async fn keep_channel(&self, id: &ContainerId) -> Result<()> {
+    /// Keeps a channel to a container open while it runs, if the runtime mounts no sockets.
+    pub(super) async fn keep_channel(self, id: &ContainerId) -> Result<()> {
         if self.mounts_sockets().await? {
             return Ok(());
         }
         let ended = CancellationToken::new();
         {
-            let mut channels = lock(&self.containers().channels);
-            if channels.get(id).is_some_and(|kept| !kept.is_cancelled()) {
+            let mut channels = self.state().channels.lock();
+            if channels.get(id).is_some_and(|ended| !ended.is_cancelled()) {
                 return Ok(());
             }
             channels.insert(id.clone(), ended.clone());
         }
-        let (engine, id) = (self.clone(), id.clone());
-        self.spawn(async move {
+        let (engine, id) = (self.engine.clone(), id.clone());
+        self.engine.spawn(async move {
             tokio::select! {
-                () = engine.renew_channel(&id) => {}
+                () = engine.containers().reopen_channel(&id) => {}
                 () = ended.cancelled() => {}
                 () = engine.stopping() => {}
             }
@@ -58,54 +58,54 @@ impl Engine {
         Ok(())
     }
 
-    /// Connects, and connects again, until the container does not run any more.
-    async fn renew_channel(&self, id: &ContainerId) {
-        let mut pause = FIRST_PAUSE;
+    /// Opens a channel again and again until the container does not run any more.
+    async fn reopen_channel(self, id: &ContainerId) {
+        let mut pause = FIRST_RECONNECT_INTERVAL;
         loop {
-            match self.use_channel(id).await {
-                Ok(()) => pause = FIRST_PAUSE,
+            match self.serve_channel(id).await {
+                Ok(()) => pause = FIRST_RECONNECT_INTERVAL,
                 Err(error) => tracing::debug!(container = %id, %error, "no channel"),
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-            let Ok(runtime) = self.containers().runtime().await else {
+            pause = (pause * 2).min(MAX_RECONNECT_INTERVAL);
+            let Ok(runtime) = self.runtime().await else {
                 return;
             };
-            // An engine that does not answer may come back; one that says it is gone is believed.
+            // A runtime that does not answer proves nothing.
             if let Ok(status) = runtime.inspect(id).await
-                && status.is_none_or(|status| status.state != ContainerState::Running)
+                && status.is_none_or(|status| status.state != State::Running)
             {
                 return;
             }
         }
     }
 
-    /// Connects once, and serves what comes until the connection ends.
-    async fn use_channel(&self, id: &ContainerId) -> Result<()> {
-        let stored = self.store().container(id.as_str()).await?;
-        let stored = stored.ok_or_else(|| EngineError::fault("a container without a key"))?;
-        let runtime = self.containers().runtime().await?;
+    /// Opens a channel and serves the connections in it until it ends.
+    async fn serve_channel(self, id: &ContainerId) -> Result<()> {
+        let stored = self.engine.store().container(id.as_str()).await?;
+        let stored = stored.ok_or_else(|| EngineError::fault("the container has no key"))?;
+        let runtime = self.runtime().await?;
         let program = Program {
-            argv: vec![CLIENT.to_owned(), "carry".to_owned()],
-            unset_env: vec![KEY.to_owned()],
+            argv: vec![CLIENT_PATH.to_owned(), "carry".to_owned()],
+            without: vec![CONTAINER_KEY_VARIABLE.to_owned()],
         };
         let mut channel = runtime.channel(id, &program).await?;
-        let introduced = introduce(&mut channel, stored.key.as_bytes());
-        tokio::time::timeout(GREETING, introduced)
+        let handshake = introduce(&mut channel, stored.key.as_bytes());
+        tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
             .map_err(EngineError::fault)??;
         tracing::debug!(container = %id, "channel open");
-        let (sender, mut arrivals) = mpsc::channel(WAITING);
+        let (sender, mut connections) = mpsc::channel(MAX_QUEUED_CONNECTIONS);
         let (_carrier, carrying) = carry(channel, Some(sender));
-        let doors = self.containers().doors()?;
-        let receiving = async {
-            while let Some(connection) = arrivals.recv().await {
-                doors.admit(id, Box::new(connection));
+        let listeners = self.state().relay_listeners()?;
+        let admitting = async {
+            while let Some(connection) = connections.recv().await {
+                listeners.admit(id, Box::new(connection));
             }
         };
         tokio::select! {
             ended = carrying => ended?,
-            () = receiving => {}
+            () = admitting => {}
         }
         Ok(())
     }

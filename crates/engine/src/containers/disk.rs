@@ -1,79 +1,79 @@
-//! What projects take on the disk, measured where somebody set a limit. Nothing is stopped for it:
-//! only the filesystem could do that in time.
+//! Measures the disk usage of projects with a limit. A project over its limit is only reported: no
+//! process is stopped, because only the filesystem could enforce the limit in time.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_model::ProjectId;
+use parking_lot::Mutex;
 
-use super::lock;
-use crate::Engine;
+use super::Containers;
 
-const ROUND: Duration = Duration::from_secs(20);
+const MEASURE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The last measure of each project.
+/// The last measured size of each project.
 #[derive(Debug, Default)]
-pub(super) struct Disk {
-    used: Mutex<HashMap<ProjectId, u64>>,
+pub(super) struct DiskUsage {
+    bytes: Mutex<HashMap<ProjectId, u64>>,
 }
 
-impl Engine {
-    /// What a project took on the disk when it was last measured.
-    pub(crate) fn disk_used(&self, project: ProjectId) -> Option<u64> {
-        lock(&self.containers().disk.used).get(&project).copied()
+impl Containers<'_> {
+    /// The size of a project's files when they were last measured.
+    pub(crate) fn disk_usage_bytes(self, project: ProjectId) -> Option<u64> {
+        self.state().disk_usage.bytes.lock().get(&project).copied()
     }
 
-    /// Measures, now and then, the projects whose containers are in use.
-    pub(super) async fn measure_disks(&self) {
+    /// Measures the projects whose containers are in use until the engine ends.
+    pub(super) async fn measure_disk_usage(self) {
         loop {
-            for project in self.limited_ones().await {
+            for (project, limit_bytes) in self.projects_with_disk_limit().await {
                 tokio::select! {
-                    () = self.measure_disk(project.0, project.1) => {}
-                    () = self.stopping() => return,
+                    () = self.measure_project(project, limit_bytes) => {}
+                    () = self.engine.stopping() => return,
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(ROUND) => {}
-                () = self.stopping() => return,
+                () = tokio::time::sleep(MEASURE_INTERVAL) => {}
+                () = self.engine.stopping() => return,
             }
         }
     }
 
-    /// Projects with a limit of the disk and a container that is or was lately in use, and the
-    /// limit in bytes.
-    async fn limited_ones(&self) -> Vec<(ProjectId, u64)> {
-        let used: Vec<String> = {
-            let used = lock(&self.containers().used);
-            used.keys().map(|id| id.as_str().to_owned()).collect()
+    /// Projects with a disk limit whose container is or was recently in use, with the limit in bytes.
+    async fn projects_with_disk_limit(self) -> HashMap<ProjectId, u64> {
+        let containers: Vec<String> = {
+            let usage = self.state().usage.lock();
+            usage.keys().map(|id| id.as_str().to_owned()).collect()
         };
-        let mut limited = HashMap::new();
-        for id in used {
-            let Ok(Some(container)) = self.store().container(&id).await else {
+        let store = self.engine.store();
+        let mut limits = HashMap::new();
+        for id in containers {
+            let Ok(Some(container)) = store.container(&id).await else {
                 continue;
             };
-            let Ok(Some(project)) = self.store().get(container.project_id).await else {
+            let Ok(Some(project)) = store.get(container.project_id).await else {
                 continue;
             };
-            let limit = self.settings().limits.disk_of(&project.settings.limits);
-            limited.extend(limit.map(|mb| (project.id, u64::from(mb) << 20)));
+            let defaults = &self.engine.settings().limits;
+            let limit = defaults.disk_of(&project.settings.limits);
+            limits.extend(limit.map(|mb| (project.id, u64::from(mb) << 20)));
         }
-        limited.into_iter().collect()
+        limits
     }
 
-    async fn measure_disk(&self, project: ProjectId, limit: u64) {
-        let size = match self.files().size(project).await {
-            Ok(size) => size,
+    async fn measure_project(self, project: ProjectId, limit_bytes: u64) {
+        let bytes = match self.engine.files().size(project).await {
+            Ok(bytes) => bytes,
             Err(error) => {
-                tracing::warn!(%project, %error, "its files could not be measured");
+                tracing::warn!(%project, %error, "could not measure the files of a project");
                 return;
             }
         };
-        let before = lock(&self.containers().disk.used).insert(project, size);
-        let is_news = before.is_none_or(|before| before <= limit);
-        if size > limit && is_news {
-            let (used_mb, limit_mb) = (size >> 20, limit >> 20);
-            tracing::warn!(%project, used_mb, limit_mb, "takes more of the disk than it may");
+        let before = self.state().disk_usage.bytes.lock().insert(project, bytes);
+        let was_within_limit = before.is_none_or(|before| before <= limit_bytes);
+        if bytes > limit_bytes && was_within_limit {
+            let (used_mb, limit_mb) = (bytes >> 20, limit_bytes >> 20);
+            tracing::warn!(%project, used_mb, limit_mb, "a project exceeds its disk limit");
         }
     }
 }

@@ -1,51 +1,51 @@
-//! Containers that nobody needs any more are stopped.
+//! Stops containers that are no longer in use.
 
 use std::time::{Duration, Instant};
 
 use oubliette_runtime::ContainerId;
 
-use super::lock;
-use crate::{Engine, Result};
+use super::Containers;
+use crate::Result;
 
-/// How often they are looked for.
-const ROUND: Duration = Duration::from_secs(15);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-impl Engine {
+impl Containers<'_> {
     /// Stops idle containers until the engine ends.
-    pub(super) async fn stop_idle_ones(&self) {
-        let patience = Duration::from_secs(self.settings().containers.idle_seconds);
+    pub(super) async fn stop_idle(self) {
+        let idle_time = Duration::from_secs(self.engine.settings().containers.idle_seconds);
         loop {
             tokio::select! {
-                () = tokio::time::sleep(ROUND.min(patience)) => {}
-                () = self.stopping() => return,
+                () = tokio::time::sleep(MAX_POLL_INTERVAL.min(idle_time)) => {}
+                () = self.engine.stopping() => return,
             }
-            for id in self.idle_ones(patience) {
-                match self.stop_if_unused(&id).await {
-                    Ok(true) => tracing::info!(container = %id, "stopped, idle"),
+            for id in self.idle_since(idle_time) {
+                match self.stop_unless_in_use(&id).await {
+                    Ok(true) => tracing::info!(container = %id, "stopped an idle container"),
                     Ok(false) => {}
-                    Err(error) => tracing::warn!(container = %id, %error, "could not be stopped"),
+                    Err(error) => {
+                        tracing::warn!(container = %id, %error, "could not stop an idle container");
+                    }
                 }
             }
         }
     }
 
-    fn idle_ones(&self, patience: Duration) -> Vec<ContainerId> {
+    fn idle_since(self, idle_time: Duration) -> Vec<ContainerId> {
         let now = Instant::now();
-        let used = lock(&self.containers().used);
-        let idle = used
+        let usage = self.state().usage.lock();
+        let idle = usage
             .iter()
-            .filter(|(_, used)| used.users == 0 && now.duration_since(used.since) >= patience);
+            .filter(|(_, it)| it.users == 0 && now.duration_since(it.last_used) >= idle_time);
         idle.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Stops a container unless somebody uses it; whether it ran.
-    async fn stop_if_unused(&self, id: &ContainerId) -> Result<bool> {
-        let turn = self.containers().turn(id);
-        let _turn = turn.lock().await;
-        if self.containers().is_used(id) {
+    /// Stops a container unless it is in use, and returns whether it ran.
+    async fn stop_unless_in_use(self, id: &ContainerId) -> Result<bool> {
+        let _lock = self.state().lock_container(id).await;
+        if self.state().is_in_use(id) {
             return Ok(false);
         }
-        lock(&self.containers().used).remove(id);
-        self.stop_in_turn(id).await
+        self.state().usage.lock().remove(id);
+        self.stop_locked(id).await
     }
 }

@@ -1,238 +1,198 @@
-//! From nothing to a running container and back.
+//! Starts, stops and removes containers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_model::{ApiKey, ProjectId, WorkspaceId};
-use oubliette_runtime::{ContainerId, ContainerState};
+use oubliette_model::{ProjectId, WorkspaceId};
+use oubliette_runtime::{ContainerId, State};
 use oubliette_store::Project;
-use oubliette_wire::Supervise;
 
-use super::link::Link;
-use super::{Place, Plan, Stream};
-use crate::{Engine, EngineError, Incoming, Result};
+use super::{ContainerPlan, ContainerScope, Containers, SupervisorLink};
+use crate::{EngineError, Result};
 
-/// A container that was started has its supervisor call within this time.
-const FIRST_CALL: Duration = Duration::from_secs(20);
-/// One that ran before the server did; past it, it is started anew, and what runs in it is lost.
-const NEXT_CALL: Duration = Duration::from_secs(15);
-/// How long processes may take to end when whoever started the server leaves.
-const LEAVING: Duration = Duration::from_millis(500);
+/// How long the supervisor of a container that was just started may take to connect.
+const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same for a container that ran before the server started. After it the container is started
+/// anew, and its processes are lost.
+const ADOPTED_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long processes may take to exit when the server stops together with its containers.
+const SHUTDOWN_STOP_GRACE: Duration = Duration::from_millis(500);
+const STARTUP_LOG_LINES: usize = 20;
 
-/// Whether a container runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    Running,
-    Stopped,
+/// A container that runs, with a connection to its supervisor.
+#[derive(Debug)]
+pub(crate) struct RunningContainer {
+    pub(crate) id: ContainerId,
+    pub(crate) link: Arc<SupervisorLink>,
+    /// Whether it was started by this call.
+    pub(crate) started: bool,
 }
 
-impl Engine {
-    /// Whether a supervisor shows the key of the container at whose door it is.
-    pub async fn knows(&self, container: &ContainerId, hello: &Supervise) -> Result<bool> {
-        let known = self.store().container(container.as_str()).await?;
-        let key = hello
-            .container_key
-            .parse::<ApiKey>()
-            .ok()
-            .map(|key| key.hash());
-        let genuine = known.is_some_and(|known| Some(known.key) == key);
-        Ok(genuine && hello.container_id == container.as_str())
+impl Containers<'_> {
+    /// The directory that holds a directory with a socket for each container.
+    pub(super) fn relay_dirs(self) -> PathBuf {
+        self.engine.settings().data_dir.join("run").join("c")
     }
 
-    /// Serves a supervisor that has shown its key, to its end.
-    pub async fn supervise(
-        &self,
-        container: &ContainerId,
-        hello: Supervise,
-        stream: Box<dyn Stream>,
-        rest: Vec<u8>,
-    ) {
-        self.resume_dialogues(container, &hello).await;
-        self.containers()
-            .supervised(container, hello, stream, rest)
-            .await;
-    }
-
-    /// Hands a connection for bytes to whoever asked for it.
-    pub fn deliver_stream(&self, container: &ContainerId, stream_id: &str, incoming: Incoming) {
-        self.containers().deliver(container, stream_id, incoming);
-    }
-
-    /// Where each container has a directory with its socket.
-    pub(super) fn doors_dir(&self) -> PathBuf {
-        self.settings().data_dir.join("run").join("c")
-    }
-
-    pub(super) fn relay_dir(&self, id: &ContainerId) -> Result<PathBuf> {
+    pub(super) fn make_relay_dir(self, id: &ContainerId) -> Result<PathBuf> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-        let parent = self.doors_dir();
+        let parent = self.relay_dirs();
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&parent)?;
         let directory = parent.join(id.as_str());
         std::fs::create_dir_all(&directory)?;
-        // Ids inside a container are not ours; its parent keeps everybody else out.
+        // User ids inside a container differ from the server's; the parent keeps other users out.
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
         Ok(directory)
     }
 
-    /// The container of a workspace, running, with its supervisor on the line; whether it was
-    /// started for this.
-    pub(crate) async fn ensure_container(
-        &self,
+    /// The container of a workspace, started if it does not run, with its supervisor connected.
+    pub(crate) async fn ensure(
+        self,
         project: &Project,
         workspace: &WorkspaceId,
-    ) -> Result<(ContainerId, Arc<Link>, bool)> {
-        let place = Place::of(project, workspace);
-        let id = place.container();
-        let containers = self.containers();
-        let runtime = containers.runtime().await?;
-        let turn = containers.turn(&id);
-        let _turn = turn.lock().await;
-        let current = containers.link_of(&id).borrow().clone();
-        if let Some(link) = current.filter(|link| link.is_open()) {
-            return Ok((id, link, false));
-        }
-        if runtime
-            .inspect(&id)
-            .await?
-            .is_some_and(|status| status.state == ContainerState::Running)
-        {
-            self.open_door(&id).await?;
+    ) -> Result<RunningContainer> {
+        let scope = ContainerScope::of_workspace(project, workspace);
+        let id = scope.container_id();
+        let runtime = self.runtime().await?;
+        let _lock = self.state().lock_container(&id).await;
+        let mut link = self.state().current_link(&id);
+        if link.is_none() && self.is_running_in_runtime(&id).await? {
+            self.listen(&id).await?;
             self.keep_channel(&id).await?;
-            if let Ok(link) = containers.link(&id, NEXT_CALL).await {
-                return Ok((id, link, false));
+            let connected = self.state().wait_for_link(&id, ADOPTED_CONNECTION_TIMEOUT);
+            link = connected.await.ok();
+            if link.is_none() {
+                tracing::warn!(container = %id, "supervisor does not connect; starting the container anew");
+                runtime.remove(&id).await?;
             }
-            tracing::warn!(container = %id, "runs and does not answer: starting it anew");
-            runtime.remove(&id).await?;
         }
-        let plan = Plan {
-            project,
-            id: id.clone(),
-            mounts: None,
-            place,
-            users_of: None,
+        let (link, started) = match link {
+            Some(link) => (link, false),
+            None => {
+                let plan = ContainerPlan {
+                    project,
+                    id: id.clone(),
+                    mounts: None,
+                    scope,
+                    users_of: None,
+                };
+                (self.create(plan).await?, true)
+            }
         };
-        let link = self.bring_up(plan).await?;
-        Ok((id, link, true))
+        Ok(RunningContainer { id, link, started })
     }
 
-    /// Makes a container and starts it. Whoever does has its turn.
-    pub(crate) async fn bring_up(&self, plan: Plan<'_>) -> Result<Arc<Link>> {
-        let runtime = self.containers().runtime().await?;
-        let spec = self.specify(plan).await?;
+    /// Creates a container and starts it. The caller holds the lock of the container.
+    pub(crate) async fn create(self, plan: ContainerPlan<'_>) -> Result<Arc<SupervisorLink>> {
+        let runtime = self.runtime().await?;
+        let spec = self.container_spec(plan).await?;
         let id = &spec.id;
         runtime.create(&spec).await?;
         runtime.start(id).await?;
         self.keep_channel(id).await?;
-        match self.containers().link(id, FIRST_CALL).await {
-            Ok(link) => Ok(link),
-            Err(_) => {
-                let said = runtime.logs(id, 20).await.unwrap_or_default();
-                let _ = runtime.stop(id, Duration::ZERO).await;
-                Err(EngineError::Failed(format!(
-                    "the container started and does not answer; it said: {}",
-                    said.trim()
-                )))
-            }
+        let connected = self.state().wait_for_link(id, FIRST_CONNECTION_TIMEOUT);
+        if let Ok(link) = connected.await {
+            return Ok(link);
         }
+        let logs = runtime
+            .logs(id, STARTUP_LOG_LINES)
+            .await
+            .unwrap_or_default();
+        let _ = runtime.stop(id, Duration::ZERO).await;
+        Err(EngineError::Failed(format!(
+            "the container started but its supervisor did not connect; its log: {}",
+            logs.trim()
+        )))
     }
 
-    /// Stops a container; whether it ran.
-    pub(crate) async fn stop_container(&self, id: &ContainerId) -> Result<bool> {
-        let turn = self.containers().turn(id);
-        let _turn = turn.lock().await;
-        self.stop_in_turn(id).await
+    /// Stops a container and returns whether it ran.
+    pub(crate) async fn stop(self, id: &ContainerId) -> Result<bool> {
+        let _lock = self.state().lock_container(id).await;
+        self.stop_locked(id).await
     }
 
-    /// Stops every container, with little grace: whoever started the server leaves.
-    pub async fn stop_containers(&self) -> Result<()> {
-        let runtime = self.containers().runtime().await?;
-        for container in self.store().containers().await? {
+    /// Stops every container with little grace, because the server is stopped with them.
+    pub async fn stop_all(self) -> Result<()> {
+        for container in self.engine.store().containers().await? {
             let Some(id) = ContainerId::new(container.id) else {
                 continue;
             };
-            let turn = self.containers().turn(&id);
-            let _turn = turn.lock().await;
-            let status = runtime.inspect(&id).await?;
-            if status.is_some_and(|status| status.state == ContainerState::Running) {
-                self.containers().stopping(&id);
-                runtime.stop(&id, LEAVING).await?;
-                self.containers().unlink(&id);
-            }
+            let _lock = self.state().lock_container(&id).await;
+            self.stop_with_grace(&id, SHUTDOWN_STOP_GRACE).await?;
         }
         Ok(())
     }
 
-    pub(super) async fn stop_in_turn(&self, id: &ContainerId) -> Result<bool> {
-        let runtime = self.containers().runtime().await?;
-        let running = runtime
-            .inspect(id)
-            .await?
-            .is_some_and(|status| status.state == ContainerState::Running);
-        if running {
-            let grace = Duration::from_secs(self.settings().containers.stop_grace_seconds);
-            self.containers().stopping(id);
-            runtime.stop(id, grace).await?;
-            self.containers().unlink(id);
-        }
-        Ok(running)
+    pub(super) async fn stop_locked(self, id: &ContainerId) -> Result<bool> {
+        let seconds = self.engine.settings().containers.stop_grace_seconds;
+        self.stop_with_grace(id, Duration::from_secs(seconds)).await
     }
 
-    pub(crate) async fn find_container(&self, id: &ContainerId) -> Result<Found> {
-        if self.containers().is_linked(id) {
-            return Ok(Found::Running);
+    async fn stop_with_grace(self, id: &ContainerId, grace: Duration) -> Result<bool> {
+        let is_running = self.is_running_in_runtime(id).await?;
+        if is_running {
+            self.state().mark_stopping(id);
+            self.runtime().await?.stop(id, grace).await?;
+            self.state().mark_ended(id);
         }
-        let status = self.containers().runtime().await?.inspect(id).await?;
-        Ok(match status.map(|status| status.state) {
-            Some(ContainerState::Running) => Found::Running,
-            _ => Found::Stopped,
-        })
+        Ok(is_running)
     }
 
-    /// The containers a project has or had.
-    pub(crate) async fn containers_of(&self, project: ProjectId) -> Result<Vec<ContainerId>> {
-        let stored = self.store().containers_of(project).await?;
+    pub(crate) async fn is_running(self, id: &ContainerId) -> Result<bool> {
+        Ok(self.is_connected(id) || self.is_running_in_runtime(id).await?)
+    }
+
+    async fn is_running_in_runtime(self, id: &ContainerId) -> Result<bool> {
+        let status = self.runtime().await?.inspect(id).await?;
+        Ok(status.is_some_and(|status| status.state == State::Running))
+    }
+
+    /// The containers that a project has or had.
+    pub(crate) async fn of_project(self, project: ProjectId) -> Result<Vec<ContainerId>> {
+        let stored = self.engine.store().containers_of(project).await?;
         let ids = stored.into_iter().map(|container| container.id);
         Ok(ids.filter_map(ContainerId::new).collect())
     }
 
-    /// Removes everything a project has in the way of containers.
-    pub(crate) async fn discard_containers(&self, project: ProjectId) -> Result<()> {
-        for id in self.containers_of(project).await? {
-            self.discard_container(&id).await?;
+    /// Removes all containers of a project.
+    pub(crate) async fn remove_all(self, project: ProjectId) -> Result<()> {
+        for id in self.of_project(project).await? {
+            self.remove(&id).await?;
         }
         Ok(())
     }
 
-    /// Removes a container and all that belongs to it.
-    pub(crate) async fn discard_container(&self, id: &ContainerId) -> Result<()> {
-        let turn = self.containers().turn(id);
-        let _turn = turn.lock().await;
-        self.discard_in_turn(id).await
+    /// Removes a container and everything that belongs to it.
+    pub(crate) async fn remove(self, id: &ContainerId) -> Result<()> {
+        let _lock = self.state().lock_container(id).await;
+        self.remove_locked(id).await
     }
 
-    pub(super) async fn discard_in_turn(&self, id: &ContainerId) -> Result<()> {
-        if self.store().container(id.as_str()).await?.is_none() {
+    pub(super) async fn remove_locked(self, id: &ContainerId) -> Result<()> {
+        let store = self.engine.store();
+        if store.container(id.as_str()).await?.is_none() {
             return Ok(());
         }
-        if let Ok(runtime) = self.containers().runtime().await {
-            self.containers().stopping(id);
+        let state = self.state();
+        if let Ok(runtime) = self.runtime().await {
+            state.mark_stopping(id);
             runtime.remove(id).await?;
         }
-        self.containers().unlink(id);
-        if let Ok(doors) = self.containers().doors() {
-            doors.close(id);
+        state.mark_ended(id);
+        if let Ok(listeners) = state.relay_listeners() {
+            listeners.close(id);
         }
-        match std::fs::remove_dir_all(self.doors_dir().join(id.as_str())) {
+        match std::fs::remove_dir_all(self.relay_dirs().join(id.as_str())) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        // Last: whoever is cut off before finds the row, and does it all again.
-        self.store().remove_container(id.as_str()).await?;
-        self.containers().forget(id);
+        // Last: after a crash before this point, the row makes the server remove the container again.
+        store.remove_container(id.as_str()).await?;
+        state.forget_container(id);
         Ok(())
     }
 }

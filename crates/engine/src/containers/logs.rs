@@ -5,8 +5,7 @@ use oubliette_runtime::RuntimeError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Place;
-use super::lifecycle::Found;
+use super::ContainerScope;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -14,10 +13,10 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
-    /// The workspace whose container's lines to show, where each has its own; the default one if
-    /// absent.
+    /// The workspace whose container's log to show, if each workspace has its own; default: the
+    /// default workspace.
     workspace_id: Option<WorkspaceId>,
-    /// How many of the last lines (1 to 10000; 200 if absent).
+    /// How many of the last lines to show (1 to 10000; default 200).
     lines: Option<u32>,
 }
 
@@ -34,8 +33,8 @@ pub(crate) struct Logs;
 
 impl Operation for Logs {
     const NAME: &'static str = "container_logs";
-    const ABOUT: &'static str = "Show the last lines that the container itself wrote: its start, its end, and what its \
-         supervisor complained of. Output of commands is in their results.";
+    const ABOUT: &'static str = "Show the last lines of the container's own log: its start, its end, and warnings of its \
+         supervisor. The output of commands is in their results.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -56,23 +55,19 @@ impl Operation for Logs {
         }
         let project = engine.store().get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
-        let workspace = params.workspace_id;
-        let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
+        let workspace = params.workspace_id.unwrap_or_else(WorkspaceId::default_one);
         engine.require_workspace(project_id, &workspace).await?;
-        let id = Place::of(&project, &workspace).container();
-        let status = match engine.find_container(&id).await? {
-            Found::Running => "running",
-            Found::Stopped => "stopped",
-        };
+        let id = ContainerScope::of_workspace(&project, &workspace).container_id();
+        let is_running = engine.containers().is_running(&id).await?;
         let runtime = engine.containers().runtime().await?;
         let logs = match runtime.logs(&id, lines as usize).await {
-            // It was never started, so it never said anything.
+            // The container was never started.
             Err(RuntimeError::NoContainer(_)) => String::new(),
             logs => logs?,
         };
         Ok(Output {
             project_id,
-            status,
+            status: if is_running { "running" } else { "stopped" },
             logs,
         })
     }

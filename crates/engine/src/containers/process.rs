@@ -1,313 +1,306 @@
-//! A command in a container, followed to its end through any loss of the connection.
+//! A process of a container, followed through lost connections to its supervisor.
+//!
+//! Commands, interactive commands and agents stand on this. The supervisor keeps the process, its
+//! output by byte offsets, and its exit until [`Process::forget`], so a lost connection loses nothing:
+//! the next one goes on from the offsets where the last one was.
+
+mod pending_streams;
+mod reader;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Ended, Exited, FaultKind, OpenStream, Start, Started, StreamKind, ToSignal, methods,
+    Ack, CloseStdin, Exited, FaultKind, OpenStream, Size, Start, Started, StreamKind,
+    TerminalResize, ToSignal, methods,
 };
-use tokio::time::Instant;
 
-use super::flow::{Captured, KEPT, capture, feed};
-use super::link::{Link, LinkError};
-use super::{Containers, ended_meanwhile, lock};
+pub use pending_streams::IncomingStream;
+pub(super) use pending_streams::{PendingStream, PendingStreams};
+pub(crate) use reader::OutputReader;
+pub(crate) use writer::InputWriter;
+
+use super::supervisor_link::{LinkError, SupervisorLink};
+use super::{ContainerState, container_ended, container_unreachable};
 use crate::EngineError;
 
-/// What the supervisor keeps for us: all that we keep, and some more while we read.
-const SPOOL: u64 = (KEPT + (256 << 10)) as u64;
-/// How long a command that was killed may take to be gone.
-const ENDING: Duration = Duration::from_secs(30);
-/// Before another try on a connection that may be as bad as the last.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How often a stream is requested whose connection does not arrive.
+const STREAM_REQUEST_ATTEMPTS: u32 = 5;
+/// The pause before another attempt over a connection that may be lost like the one before.
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What to run.
+const SIGKILL: i32 = 9;
+
+/// A process to start.
 #[derive(Debug, Clone)]
-pub(crate) struct Command {
+pub(crate) struct ProcessSpec {
+    /// Starting the same id again in one boot of the container finds the process that was started.
     pub(crate) process_id: String,
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: String,
-    pub(crate) stdin: Vec<u8>,
+    pub(crate) terminal: Option<Size>,
+    /// How many bytes of each output stream the supervisor keeps until they are acknowledged; a
+    /// process that writes more is blocked.
+    pub(crate) max_spool_bytes: u64,
 }
 
-/// What came of it.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Finished {
-    pub(crate) ended: Option<Ended>,
-    pub(crate) stdout: Vec<u8>,
-    pub(crate) stderr: Vec<u8>,
-    pub(crate) truncated: bool,
-    pub(crate) timed_out: bool,
-    /// Whoever asked for it wants it no more.
-    pub(crate) unwanted: bool,
-}
-
-/// Why a command came to nothing.
+/// Why something could not be done with a process.
 #[derive(Debug)]
-pub(crate) enum Failed {
-    /// The container ended before the command reached it.
-    Unsaid,
-    /// The supervisor did not start it.
-    Refused(EngineError),
-    Other(EngineError),
+pub(crate) enum ProcessError {
+    /// The request never reached a supervisor that takes requests.
+    NotSent,
+    /// The connection was lost; the next one may work.
+    ConnectionLost,
+    /// The supervisor does not know the process: it ended with an earlier boot of the container.
+    Gone,
+    ProgramNotFound(String),
+    ProgramNotExecutable(String),
+    /// The supervisor refused the request.
+    Rejected(String),
+    Failed(EngineError),
 }
 
-impl From<Failed> for EngineError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::Unsaid => Self::Failed(
-                "the container was stopped before the command could begin; try again".to_owned(),
-            ),
-            Failed::Refused(error) | Failed::Other(error) => error,
-        }
+impl ProcessError {
+    pub(crate) fn is_connection_lost(&self) -> bool {
+        matches!(self, Self::NotSent | Self::ConnectionLost)
     }
 }
 
-/// Why following a command stopped short.
-pub(super) enum Trouble {
-    /// Try again on the next connection.
-    Lost,
-    /// The supervisor knows no such process.
-    Gone,
-    Failed(Failed),
-}
-
-impl From<LinkError> for Trouble {
+impl From<LinkError> for ProcessError {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Lost | LinkError::Unsaid => Self::Lost,
-            LinkError::Told {
-                kind: FaultKind::NoSuchProcess,
-                ..
-            } => Self::Gone,
-            LinkError::Told { why, .. } => Self::Failed(Failed::Other(EngineError::Failed(why))),
-        }
-    }
-}
-
-/// Runs a command to its end, or ends it with everything it started when `timeout` is over or
-/// `unwanted` happens. A command that was started under this name before is joined.
-///
-/// The supervisor keeps the command until [`forget`] is called.
-pub(crate) async fn run(
-    containers: &Arc<Containers>,
-    container: &ContainerId,
-    mut link: Arc<Link>,
-    command: &Command,
-    timeout: Duration,
-    unwanted: impl Future<Output = ()>,
-) -> Result<Finished, Failed> {
-    let _followed = Followed::new(containers, &command.process_id);
-    let mut unwanted = std::pin::pin!(unwanted);
-    let deadline = Instant::now() + timeout;
-    let boot = link.boot_id().to_owned();
-    let (mut stdout, mut stderr) = (Captured::default(), Captured::default());
-    let (mut timed_out, mut given_up, mut is_said) = (false, false, false);
-    let ended = loop {
-        let round = async {
-            let id = &command.process_id;
-            if timed_out || given_up {
-                kill(&link, id).await;
-                stdout.expected = None;
-                stderr.expected = None;
-            } else {
-                // The streams come with the start, which saves a round trip.
-                let streams = vec![
-                    stdout.expect(containers, &link, id, StreamKind::Stdout),
-                    stderr.expect(containers, &link, id, StreamKind::Stderr),
-                ];
-                match begin(&link, command, streams, &mut is_said).await? {
-                    Begun::Refused(refused) => return Ok(Round::Refused(refused)),
-                    Begun::WithStreams => {}
-                    // They are asked for one by one.
-                    Begun::Alone => {
-                        stdout.expected = None;
-                        stderr.expected = None;
-                    }
-                }
-            }
-            let exited = follow(containers, &link, command, &mut stdout, &mut stderr).await?;
-            Ok::<_, Trouble>(Round::Ended(exited))
-        };
-        let outcome = tokio::select! {
-            outcome = round => outcome,
-            () = tokio::time::sleep_until(deadline), if !timed_out => {
-                timed_out = true;
-                continue;
-            }
-            () = &mut unwanted, if !given_up => {
-                given_up = true;
-                continue;
-            }
-            // What cannot be ended is left to the end of its container.
-            () = tokio::time::sleep_until(deadline + ENDING), if timed_out => break None,
-        };
-        match outcome {
-            Ok(Round::Ended(exited)) => break Some(exited.ended),
-            Ok(Round::Refused(refused)) => return Ok(refused),
-            Err(Trouble::Failed(failed)) => return Err(failed),
-            Err(Trouble::Gone) => return Err(Failed::Other(ended_meanwhile())),
-            Err(Trouble::Lost) => {
-                // The next round starts it again, which is the same start if it was heard.
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-        let gone = |error| match is_said {
-            true => Failed::Other(error),
-            false => Failed::Unsaid,
-        };
-        link = containers.relink(container, &link).await.map_err(gone)?;
-        if link.boot_id() != boot {
-            return Err(gone(ended_meanwhile()));
-        }
-    };
-    Ok(Finished {
-        ended: ended.filter(|_| !timed_out),
-        truncated: stdout.truncated || stderr.truncated,
-        stdout: stdout.bytes,
-        stderr: stderr.bytes,
-        timed_out,
-        unwanted: given_up,
-    })
-}
-
-/// Lets the supervisor forget a command whose outcome is no longer needed.
-pub(crate) async fn forget(containers: &Containers, container: &ContainerId, process_id: &str) {
-    if let Ok(link) = containers.link(container, Duration::ZERO).await {
-        link.forget(process_id).await;
-    }
-}
-
-enum Round {
-    Refused(Finished),
-    Ended(Exited),
-}
-
-/// Says that somebody waits for a command, for as long as it lives.
-struct Followed<'a> {
-    containers: &'a Containers,
-    process_id: &'a str,
-}
-
-impl<'a> Followed<'a> {
-    fn new(containers: &'a Containers, process_id: &'a str) -> Self {
-        lock(&containers.followed).insert(process_id.to_owned());
-        Self {
-            containers,
-            process_id,
-        }
-    }
-}
-
-impl Drop for Followed<'_> {
-    fn drop(&mut self) {
-        lock(&self.containers.followed).remove(self.process_id);
-    }
-}
-
-/// What came of a start.
-enum Begun {
-    WithStreams,
-    /// By a supervisor that opens no streams unasked.
-    Alone,
-    Refused(Finished),
-}
-
-/// Starts the command; what it came to if it could not be.
-async fn begin(
-    link: &Link,
-    command: &Command,
-    streams: Vec<OpenStream>,
-    is_said: &mut bool,
-) -> Result<Begun, Trouble> {
-    let wanted = streams.len();
-    let start = Start {
-        process_id: command.process_id.clone(),
-        argv: command.argv.clone(),
-        env: command.env.clone(),
-        cwd: command.cwd.clone(),
-        user: None,
-        pty: None,
-        spool_limit: SPOOL,
-        streams,
-    };
-    let code = match link.ask(methods::START, &start).await {
-        Ok(started) => {
-            *is_said = true;
-            let started = serde_json::from_value::<Started>(started);
-            return Ok(
-                match started.is_ok_and(|started| started.streams == wanted) {
-                    true => Begun::WithStreams,
-                    false => Begun::Alone,
-                },
-            );
-        }
-        Err(LinkError::Lost) => {
-            *is_said = true;
-            return Err(Trouble::Lost);
-        }
-        Err(
-            LinkError::Unsaid
-            | LinkError::Told {
-                kind: FaultKind::Stopping,
-                ..
+            LinkError::NotSent => Self::NotSent,
+            LinkError::ConnectionLost => Self::ConnectionLost,
+            LinkError::Rejected { kind, message } => match kind {
+                FaultKind::Stopping => Self::NotSent,
+                FaultKind::NoSuchProcess => Self::Gone,
+                FaultKind::NotFound => Self::ProgramNotFound(message),
+                FaultKind::Denied => Self::ProgramNotExecutable(message),
+                FaultKind::Other => Self::Rejected(message),
             },
-        ) => return Err(Trouble::Lost),
-        Err(LinkError::Told {
-            kind: FaultKind::NotFound,
-            why,
-        }) => (127, why),
-        Err(LinkError::Told {
-            kind: FaultKind::Denied,
-            why,
-        }) => (126, why),
-        Err(LinkError::Told { why, .. }) => {
-            return Err(Trouble::Failed(Failed::Refused(EngineError::Failed(why))));
         }
-    };
-    Ok(Begun::Refused(Finished {
-        ended: Some(Ended::Code(code.0)),
-        stderr: format!("{}\n", code.1).into_bytes(),
-        ..Finished::default()
-    }))
+    }
 }
 
-/// Feeds and reads a command until it has ended and all it wrote by then is here.
-async fn follow(
-    containers: &Containers,
-    link: &Link,
-    command: &Command,
-    stdout: &mut Captured<'_>,
-    stderr: &mut Captured<'_>,
-) -> Result<Exited, Trouble> {
-    let id = &command.process_id;
-    let feeding = feed(containers, link, id, &command.stdin);
-    let reading = async {
-        let output = capture(containers, link, id, StreamKind::Stdout, stdout);
-        let errors = capture(containers, link, id, StreamKind::Stderr, stderr);
-        tokio::try_join!(output, errors)
-    };
-    let (exited, _) =
-        tokio::try_join!(async { Ok::<_, Trouble>(link.exited(id).await?) }, async {
-            let fed = async {
-                feeding.await?;
-                std::future::pending::<Result<(), Trouble>>().await
-            };
-            tokio::select! {
-                read = reading => read.map(drop),
-                fed = fed => fed,
+impl From<ProcessError> for EngineError {
+    fn from(error: ProcessError) -> Self {
+        match error {
+            ProcessError::NotSent => Self::Failed(
+                "the container was stopped before the command could start; try again".to_owned(),
+            ),
+            ProcessError::ConnectionLost => container_unreachable(),
+            ProcessError::Gone => container_ended(),
+            ProcessError::ProgramNotFound(message)
+            | ProcessError::ProgramNotExecutable(message)
+            | ProcessError::Rejected(message) => Self::Failed(message),
+            ProcessError::Failed(error) => error,
+        }
+    }
+}
+
+/// A process and the current connection to its supervisor.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    state: Arc<ContainerState>,
+    link: Arc<SupervisorLink>,
+    id: String,
+}
+
+impl Process {
+    pub(super) fn new(
+        state: &Arc<ContainerState>,
+        link: Arc<SupervisorLink>,
+        id: impl Into<String>,
+    ) -> Self {
+        Self {
+            state: state.clone(),
+            link,
+            id: id.into(),
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<SupervisorLink> {
+        &self.link
+    }
+
+    /// Starts the process, or finds that it was started.
+    pub(crate) async fn start(&self, spec: &ProcessSpec) -> Result<(), ProcessError> {
+        self.start_with_streams(spec, &[]).await.map(drop)
+    }
+
+    /// Starts the process and requests output streams from offsets on with it, which saves a round
+    /// trip. None of them is returned if the supervisor is too old to open them.
+    pub(super) async fn start_with_streams(
+        &self,
+        spec: &ProcessSpec,
+        streams: &[(StreamKind, u64)],
+    ) -> Result<Vec<PendingStream>, ProcessError> {
+        let expected = streams.iter().map(|(kind, from)| self.expect(*kind, *from));
+        let (pending, streams): (Vec<_>, Vec<_>) = expected.unzip();
+        let start = Start {
+            process_id: spec.process_id.clone(),
+            argv: spec.argv.clone(),
+            env: spec.env.clone(),
+            cwd: spec.cwd.clone(),
+            user: None,
+            pty: spec.terminal,
+            spool_limit: spec.max_spool_bytes,
+            streams,
+        };
+        let started = self.link.request(methods::START, &start).await?;
+        let started = serde_json::from_value::<Started>(started);
+        let is_opening = started.is_ok_and(|started| started.streams == pending.len());
+        Ok(if is_opening { pending } else { Vec::new() })
+    }
+
+    /// Waits for another connection to the same boot of the container.
+    pub(crate) async fn reconnect(&mut self) -> Result<(), ProcessError> {
+        let next = self.state.next_link(&self.link).await;
+        let next = next.map_err(ProcessError::Failed)?;
+        if next.boot_id() != self.link.boot_id() {
+            return Err(ProcessError::Gone);
+        }
+        self.link = next;
+        Ok(())
+    }
+
+    pub(crate) async fn open_output(
+        &self,
+        kind: StreamKind,
+        from: u64,
+    ) -> Result<OutputReader, ProcessError> {
+        let incoming = self.open(kind, from).await?;
+        Ok(OutputReader::new(kind, from, incoming))
+    }
+
+    /// Opens an output stream that may have been requested with the start.
+    pub(super) async fn open_requested_output(
+        &self,
+        kind: StreamKind,
+        from: u64,
+        pending: Option<PendingStream>,
+    ) -> Result<OutputReader, ProcessError> {
+        if let Some(pending) = pending
+            && let Some(incoming) = self.arrival(pending).await?
+        {
+            return Ok(OutputReader::new(kind, from, incoming));
+        }
+        self.open_output(kind, from).await
+    }
+
+    pub(crate) async fn open_stdin(&self, from: u64) -> Result<InputWriter, ProcessError> {
+        let incoming = self.open(StreamKind::Stdin, from).await?;
+        Ok(InputWriter::new(incoming))
+    }
+
+    async fn open(&self, kind: StreamKind, from: u64) -> Result<IncomingStream, ProcessError> {
+        for _ in 0..STREAM_REQUEST_ATTEMPTS {
+            let (pending, request) = self.expect(kind, from);
+            self.link.request(methods::OPEN_STREAM, &request).await?;
+            if let Some(incoming) = self.arrival(pending).await? {
+                return Ok(incoming);
             }
-        },)?;
-    Ok(exited)
-}
+        }
+        Err(ProcessError::ConnectionLost)
+    }
 
-pub(super) async fn kill(link: &Link, process_id: &str) {
-    let signal = ToSignal {
-        process_id: process_id.to_owned(),
-        signal: 9,
-        tree: true,
-    };
-    let _ = link.ask(methods::SIGNAL, &signal).await;
+    fn expect(&self, kind: StreamKind, from: u64) -> (PendingStream, OpenStream) {
+        let pending = self.state.pending_streams.expect(self.link.container());
+        let request = OpenStream {
+            stream_id: pending.stream_id().to_owned(),
+            process_id: self.id.clone(),
+            kind,
+            from,
+        };
+        (pending, request)
+    }
+
+    /// None if the connection of the stream was lost before it arrived: it has to be requested again.
+    async fn arrival(
+        &self,
+        pending: PendingStream,
+    ) -> Result<Option<IncomingStream>, ProcessError> {
+        tokio::select! {
+            incoming = pending.arrive() => Ok(incoming),
+            () = self.link.closed() => Err(ProcessError::ConnectionLost),
+        }
+    }
+
+    /// Lets the supervisor drop the output before `offset`.
+    pub(crate) async fn acknowledge(&self, kind: StreamKind, offset: u64) {
+        let process_id = self.id.clone();
+        let ack = Ack {
+            process_id,
+            kind,
+            offset,
+        };
+        self.link.notify(methods::ACK, &ack).await;
+    }
+
+    /// Tells the process that its input ends at `offset`.
+    pub(crate) async fn close_stdin(&self, offset: u64) {
+        let close = self.end_of_input(offset);
+        self.link.notify(methods::CLOSE_STDIN, &close).await;
+    }
+
+    /// Does what [`Self::close_stdin`] does and waits until the supervisor confirms it.
+    pub(super) async fn close_stdin_confirmed(&self, offset: u64) -> Result<(), ProcessError> {
+        let close = self.end_of_input(offset);
+        self.link.request(methods::CLOSE_STDIN, &close).await?;
+        Ok(())
+    }
+
+    fn end_of_input(&self, offset: u64) -> CloseStdin {
+        CloseStdin {
+            process_id: self.id.clone(),
+            at: offset,
+        }
+    }
+
+    pub(super) async fn resize(&self, size: Size) -> Result<(), ProcessError> {
+        let resize = TerminalResize {
+            process_id: self.id.clone(),
+            size,
+        };
+        self.link.request(methods::RESIZE, &resize).await?;
+        Ok(())
+    }
+
+    /// Signals the process and every process that it started.
+    pub(super) async fn signal(&self, signal: i32) -> Result<(), ProcessError> {
+        let signal = ToSignal {
+            process_id: self.id.clone(),
+            signal,
+            tree: true,
+        };
+        self.link.request(methods::SIGNAL, &signal).await?;
+        Ok(())
+    }
+
+    pub(super) async fn kill(&self) {
+        // A lost connection shows when the caller waits for the exit.
+        let _ = self.signal(SIGKILL).await;
+    }
+
+    pub(crate) async fn exited(&self) -> Result<Exited, ProcessError> {
+        Ok(self.link.exited(&self.id).await?)
+    }
+
+    /// Lets the supervisor forget a process that has exited, with its output.
+    pub(crate) async fn forget(&self) {
+        self.link.forget(&self.id).await;
+    }
+
+    /// Kills the process with everything it started, waits until it is gone, and forgets it.
+    pub(crate) async fn terminate(&self, timeout: Duration) {
+        let exited = async {
+            self.kill().await;
+            let _ = self.exited().await;
+        };
+        let _ = tokio::time::timeout(timeout, exited).await;
+        self.forget().await;
+    }
 }

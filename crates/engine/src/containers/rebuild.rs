@@ -1,38 +1,36 @@
 //! `image_rebuild`.
 
-use std::sync::{Mutex, PoisonError};
-
 use oubliette_model::{Access, Mode, ProjectId, nearest, quoted};
-use oubliette_runtime::ImageSource;
-use oubliette_store::{Project, Visible};
+use oubliette_store::Project;
+use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::lock;
+use super::spec::container_type;
 use crate::error::did_you_mean;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Progress, Result};
 
-/// What is kept of a build's log: its end.
-const LOG: usize = 64 << 10;
+/// How much of the end of a build's log is returned, at least.
+const MAX_LOG_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The kind of container to rebuild; `project_options` lists them.
+    /// The container type to rebuild; `project_options` lists them.
     container_type: Option<String>,
-    /// The project whose container to rebuild, instead of a whole kind.
+    /// The project whose containers to rebuild, instead of all containers of a type.
     project_id: Option<ProjectId>,
-    /// Whether to do it although commands or sessions run; they are ended.
+    /// Rebuild even if commands or sessions run; they are killed.
     force: Option<bool>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     container_type: String,
-    /// The image that was built, where the runtime has images.
+    /// The image that was built, if the runtime has images.
     #[serde(skip_serializing_if = "Option::is_none")]
     image: Option<String>,
-    /// Containers that were removed; the next use makes them anew.
+    /// How many containers were removed; the next use creates them again.
     containers_removed: usize,
     /// The end of the build's log.
     log: String,
@@ -43,10 +41,10 @@ pub(crate) struct Rebuild;
 
 impl Operation for Rebuild {
     const NAME: &'static str = "image_rebuild";
-    const ABOUT: &'static str = "Build the image of a kind of container anew from its Dockerfile, and have the containers \
-         made from it start afresh. Where the runtime has no images, what was installed in the \
-         containers is thrown away. Files of projects stay. Refused while something runs in them, \
-         unless `force`.";
+    const ABOUT: &'static str = "Rebuild the image of a container type from its Dockerfile, and remove the containers made \
+         from it, so that their next use creates them again. If the runtime has no images, \
+         everything that was installed in the containers is deleted. Files of projects stay. \
+         Refused while a container is in use, unless `force`.";
     const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Destroys;
@@ -61,126 +59,110 @@ impl Operation for Rebuild {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let runtime = engine.containers().runtime().await?;
-        let (kind, projects) = affected(engine, actor, &params).await?;
+        let containers = engine.containers();
+        let runtime = containers.runtime().await?;
+        let (container_type, projects) = affected_projects(engine, actor, &params).await?;
         let force = params.force.unwrap_or(false);
-        if !force {
-            refuse_busy(engine, &projects).await?;
+        for project in &projects {
+            let of_project = containers.of_project(project.id).await?;
+            if !force
+                && of_project
+                    .iter()
+                    .any(|id| engine.container_state().is_in_use(id))
+            {
+                return Err(EngineError::Failed(format!(
+                    "the container of project `{}` is in use; wait until its commands and sessions \
+                     end, or use `force` to kill them",
+                    project.name
+                )));
+            }
         }
         let log = Mutex::new(String::new());
-        let image = match runtime.capabilities().images {
-            true => {
-                let source = engine.settings().container_types.get(&kind).cloned();
-                let source = source.unwrap_or_default();
-                let source = ImageSource {
-                    name: kind.clone(),
-                    image: source.image,
-                    dockerfile: source.dockerfile,
-                };
-                let lines = |line: &str| note(&log, &call, line);
-                Some(runtime.build_image(&source, &lines).await?)
-            }
-            false => None,
+        let image = if runtime.capabilities().images {
+            let source = containers.image_source(container_type.clone());
+            let on_line = |line: &str| append_log_line(&log, &call, line);
+            Some(runtime.build_image(&source, &on_line).await?)
+        } else {
+            None
         };
-        let mut containers_removed = 0;
-        let mut containers = Vec::new();
+        let mut ids = Vec::new();
         for project in &projects {
-            containers.extend(engine.containers_of(project.id).await?);
+            ids.extend(containers.of_project(project.id).await?);
         }
-        for id in containers {
-            let turn = engine.containers().turn(&id);
-            let _turn = turn.lock().await;
-            // It may have become busy while the image was built; then its next start takes the new one.
-            if !force && engine.containers().is_used(&id) {
+        let mut containers_removed = 0;
+        for id in ids {
+            let _lock = engine.container_state().lock_container(&id).await;
+            // A container that was used while the image was built keeps running; its next start uses
+            // the new image.
+            if !force && engine.container_state().is_in_use(&id) {
                 continue;
             }
             if runtime.inspect(&id).await?.is_some() {
                 runtime.remove(&id).await?;
-                engine.containers().unlink(&id);
+                engine.container_state().mark_ended(&id);
                 containers_removed += 1;
             }
         }
-        let log = log.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(Output {
-            container_type: kind,
+            container_type,
             image,
             containers_removed,
-            log,
+            log: log.into_inner(),
         })
     }
 }
 
-/// Which kind is rebuilt, and whose containers go with it.
-async fn affected(
+/// The container type that is rebuilt, and the projects whose containers are removed.
+async fn affected_projects(
     engine: &Engine,
     actor: &Actor,
     params: &Params,
 ) -> Result<(String, Vec<Project>)> {
-    let kind_of = |project: &Project| {
-        project
-            .settings
-            .container_type
-            .clone()
-            .unwrap_or_else(|| "base".to_owned())
-    };
     match (&params.container_type, params.project_id) {
         (None, Some(id)) => {
             let project = engine.store().get(id).await?;
             let project = project.ok_or_else(|| EngineError::project_not_found(id))?;
-            Ok((kind_of(&project), vec![project]))
+            Ok((container_type(&project), vec![project]))
         }
-        (Some(kind), None) => {
+        (Some(name), None) => {
             let types = &engine.settings().container_types;
-            if !types.contains_key(kind) {
-                let near = nearest(kind, types.keys().map(String::as_str));
+            if !types.contains_key(name) {
+                let near = nearest(name, types.keys().map(String::as_str));
                 return Err(EngineError::invalid(format!(
                     "unknown container type {}{}",
-                    quoted(kind),
+                    quoted(name),
                     did_you_mean(near)
                 )));
             }
-            let visible: Visible = actor.visible();
+            let visible = actor.visible();
             let mut projects = Vec::new();
             let mut after = None;
             loop {
                 let page = engine.store().page(visible, after.as_deref(), 1000).await?;
-                projects.extend(page.rows.into_iter().filter(|row| kind_of(row) == *kind));
+                projects.extend(
+                    page.rows
+                        .into_iter()
+                        .filter(|row| container_type(row) == *name),
+                );
                 after = page.next;
                 if after.is_none() {
-                    return Ok((kind.clone(), projects));
+                    return Ok((name.clone(), projects));
                 }
             }
         }
         _ => Err(EngineError::invalid(
-            "give either `container_type` or `project_id`",
+            "give exactly one of `container_type` and `project_id`",
         )),
     }
 }
 
-async fn refuse_busy(engine: &Engine, projects: &[Project]) -> Result<()> {
-    for project in projects {
-        let containers = engine.containers_of(project.id).await?;
-        if containers.iter().any(|id| engine.containers().is_used(id)) {
-            return Err(EngineError::Failed(format!(
-                "something runs in the container of project `{}`; wait for its end, or use \
-                 `force` to end it",
-                project.name
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn note(log: &Mutex<String>, call: &Call, line: &str) {
-    let mut log = lock(log);
+fn append_log_line(log: &Mutex<String>, call: &Call, line: &str) {
+    let mut log = log.lock();
     log.push_str(line);
     log.push('\n');
-    if log.len() > 2 * LOG {
-        let cut = log.len() - LOG;
-        let cut = (cut..log.len())
-            .find(|at| log.is_char_boundary(*at))
-            .unwrap_or(cut);
-        log.drain(..cut);
+    if log.len() > 2 * MAX_LOG_BYTES {
+        let start = log.ceil_char_boundary(log.len() - MAX_LOG_BYTES);
+        log.drain(..start);
     }
     call.progress(Progress {
         done: log.len() as f64,

@@ -12,7 +12,8 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
-    /// The workspace whose container to start, where each has its own; the default one if absent.
+    /// The workspace whose container to start, if each workspace has its own; default: the default
+    /// workspace.
     workspace_id: Option<WorkspaceId>,
 }
 
@@ -21,9 +22,9 @@ pub(crate) struct Output {
     project_id: ProjectId,
     /// `running`.
     status: &'static str,
-    /// False if it ran already.
+    /// False if the container was already running.
     started: bool,
-    /// Name of the runtime that made it.
+    /// The runtime of the container: `sandbox`, `docker` or `apple`.
     runtime: &'static str,
 }
 
@@ -32,8 +33,8 @@ pub(crate) struct Start;
 
 impl Operation for Start {
     const NAME: &'static str = "container_start";
-    const ABOUT: &'static str = "Start the container of a project. There is seldom a need to: whatever needs the container \
-         starts it.";
+    const ABOUT: &'static str =
+        "Start the container of a project. This is seldom needed: commands and sessions start it.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -55,14 +56,15 @@ impl Operation for Start {
             .choose_workspace(project.id, &choice, &call)
             .await?
             .id;
-        let (id, _, started) = engine.ensure_container(&project, &workspace).await?;
-        drop(engine.containers().using(&id));
-        let runtime = engine.containers().runtime().await?.capabilities().name;
+        let containers = engine.containers();
+        let container = containers.ensure(&project, &workspace).await?;
+        // Its idle time starts now.
+        drop(containers.mark_in_use(&container.id));
         Ok(Output {
             project_id: project.id,
             status: "running",
-            started,
-            runtime,
+            started: container.started,
+            runtime: containers.runtime().await?.capabilities().name,
         })
     }
 }

@@ -4,7 +4,7 @@ use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Place;
+use super::ContainerScope;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -12,7 +12,8 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project, as `project_list` shows it.
     project_id: ProjectId,
-    /// The workspace whose container to stop, where each has its own; all of them if absent.
+    /// The workspace whose container to stop, if each workspace has its own; default: the containers
+    /// of all workspaces.
     workspace_id: Option<WorkspaceId>,
 }
 
@@ -21,7 +22,7 @@ pub(crate) struct Output {
     project_id: ProjectId,
     /// `stopped`.
     status: &'static str,
-    /// False if it did not run.
+    /// False if no container was running.
     stopped: bool,
 }
 
@@ -30,8 +31,8 @@ pub(crate) struct Stop;
 
 impl Operation for Stop {
     const NAME: &'static str = "container_stop";
-    const ABOUT: &'static str = "Stop the container of a project and everything that runs in it. Its files stay; the next \
-         use starts it again.";
+    const ABOUT: &'static str = "Stop the container of a project and every process in it. Its files stay; the next command or \
+         session starts it again.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -49,13 +50,13 @@ impl Operation for Stop {
         let containers = match &params.workspace_id {
             Some(workspace) => {
                 engine.require_workspace(project_id, workspace).await?;
-                vec![Place::of(&project, workspace).container()]
+                vec![ContainerScope::of_workspace(&project, workspace).container_id()]
             }
-            None => engine.containers_of(project_id).await?,
+            None => engine.containers().of_project(project_id).await?,
         };
         let mut stopped = false;
         for id in containers {
-            stopped |= engine.stop_container(&id).await?;
+            stopped |= engine.containers().stop(&id).await?;
         }
         Ok(Output {
             project_id,

@@ -4,17 +4,16 @@
 //! or not anybody still waits for it; who repeats it gets what came of it, or hears that nobody knows.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use oubliette_model::{Mode, TokenId};
 use oubliette_store::Begun;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::lookup;
-use crate::containers::lock;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// Longer results are not kept for somebody who asks again.
@@ -82,7 +81,7 @@ impl Engine {
         }
         let key = (actor.token_id, call_id);
         let (mut waiting, first) = {
-            let mut running = lock(&self.running().calls);
+            let mut running = self.running().calls.lock();
             match running.get(&key) {
                 Some(waiting) => (waiting.clone(), None),
                 None => {
@@ -100,7 +99,7 @@ impl Engine {
                     // Whoever asks the next server hears that nobody knows.
                     () = engine.stopping() => Err(unknown()),
                 };
-                lock(&engine.running().calls).remove(&key);
+                engine.running().calls.lock().remove(&key);
                 done.send_replace(Some(outcome));
             });
         }

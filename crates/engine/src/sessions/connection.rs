@@ -1,291 +1,188 @@
-//! The streams of a live agent: lines out of its output with their places, bytes into its input, and
-//! the last of what it complained about.
+//! The connection to a live agent: lines of its output with their offsets, bytes for its input, and the
+//! last of its error output.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use oubliette_wire::{Ended, Exited, StreamKind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use oubliette_wire::{Ended, Exited, LineReader, StreamKind};
 use tokio::time::Instant;
 
-use crate::containers::attachment::Attachment;
+use crate::containers::process::{InputWriter, OutputReader, Process, ProcessError};
 
-/// The longest line of an agent that is taken.
-const LONGEST: usize = 16 << 20;
-const CHUNK: usize = 16 << 10;
-/// What is kept of an agent's complaints.
-const LAST_WORDS: usize = 4 << 10;
-/// An agent that closes its output ends within this time.
-const ENDING: Duration = Duration::from_secs(3);
-
-/// Something in an agent's output, and the place after it.
-#[derive(Debug, PartialEq)]
-pub(super) enum Frame {
-    Line(Vec<u8>, u64),
-    /// A line longer than any we take, or a part of one.
-    TooLong(u64),
-}
-
-/// Lines out of bytes as they come, with their places.
-#[derive(Debug, Default)]
-pub(super) struct Frames {
-    bytes: Vec<u8>,
-    /// How far `bytes` has been searched for an end of line.
-    searched: usize,
-    /// The place of the first of `bytes`.
-    at: u64,
-    /// Whether `bytes` is in the middle of a line that is too long.
-    pub(super) skipping: bool,
-    longest: usize,
-}
-
-impl Frames {
-    pub(super) fn new(at: u64, skipping: bool) -> Self {
-        Self {
-            at,
-            skipping,
-            longest: LONGEST,
-            ..Self::default()
-        }
-    }
-
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
-    }
-
-    pub(super) fn next(&mut self) -> Option<Frame> {
-        let found = self.bytes[self.searched..]
-            .iter()
-            .position(|byte| *byte == b'\n');
-        let Some(end) = found.map(|at| self.searched + at) else {
-            self.searched = self.bytes.len();
-            let rest_of_long = self.skipping && !self.bytes.is_empty();
-            if self.bytes.len() <= self.longest && !rest_of_long {
-                return None;
-            }
-            // Let go of it now: the supervisor keeps it until we do.
-            self.at += self.bytes.len() as u64;
-            self.bytes = Vec::new();
-            self.searched = 0;
-            self.skipping = true;
-            return Some(Frame::TooLong(self.at));
-        };
-        let mut line: Vec<u8> = self.bytes.drain(..=end).collect();
-        self.searched = 0;
-        self.at += line.len() as u64;
-        line.pop();
-        let too_long = std::mem::take(&mut self.skipping) || line.len() > self.longest;
-        Some(match too_long {
-            true => Frame::TooLong(self.at),
-            false => Frame::Line(line, self.at),
-        })
-    }
-}
+/// How much of an agent's output the supervisor keeps until it is committed: the longest line that is
+/// read, and more.
+pub(super) const MAX_AGENT_SPOOL_BYTES: u64 = 24 << 20;
+const STDOUT_READ_BYTES: usize = 16 << 10;
+const STDERR_READ_BYTES: usize = 1 << 10;
+const MAX_RECENT_STDERR_BYTES: usize = 4 << 10;
+/// How long an agent that has closed its output may take to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What happened on a connection.
 #[derive(Debug, PartialEq)]
-pub(super) enum News {
-    /// There may be frames.
+pub(super) enum ProcessEvent {
+    /// There may be new lines.
     Output,
-    /// Nothing anybody needs to act on.
-    Quiet,
-    /// The agent has ended and all it wrote is here.
-    Ended,
-    /// The agent has closed its output and goes on: nobody will hear of it again.
-    Mute,
-    /// The connection is gone; another may do better.
-    Lost,
+    /// There is nothing to handle.
+    Nothing,
+    /// The agent has exited, and all of its output was read.
+    Exited,
+    /// The agent has closed its output and keeps running.
+    StdoutClosed,
+    ConnectionLost,
 }
 
-/// A live agent, as long as the connection to its container lasts.
+/// The streams of a live agent over one connection to its supervisor.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) attachment: Attachment,
-    pub(super) frames: Frames,
+pub(super) struct AgentConnection {
+    pub(super) process: Process,
+    pub(super) lines: LineReader,
+    stdin: InputWriter,
+    stdout: OutputReader,
+    stderr: OutputReader,
     unsent: VecDeque<u8>,
     exited: Option<Exited>,
-    words: VecDeque<u8>,
-    heard: u64,
-    complained: u64,
-    /// Since when nothing more comes.
-    output_over: Option<Instant>,
-    errors_over: bool,
+    recent_stderr: VecDeque<u8>,
+    stdout_closed_at: Option<Instant>,
     buffer: Vec<u8>,
+    stderr_buffer: Vec<u8>,
 }
 
-impl Connection {
-    /// `frames` begin where the output of `attachment` does.
-    pub(super) fn new(mut attachment: Attachment, mut frames: Frames) -> Self {
-        let (heard, complained) = (attachment.stdout.from, attachment.stderr.from);
-        let first = std::mem::take(&mut attachment.stdout.rest);
-        let complaints = std::mem::take(&mut attachment.stderr.rest);
-        frames.push(&first);
-        let mut connection = Self {
-            attachment,
-            frames,
+impl AgentConnection {
+    /// Opens the input from `stdin` on and the output from `stdout` on, which may be inside a line that
+    /// is too long.
+    pub(super) async fn open(
+        process: Process,
+        stdin: u64,
+        stdout: u64,
+        inside_long_line: bool,
+    ) -> Result<Self, ProcessError> {
+        let (stdin, stdout, stderr) = tokio::try_join!(
+            process.open_stdin(stdin),
+            process.open_output(StreamKind::Stdout, stdout),
+            process.open_output(StreamKind::Stderr, 0),
+        )?;
+        let inside_long_line = inside_long_line && !stdout.is_missing_bytes();
+        Ok(Self {
+            lines: LineReader::resume(stdout.offset(), inside_long_line),
+            process,
+            stdin,
+            stdout,
+            stderr,
             unsent: VecDeque::new(),
             exited: None,
-            words: VecDeque::new(),
-            heard: heard + first.len() as u64,
-            complained,
-            output_over: None,
-            errors_over: false,
-            buffer: vec![0; CHUNK],
-        };
-        connection.complain(&complaints);
-        connection
+            recent_stderr: VecDeque::new(),
+            stdout_closed_at: None,
+            buffer: Vec::new(),
+            stderr_buffer: Vec::new(),
+        })
+    }
+
+    /// The offset from which output is read, if output before it is missing.
+    pub(super) fn missing_until(&self) -> Option<u64> {
+        let is_missing = self.stdout.is_missing_bytes();
+        is_missing.then(|| self.stdout.offset())
     }
 
     pub(super) fn send(&mut self, bytes: &[u8]) {
         self.unsent.extend(bytes);
     }
 
-    /// What the agent last complained about.
-    pub(super) fn last_words(&self) -> String {
-        let bytes: Vec<u8> = self.words.iter().copied().collect();
-        let text = String::from_utf8_lossy(&bytes);
-        let shown = |c: char| c == '\n' || !c.is_control();
-        text.chars().filter(|c| shown(*c)).collect::<String>()
+    /// The last of the agent's error output.
+    pub(super) fn recent_stderr(&self) -> String {
+        let bytes: Vec<u8> = self.recent_stderr.iter().copied().collect();
+        let is_shown = |c: &char| *c == '\n' || !c.is_control();
+        String::from_utf8_lossy(&bytes)
+            .chars()
+            .filter(is_shown)
+            .collect()
     }
 
     pub(super) fn ended(&self) -> Option<Ended> {
         self.exited.as_ref().map(|exited| exited.ended)
     }
 
-    fn complain(&mut self, bytes: &[u8]) {
-        self.complained += bytes.len() as u64;
-        self.words.extend(bytes);
-        let surplus = self.words.len().saturating_sub(LAST_WORDS);
-        self.words.drain(..surplus);
-    }
-
-    /// Whether all that the agent wrote before its end is here, its complaints too.
-    fn is_over(&self) -> bool {
+    /// Whether the agent has exited and all of its output was read.
+    fn is_complete(&self) -> bool {
         let Some(exited) = &self.exited else {
             return false;
         };
-        let output = self.output_over.is_some() || self.heard >= exited.stdout_end;
-        output && (self.errors_over || self.complained >= exited.stderr_end)
+        let stdout = self.stdout.is_closed() || self.stdout.is_complete(exited);
+        stdout && (self.stderr.is_closed() || self.stderr.is_complete(exited))
     }
 
-    /// Waits for the next thing to happen. Safe to be dropped at any time.
-    pub(super) async fn news(&mut self) -> News {
-        if self.is_over() {
-            return News::Ended;
+    /// Waits for the next event. Cancel safe.
+    pub(super) async fn next_event(&mut self) -> ProcessEvent {
+        if self.is_complete() {
+            return ProcessEvent::Exited;
         }
         let Self {
-            attachment,
+            process,
+            stdin,
+            stdout,
+            stderr,
             unsent,
             exited,
-            output_over,
-            errors_over,
+            stdout_closed_at,
             buffer,
+            stderr_buffer,
             ..
         } = self;
-        let link = attachment.link.clone();
-        let process = attachment.process_id().to_owned();
-        let mut complaints = [0; 1024];
-        let mute = output_over.unwrap_or_else(Instant::now) + ENDING;
+        let exit_deadline = stdout_closed_at.unwrap_or_else(Instant::now) + EXIT_TIMEOUT;
         tokio::select! {
-            read = attachment.stdout.stream.read(buffer), if output_over.is_none() => match read {
+            read = stdout.read(buffer, STDOUT_READ_BYTES), if !stdout.is_closed() => match read {
                 Ok(0) => {
-                    // The end of the output, or of the connection; the supervisor knows which.
-                    *output_over = Some(Instant::now());
-                    News::Quiet
+                    // The end of the output or of the connection: the supervisor reports which.
+                    *stdout_closed_at = Some(Instant::now());
+                    ProcessEvent::Nothing
                 }
-                Ok(read) => {
-                    self.heard += read as u64;
-                    self.frames.push(&self.buffer[..read]);
-                    News::Output
+                Ok(_) => {
+                    self.lines.push(buffer);
+                    buffer.clear();
+                    ProcessEvent::Output
                 }
-                Err(_) => News::Lost,
+                Err(_) => ProcessEvent::ConnectionLost,
             },
-            read = attachment.stderr.stream.read(&mut complaints), if !*errors_over => match read {
-                Ok(0) | Err(_) => {
-                    *errors_over = true;
-                    News::Quiet
+            read = stderr.read(stderr_buffer, STDERR_READ_BYTES), if !stderr.is_closed() => {
+                if read.is_ok_and(|read| read > 0) {
+                    self.handle_stderr().await;
                 }
-                Ok(read) => {
-                    self.complain(&complaints[..read]);
-                    // The last of it stays where the next owner of the session can read it.
-                    let done = self.complained.saturating_sub(LAST_WORDS as u64);
-                    self.attachment.ack(StreamKind::Stderr, done).await;
-                    News::Quiet
-                }
-            },
-            written = attachment.stdin.stream.write(unsent.as_slices().0), if !unsent.is_empty() => {
-                match written {
-                    Ok(0) | Err(_) => News::Lost,
-                    Ok(written) => {
-                        unsent.drain(..written);
-                        News::Quiet
-                    }
-                }
+                ProcessEvent::Nothing
             }
-            gone = link.exited(&process), if exited.is_none() => match gone {
-                Ok(gone) => {
-                    *exited = Some(gone);
-                    News::Quiet
+            written = stdin.write(unsent.as_slices().0), if !unsent.is_empty() => match written {
+                Ok(written) => {
+                    unsent.drain(..written);
+                    ProcessEvent::Nothing
                 }
-                Err(_) => News::Lost,
+                Err(_) => ProcessEvent::ConnectionLost,
             },
-            () = tokio::time::sleep_until(mute), if output_over.is_some() && exited.is_none() => News::Mute,
-            () = link.lost() => News::Lost,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn small(longest: usize) -> Frames {
-        Frames {
-            longest,
-            ..Frames::new(0, false)
-        }
-    }
-
-    #[test]
-    fn a_line_that_is_too_long_is_let_go_of_in_pieces() {
-        let mut frames = small(4);
-        frames.push(b"abcdefgh");
-        assert_eq!(frames.next(), Some(Frame::TooLong(8)));
-        assert_eq!(frames.next(), None);
-        frames.push(b"ij");
-        assert_eq!(frames.next(), Some(Frame::TooLong(10)));
-        frames.push(b"k\nok\n");
-        assert_eq!(frames.next(), Some(Frame::TooLong(12)));
-        assert_eq!(frames.next(), Some(Frame::Line(b"ok".to_vec(), 15)));
-        assert_eq!(frames.next(), None);
-    }
-
-    proptest! {
-        #[test]
-        fn places_count_every_byte(
-            lines in proptest::collection::vec("[^\n]{0,9}", 0..20),
-            cuts in proptest::collection::vec(1usize..7, 1..50),
-        ) {
-            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-            let mut frames = small(1000);
-            let (mut rest, mut end) = (text.as_bytes(), 0);
-            let mut found = Vec::new();
-            for cut in cuts.iter().cycle() {
-                if rest.is_empty() {
-                    break;
+            ended = process.exited(), if exited.is_none() => match ended {
+                Ok(ended) => {
+                    *exited = Some(ended);
+                    ProcessEvent::Nothing
                 }
-                let (now, later) = rest.split_at((*cut).min(rest.len()));
-                frames.push(now);
-                rest = later;
-                while let Some(Frame::Line(line, at)) = frames.next() {
-                    end += line.len() as u64 + 1;
-                    prop_assert_eq!(at, end);
-                    found.push(String::from_utf8(line).unwrap());
-                }
-            }
-            prop_assert_eq!(found, lines);
+                Err(_) => ProcessEvent::ConnectionLost,
+            },
+            () = tokio::time::sleep_until(exit_deadline),
+                if stdout_closed_at.is_some() && exited.is_none() => ProcessEvent::StdoutClosed,
+            () = process.link().closed() => ProcessEvent::ConnectionLost,
         }
+    }
+
+    async fn handle_stderr(&mut self) {
+        self.recent_stderr.extend(self.stderr_buffer.drain(..));
+        let excess = self
+            .recent_stderr
+            .len()
+            .saturating_sub(MAX_RECENT_STDERR_BYTES);
+        self.recent_stderr.drain(..excess);
+        // The last part is not acknowledged, so that a later connection can read it again.
+        let read_before = self
+            .stderr
+            .offset()
+            .saturating_sub(MAX_RECENT_STDERR_BYTES as u64);
+        self.process
+            .acknowledge(StreamKind::Stderr, read_before)
+            .await;
     }
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use oubliette_model::{Event, Happening, Status, StopReason};
 use oubliette_store::Message;
 
-use super::connection::{Connection, News};
+use super::connection::{AgentConnection, ProcessEvent};
 use super::live::Cancelled;
 use super::owner::{Owner, PATIENCE, Stop, container_id};
-use crate::containers::attachment::finish;
 
 /// How long an agent that was killed may take to be gone.
 const ENDING: Duration = Duration::from_secs(10);
@@ -17,7 +16,7 @@ impl Owner<'_> {
     /// The agent is gone. In a turn that fails the session; otherwise the next message starts it
     /// again.
     pub(super) async fn died(&mut self, how: String) -> Result<(), Stop> {
-        let words = self.connection.as_ref().map(Connection::last_words);
+        let words = self.connection.as_ref().map(AgentConnection::recent_stderr);
         let words = words.filter(|words| !words.trim().is_empty());
         let error = match words {
             Some(words) => format!("{how}; it last said: {}", words.trim()),
@@ -133,10 +132,11 @@ impl Owner<'_> {
         let Some(live) = self.live.take() else { return };
         let containers = self.engine.containers();
         let id = container_id(&live.container, &self.project);
-        if let Some(link) = containers.link_if_running(&id, PATIENCE).await
-            && link.boot_id() == live.boot_id
+        if let Some(process) = containers
+            .find_process(&id, &live.boot_id, &live.process_id, PATIENCE)
+            .await
         {
-            finish(&link, &live.process_id, ENDING).await;
+            process.terminate(ENDING).await;
         }
         self.input.clear();
         self.staged.clear();
@@ -147,10 +147,10 @@ impl Owner<'_> {
     /// Lets an agent end by itself, and sees to it.
     pub(super) async fn stop_agent(&mut self) {
         if let (Some(connection), Some(live)) = (&mut self.connection, &self.live) {
-            connection.attachment.close_stdin(live.stdin).await;
+            connection.process.close_stdin(live.stdin).await;
             let over = async {
-                while connection.news().await != News::Ended {
-                    if !connection.attachment.link.is_open() {
+                while connection.next_event().await != ProcessEvent::Exited {
+                    if !connection.process.link().is_open() {
                         break;
                     }
                 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use oubliette_agent::{Line, read};
 use oubliette_store::{Step, StoreError};
-use oubliette_wire::{Ended, StreamKind};
+use oubliette_wire::{Ended, LineTooLong, StreamKind};
 use tokio::time::Instant;
 
-use super::connection::{Connection, Frame, Frames, News};
+use super::connection::{AgentConnection, ProcessEvent};
 use super::owner::{Owner, PATIENCE, Stop, container_id};
-use crate::containers::attachment::Unreached;
-use crate::{EngineError, Link};
+use crate::containers::process::ProcessError;
+use crate::{EngineError, SupervisorLink};
 
 /// Streamed text is told of so often.
 const PACE: Duration = Duration::from_millis(250);
@@ -20,16 +20,16 @@ const UNEVENTFUL: u64 = 1 << 20;
 const RETRY: Duration = Duration::from_secs(1);
 
 impl Owner<'_> {
-    pub(super) async fn hear(&mut self, news: News) -> Result<(), Stop> {
+    pub(super) async fn hear(&mut self, news: ProcessEvent) -> Result<(), Stop> {
         match news {
-            News::Quiet => Ok(()),
-            News::Output => self.hear_frames().await,
-            News::Lost => {
+            ProcessEvent::Nothing => Ok(()),
+            ProcessEvent::Output => self.hear_frames().await,
+            ProcessEvent::ConnectionLost => {
                 self.connection = None;
                 Ok(())
             }
-            News::Mute => self.died("the agent closed its output".to_owned()).await,
-            News::Ended => {
+            ProcessEvent::StdoutClosed => self.died("the agent closed its output".to_owned()).await,
+            ProcessEvent::Exited => {
                 self.hear_frames().await?;
                 let how = self.how_it_ended();
                 self.died(how).await
@@ -39,10 +39,10 @@ impl Owner<'_> {
 
     pub(super) fn how_it_ended(&self) -> String {
         let connection = self.connection.as_ref();
-        if connection.is_some_and(|connection| connection.attachment.link.is_stopping()) {
+        if connection.is_some_and(|connection| connection.process.link().is_stopping()) {
             return "the container ended".to_owned();
         }
-        match connection.and_then(Connection::ended) {
+        match connection.and_then(AgentConnection::ended) {
             Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
             Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
             None => "the agent is gone".to_owned(),
@@ -52,16 +52,16 @@ impl Owner<'_> {
     pub(super) async fn hear_frames(&mut self) -> Result<(), Stop> {
         self.last_sign = Instant::now();
         loop {
-            let frame = self.connection.as_mut().and_then(|c| c.frames.next());
-            match frame {
-                Some(Frame::Line(line, end)) => {
+            let piece = self.connection.as_mut().and_then(|c| c.lines.next_piece());
+            match piece {
+                Some((Ok(line), end)) => {
                     self.heard = end;
                     self.hear_line(&line).await?;
                 }
-                Some(Frame::TooLong(end)) => {
+                Some((Err(LineTooLong), end)) => {
                     self.heard = end;
-                    let skipping = self.connection.as_ref().is_some_and(|c| c.frames.skipping);
-                    if !skipping {
+                    let connection = self.connection.as_ref();
+                    if !connection.is_some_and(|c| c.lines.is_inside_long_line()) {
                         self.scribe
                             .log("the agent wrote a line of more than 16 MiB; it was left out");
                     }
@@ -146,11 +146,9 @@ impl Owner<'_> {
             self.scribe.flush(live);
             if live.ready {
                 live.stdout = self.heard;
-                let frames = self
-                    .connection
-                    .as_ref()
-                    .map(|connection| &connection.frames);
-                live.skipping = frames.map_or(live.skipping, |frames| frames.skipping);
+                if let Some(connection) = &self.connection {
+                    live.skipping = connection.lines.is_inside_long_line();
+                }
             }
         }
         let mut step = std::mem::take(&mut self.step);
@@ -183,8 +181,8 @@ impl Owner<'_> {
             connection.send(&staged);
             if live.ready {
                 connection
-                    .attachment
-                    .ack(StreamKind::Stdout, live.stdout)
+                    .process
+                    .acknowledge(StreamKind::Stdout, live.stdout)
                     .await;
             }
         }
@@ -202,29 +200,22 @@ impl Owner<'_> {
         let containers = self.engine.containers();
         let id = container_id(&live.container, &self.project);
         loop {
-            let Some(link) = containers.link_if_running(&id, PATIENCE).await else {
+            let Some(process) = containers
+                .find_process(&id, &live.boot_id, &live.process_id, PATIENCE)
+                .await
+            else {
                 self.died("the container ended".to_owned()).await?;
                 return Ok(false);
             };
-            if link.boot_id() != live.boot_id {
-                self.died("the container ended".to_owned()).await?;
-                return Ok(false);
-            }
             let from = self.input.first().map_or(live.stdin, |(at, _)| *at);
-            match containers
-                .attach(link, &live.process_id, from, live.stdout)
-                .await
-            {
-                Ok(attachment) => {
+            match AgentConnection::open(process, from, live.stdout, live.skipping).await {
+                Ok(mut connection) => {
                     // What was heard and not committed comes again.
                     self.forget_unheard().await?;
-                    let lost = attachment.stdout.from > live.stdout;
-                    if lost {
+                    if let Some(offset) = connection.missing_until() {
                         self.scribe.log("a part of the agent's output is lost");
-                        self.heard = attachment.stdout.from;
+                        self.heard = offset;
                     }
-                    let frames = Frames::new(self.heard, live.skipping && !lost);
-                    let mut connection = Connection::new(attachment, frames);
                     for (_, bytes) in &self.input {
                         connection.send(bytes);
                     }
@@ -233,20 +224,22 @@ impl Owner<'_> {
                     self.hear_frames().await?;
                     return Ok(true);
                 }
-                Err(Unreached::Lost) => tokio::time::sleep(Duration::from_millis(20)).await,
-                Err(Unreached::Gone | Unreached::NoProgram) => {
+                Err(error) if error.is_connection_lost() => {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(ProcessError::Gone | ProcessError::ProgramNotFound(_)) => {
                     self.died("the agent is gone".to_owned()).await?;
                     return Ok(false);
                 }
-                Err(Unreached::Failed(error)) => return Err(error.into()),
+                Err(error) => return Err(EngineError::from(error).into()),
             }
         }
     }
 
     /// The connection to the supervisor of the agent's container, whether or not it still holds.
-    pub(super) async fn link(&self) -> Option<Arc<Link>> {
+    pub(super) async fn link(&self) -> Option<Arc<SupervisorLink>> {
         if let Some(connection) = &self.connection {
-            return Some(connection.attachment.link.clone());
+            return Some(connection.process.link().clone());
         }
         let live = self.live.as_ref()?;
         let id = container_id(&live.container, &self.project);

@@ -10,12 +10,12 @@ use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::connection::Connection;
+use super::connection::AgentConnection;
 use super::live::Live;
 use super::redact::Redact;
 use super::scribe::{Scribe, joined};
 use super::tools::tools_of;
-use crate::containers::{InUse, Place};
+use crate::containers::{ContainerScope, InUseGuard};
 use crate::{Engine, EngineError, agents};
 
 /// A supervisor whose connection broke comes back within this time, or its container has ended.
@@ -60,7 +60,7 @@ pub(super) struct Owner<'a> {
     pub(super) live: Option<Live>,
     pub(super) scribe: Scribe,
     pub(super) step: Step,
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<AgentConnection>,
     /// Everything before this place of the agent's output has been heard.
     pub(super) heard: u64,
     /// For the agent, once it is committed; and what it may not have yet.
@@ -71,7 +71,7 @@ pub(super) struct Owner<'a> {
     pub(super) key: Option<ApiKey>,
     /// Whether the agent was given a credential to sign in with.
     pub(super) has_credential: bool,
-    pub(super) in_use: Option<InUse>,
+    pub(super) in_use: Option<InUseGuard>,
     /// Lines since the last step that were no messages.
     pub(super) noise: u32,
     pub(super) flush_at: Option<Instant>,
@@ -182,7 +182,7 @@ impl<'a> Owner<'a> {
         }
         self.scribe = Scribe::resume(told, joined(&said));
         let id = container_id(&live.container, &self.project);
-        self.in_use = Some(self.engine.containers().using(&id));
+        self.in_use = Some(self.engine.containers().mark_in_use(&id));
         let secrets = agents::secrets(self.engine.settings(), &self.project, &self.agent);
         let secrets = secrets.unwrap_or_default().into_iter();
         let own = self.project.settings.env.values().cloned();
@@ -274,7 +274,7 @@ impl<'a> Owner<'a> {
         let deadline = self.next_deadline().await?;
         let news = async {
             match &mut self.connection {
-                Some(connection) => connection.news().await,
+                Some(connection) => connection.next_event().await,
                 None => std::future::pending().await,
             }
         };
@@ -368,8 +368,9 @@ impl<'a> Owner<'a> {
 
 /// The container that a live agent is in.
 pub(super) fn container_id(name: &str, project: &Project) -> ContainerId {
-    ContainerId::new(name)
-        .unwrap_or_else(|| Place::of(project, &WorkspaceId::default_one()).container())
+    ContainerId::new(name).unwrap_or_else(|| {
+        ContainerScope::of_workspace(project, &WorkspaceId::default_one()).container_id()
+    })
 }
 
 impl std::fmt::Debug for Owner<'_> {

@@ -8,7 +8,7 @@ use oubliette_store::Message;
 
 use super::owner::{Owner, Stop, container_id};
 use super::scribe::floor;
-use crate::containers::exec::Inside;
+use crate::containers::CommandResult;
 use crate::workspaces::path_in_container;
 
 /// Most bytes of a transcript: what an agent can still read.
@@ -40,15 +40,16 @@ impl Owner<'_> {
             };
             let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
             let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
-            let written = self
-                .engine
-                .run_inside(&container, link.clone(), argv.into(), bytes);
+            let written =
+                self.engine
+                    .containers()
+                    .run_command(&container, link.clone(), argv.into(), bytes);
             match written.await {
-                Ok(Inside::Done(_)) => attached.push(Attached {
+                Ok(CommandResult::Succeeded(_)) => attached.push(Attached {
                     name: file.name.clone(),
                     path,
                 }),
-                Ok(Inside::Failed(why)) => {
+                Ok(CommandResult::Failed(why)) => {
                     let name = &file.name;
                     return Ok(Err(format!(
                         "the attachment `{name}` could not be written: {why}"

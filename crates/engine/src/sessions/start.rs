@@ -10,13 +10,13 @@ use oubliette_wire::StreamKind;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::connection::{Connection, Frame, Frames, News};
+use super::connection::{AgentConnection, MAX_AGENT_SPOOL_BYTES, ProcessEvent};
 use super::live::Live;
 use super::owner::{Owner, Stop};
 use super::redact::Redact;
-use crate::containers::Link;
-use crate::containers::attachment::{Program, Unreached};
-use crate::containers::exec::{Inside, usual_environment};
+use crate::containers::exec::default_environment;
+use crate::containers::process::{ProcessError, ProcessSpec};
+use crate::containers::{CommandResult, SupervisorLink};
 use crate::workspaces::path_in_container;
 use crate::{EngineError, Minted, agents};
 
@@ -42,7 +42,7 @@ impl Owner<'_> {
     }
 
     async fn not_started(&mut self, why: String) -> Result<Result<(), String>, Stop> {
-        let words = self.connection.as_ref().map(Connection::last_words);
+        let words = self.connection.as_ref().map(AgentConnection::recent_stderr);
         let words = words.unwrap_or_default();
         let why = match words.trim() {
             "" => why,
@@ -76,8 +76,12 @@ impl Owner<'_> {
         self.redact = Redact::new(hidden);
         self.has_credential = !secrets.is_empty();
 
-        let (container, link, _) = engine.ensure_container(&self.project, &workspace).await?;
-        self.in_use = Some(engine.containers().using(&container));
+        let running = engine
+            .containers()
+            .ensure(&self.project, &workspace)
+            .await?;
+        let (container, link) = (running.id, running.link);
+        self.in_use = Some(engine.containers().mark_in_use(&container));
         let live = Live {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
             container: container.to_string(),
@@ -96,7 +100,7 @@ impl Owner<'_> {
         self.commit().await?;
         self.write_files(&container, &link).await?;
 
-        let mut env = usual_environment();
+        let mut env = default_environment();
         for (name, value) in &self.project.settings.env {
             env.insert(name.clone(), value.reveal().to_owned());
         }
@@ -104,49 +108,56 @@ impl Owner<'_> {
         for (name, secret) in secrets {
             env.insert(name, secret.reveal().to_owned());
         }
-        let program = Program {
+        let program = ProcessSpec {
             process_id: process_id.clone(),
             argv: agents::command_line(settings, &self.agent),
             env,
             cwd: path_in_container(&workspace),
+            terminal: None,
+            max_spool_bytes: MAX_AGENT_SPOOL_BYTES,
         };
-        let attachment = match engine.containers().launch(&link, program).await {
-            Ok(()) => engine.containers().attach(link, &process_id, 0, 0).await,
+        let process = engine.containers().process(link, &process_id);
+        let connected = match process.start(&program).await {
+            Ok(()) => AgentConnection::open(process, 0, 0, false).await,
             Err(error) => Err(error),
         };
-        let attachment = attachment.map_err(|unreached| self.unreached(unreached))?;
-        self.connection = Some(Connection::new(attachment, Frames::new(0, false)));
+        self.connection = Some(connected.map_err(|error| self.unreached(error))?);
         Ok(())
     }
 
-    fn unreached(&self, unreached: Unreached) -> Trouble {
+    fn unreached(&self, error: ProcessError) -> Trouble {
         let name = &self.agent.name;
-        Trouble::Why(match unreached {
-            Unreached::NoProgram if self.agent.package.is_some() => format!(
+        Trouble::Why(match error {
+            ProcessError::ProgramNotFound(_) if self.agent.package.is_some() => format!(
                 "the agent `{name}` is not in the container; `oubliette agent install {name}` puts \
                  it where containers find it"
             ),
-            Unreached::NoProgram => format!(
+            ProcessError::ProgramNotFound(_) => format!(
                 "the program `{}` of the agent `{name}` is not in the container",
                 self.agent.argv.first().map_or("", String::as_str)
             ),
-            Unreached::Failed(error) => error.to_string(),
-            Unreached::Lost | Unreached::Gone => {
+            ProcessError::NotSent | ProcessError::ConnectionLost | ProcessError::Gone => {
                 "the container ended while the agent started".to_owned()
             }
+            error => EngineError::from(error).to_string(),
         })
     }
 
     /// Writes the files that the agent needs in its home and that are not there.
-    async fn write_files(&self, container: &ContainerId, link: &Arc<Link>) -> Result<(), Trouble> {
+    async fn write_files(
+        &self,
+        container: &ContainerId,
+        link: &Arc<SupervisorLink>,
+    ) -> Result<(), Trouble> {
         for (path, content) in &self.agent.files {
             let script = "[ -e \"$HOME/$1\" ] || { mkdir -p \"$(dirname \"$HOME/$1\")\" && \
                           cat > \"$HOME/$1\"; }";
             let argv = ["/bin/sh", "-c", script, "sh", path].map(str::to_owned);
             let bytes = content.clone().into_bytes();
-            if let Inside::Failed(why) = self
+            if let CommandResult::Failed(why) = self
                 .engine
-                .run_inside(container, link.clone(), argv.into(), bytes)
+                .containers()
+                .run_command(container, link.clone(), argv.into(), bytes)
                 .await?
             {
                 return Err(Trouble::Why(format!(
@@ -162,11 +173,10 @@ impl Owner<'_> {
         let (mut handshake, first) = Handshake::begin(plan);
         self.say(&first);
         loop {
-            while let Some(frame) = self.connection.as_mut().and_then(|c| c.frames.next()) {
-                let (line, end) = match frame {
-                    Frame::Line(line, end) => (read(&line), end),
-                    Frame::TooLong(end) => (Line::Empty, end),
-                };
+            while let Some((line, end)) =
+                self.connection.as_mut().and_then(|c| c.lines.next_piece())
+            {
+                let line = line.map_or(Line::Empty, |line| read(&line));
                 self.heard = end;
                 match handshake.hear(&line) {
                     HandshakeHeard::Nothing => {}
@@ -180,18 +190,21 @@ impl Owner<'_> {
                 return Err(Trouble::Why("the agent is gone".to_owned()));
             };
             // An agent that has much to say before it begins must not wait for us.
-            connection.attachment.ack(StreamKind::Stdout, heard).await;
+            connection
+                .process
+                .acknowledge(StreamKind::Stdout, heard)
+                .await;
             tokio::select! {
-                news = connection.news() => match news {
-                    News::Output | News::Quiet => {}
-                    News::Ended => {
+                news = connection.next_event() => match news {
+                    ProcessEvent::Output | ProcessEvent::Nothing => {}
+                    ProcessEvent::Exited => {
                         let how = self.how_it_ended();
                         return Err(Trouble::Why(format!("{how} before it could work")));
                     }
-                    News::Mute => {
+                    ProcessEvent::StdoutClosed => {
                         return Err(Trouble::Why("the agent closed its output".to_owned()));
                     }
-                    News::Lost => {
+                    ProcessEvent::ConnectionLost => {
                         return Err(Trouble::Why(
                             "the connection to the container broke while the agent started"
                                 .to_owned(),

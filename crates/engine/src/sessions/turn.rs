@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::live::{Cancelled, Turn};
 use super::owner::{HOME, Owner, Stop, container_id};
-use crate::containers::exec::Inside;
+use crate::containers::CommandResult;
 
 impl Owner<'_> {
     /// Gives the agent a prompt.
@@ -97,9 +97,10 @@ impl Owner<'_> {
         let link = self.link().await?;
         let ran = self
             .engine
-            .run_inside(&container, link, argv.into(), Vec::new());
+            .containers()
+            .run_command(&container, link, argv.into(), Vec::new());
         match ran.await {
-            Ok(Inside::Done(text)) => Some(text),
+            Ok(CommandResult::Succeeded(text)) => Some(text),
             _ => None,
         }
     }

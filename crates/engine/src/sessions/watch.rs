@@ -2,15 +2,15 @@
 //! were woken together has read of it serves the others.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use oubliette_model::SessionId;
 use oubliette_store::Ended;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::events::{Output, Place};
-use crate::containers::lock;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Of {
@@ -29,13 +29,13 @@ pub(crate) struct Ring(Arc<Mutex<Option<(Place, Output)>>>);
 impl Ring {
     /// The page that somebody who was woken by this ring, too, has read.
     pub(crate) fn page(&self, place: Place) -> Option<Output> {
-        let page = lock(&self.0);
+        let page = self.0.lock();
         let page = page.as_ref().filter(|(of, _)| *of == place);
         page.map(|(_, page)| page.clone())
     }
 
     pub(crate) fn keep(&self, place: Place, page: &Output) {
-        *lock(&self.0) = Some((place, page.clone()));
+        *self.0.lock() = Some((place, page.clone()));
     }
 }
 
@@ -63,7 +63,7 @@ impl Watch {
 
     /// Hears of the end of a call of a caller's tool.
     pub(crate) fn call(&self, call_id: Uuid) -> CallEnd {
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.lock();
         let sender = calls
             .entry(call_id)
             .or_insert_with(|| watch::Sender::new(None));
@@ -75,7 +75,7 @@ impl Watch {
     }
 
     fn subscribe(&self, of: Of) -> watch::Receiver<Ring> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let sender = waiting.entry(of).or_default();
         sender.subscribe()
     }
@@ -90,13 +90,13 @@ impl Watch {
 
     /// Says what became of a call.
     pub(crate) fn tell_call(&self, call_id: Uuid, ended: Ended) {
-        if let Some(sender) = lock(&self.calls).get(&call_id) {
+        if let Some(sender) = self.calls.lock().get(&call_id) {
             sender.send_replace(Some(Arc::new(ended)));
         }
     }
 
     fn ring(&self, all: &[Of]) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         for of in all {
             let left = waiting
                 .get(of)
@@ -134,7 +134,7 @@ impl CallEnd {
 
 impl Drop for CallEnd {
     fn drop(&mut self) {
-        let mut calls = lock(&self.calls);
+        let mut calls = self.calls.lock();
         drop(self.end.take());
         let last = |sender: &watch::Sender<_>| sender.receiver_count() == 0;
         if calls.get(&self.call_id).is_some_and(last) {
@@ -164,8 +164,8 @@ mod tests {
         let mut late = watch.call(call);
         assert_eq!(*late.reached().await, ended);
         drop((other, late));
-        assert!(lock(&watch.calls).is_empty());
+        assert!(watch.calls.lock().is_empty());
         watch.tell_call(call, ended);
-        assert!(lock(&watch.calls).is_empty(), "nobody waits for it");
+        assert!(watch.calls.lock().is_empty(), "nobody waits for it");
     }
 }

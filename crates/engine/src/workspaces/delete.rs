@@ -5,7 +5,7 @@ use oubliette_store::StoreError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::containers::Place;
+use crate::containers::ContainerScope;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -73,8 +73,8 @@ impl Operation for Delete {
             });
         }
         if project.settings.workspace_isolation {
-            let container = Place::of(&project, &workspace_id).container();
-            engine.discard_container(&container).await?;
+            let container = ContainerScope::of_workspace(&project, &workspace_id).container_id();
+            engine.containers().remove(&container).await?;
         }
         engine
             .files()

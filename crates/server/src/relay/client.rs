@@ -12,7 +12,8 @@ use std::time::Duration;
 use oubliette_engine::{Call, Ear, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, LONGEST_LINE, Lines, Message, RpcError, calls, codes,
+    Attach, Attached, CallerTools, Cancel, LineReader, MAX_LINE_BYTES, Message, RpcError, calls,
+    codes,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -152,11 +153,11 @@ fn reply_line(id: Value, outcome: Outcome) -> Vec<u8> {
     let message = Message::reply(id, outcome);
     let line = message.line();
     let bytes = line.len() - 1;
-    if bytes <= LONGEST_LINE {
+    if bytes <= MAX_LINE_BYTES {
         return line;
     }
     let why = format!(
-        "the answer to this call has {bytes} bytes, of which no more than {LONGEST_LINE} fit, and was \
+        "the answer to this call has {bytes} bytes, of which no more than {MAX_LINE_BYTES} fit, and was \
          left out; ask for less: a page of it, a smaller bound, or have it written to a file"
     );
     let error = RpcError::new(codes::FAILED, why);
@@ -187,7 +188,7 @@ struct Held {
 
 impl Client {
     async fn read(mut self, mut reader: ReadHalf<Box<dyn Stream>>, first: Vec<u8>) {
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         lines.push(&first);
         drop(first);
         let mut chunk = vec![0; 8 << 10];
@@ -210,7 +211,7 @@ impl Client {
                     return;
                 }
             }
-            if lines.pending() > SHORT && long.is_none() {
+            if lines.buffered_bytes() > SHORT && long.is_none() {
                 let places = self.room.long_lines.clone();
                 let Ok(place) = places.acquire_owned().await else {
                     return;
@@ -403,7 +404,7 @@ mod tests {
     fn a_reply_that_its_reader_would_skip_becomes_an_error() {
         let fits = reply_line(Value::from(7), Ok("a".repeat(1000).into()));
         assert!(fits.len() > 1000);
-        let line = reply_line(Value::from(7), Ok("a".repeat(LONGEST_LINE).into()));
+        let line = reply_line(Value::from(7), Ok("a".repeat(MAX_LINE_BYTES).into()));
         let message: Message = serde_json::from_slice(&line).unwrap();
         assert_eq!(message.id, Some(Value::from(7)));
         assert_eq!(message.error.unwrap().code, codes::FAILED);

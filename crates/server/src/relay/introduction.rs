@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use oubliette_wire::{
+    LineReader, LineTooLong, Message, Opened, RpcError, Supervise, codes, methods,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -43,7 +45,7 @@ async fn listen(
     hall: &Hall,
     stream: &mut dyn Stream,
 ) -> Option<(Introduced, Vec<u8>)> {
-    let mut lines = Lines::default();
+    let mut lines = LineReader::default();
     let mut chunk = vec![0; 8 << 10];
     let mut long = None;
     loop {
@@ -62,7 +64,7 @@ async fn listen(
                 stream.write_all(&answer.line()).await.ok()?;
             }
         }
-        if lines.waiting() <= LONG {
+        if lines.buffered_bytes() <= LONG {
             long = None;
         } else if long.is_none() {
             long = Some(hall.long_lines.acquire().await.ok()?);
@@ -93,7 +95,12 @@ async fn introduce(
         return message.params().map(Introduced::Stream).map_err(refused);
     }
     let hello = message.params::<Supervise>().map_err(refused)?;
-    match relay.engine.knows(container, &hello).await {
+    match relay
+        .engine
+        .containers()
+        .verify_key(container, &hello)
+        .await
+    {
         Ok(true) => Ok(Introduced::Supervisor(hello)),
         Ok(false) => {
             let what = "invalid or expired API key";

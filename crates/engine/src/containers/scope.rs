@@ -1,36 +1,34 @@
-//! Which container: a project's, or a workspace's own.
+//! Which container a workspace uses: the one of its project, or its own.
 
 use oubliette_model::{ProjectId, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Container, Project};
 
-/// What a container is for.
+/// The project or workspace that a container is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ContainerScope {
     project: ProjectId,
-    /// The one workspace it sees; none if it sees them all.
+    /// The only workspace in the container; None if it has all workspaces of the project.
     pub(super) workspace: Option<WorkspaceId>,
 }
 
-impl Place {
-    /// Where things happen that happen in this workspace.
-    pub(crate) fn of(project: &Project, workspace: &WorkspaceId) -> Self {
-        let apart = project.settings.workspace_isolation;
+impl ContainerScope {
+    pub(crate) fn of_workspace(project: &Project, workspace: &WorkspaceId) -> Self {
+        let is_isolated = project.settings.workspace_isolation;
         Self {
             project: project.id,
-            workspace: apart.then(|| workspace.clone()),
+            workspace: is_isolated.then(|| workspace.clone()),
         }
     }
 
-    /// What a container that was stored is for.
-    pub(super) fn stored(container: &Container) -> Self {
+    pub(super) fn of_stored(container: &Container) -> Self {
         Self {
             project: container.project_id,
             workspace: container.workspace_id.clone(),
         }
     }
 
-    pub(crate) fn container(&self) -> ContainerId {
+    pub(crate) fn container_id(&self) -> ContainerId {
         let bits = self.project.uuid().as_u128();
         match &self.workspace {
             Some(workspace) if !workspace.is_default() => {

@@ -1,117 +1,109 @@
-//! What a container is made of.
+//! The specification of a container: mounts, image, network, limits and PID 1.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use oubliette_model::{ApiKey, Network as Reach, WorkspaceId};
-use oubliette_runtime::{
-    ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount, Network,
-};
+use oubliette_model::{ApiKey, Network as NetworkSetting, WorkspaceId};
+use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network};
 use oubliette_store::{Container, Project};
+use oubliette_wire::{CLIENT_PATH, RELAY_DIR_PATH};
 
-use super::Place;
+use super::{ContainerScope, Containers};
 use crate::workspaces::path_in_container;
-use crate::{Engine, EngineError, Result};
+use crate::{EngineError, Result};
 
-/// Where PID 1 finds its key.
-pub(super) const KEY: &str = "OUBLIETTE_CONTAINER_KEY";
-pub(super) const CLIENT: &str = "/usr/local/bin/oubliette-client";
+/// The environment variable with the key that the supervisor authenticates itself with.
+pub(super) const CONTAINER_KEY_VARIABLE: &str = "OUBLIETTE_CONTAINER_KEY";
+const DEFAULT_CONTAINER_TYPE: &str = "base";
 
-/// A container to be made.
+/// A container to create.
 #[derive(Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ContainerPlan<'a> {
     pub(crate) project: &'a Project,
-    pub(crate) place: Place,
+    pub(crate) scope: ContainerScope,
     pub(crate) id: ContainerId,
-    /// The project's files in it, if they are not those of its place.
+    /// Mounts of the project's files, if they are not those of the scope.
     pub(crate) mounts: Option<Vec<Mount>>,
-    /// Another container whose files are among them.
+    /// Another container whose files are among the mounts.
     pub(crate) users_of: Option<ContainerId>,
 }
 
-impl Engine {
-    /// Gives the container a new key and says what it is made of.
-    pub(super) async fn specify(&self, plan: Plan<'_>) -> Result<ContainerSpec> {
-        let Plan {
+/// The type of a project's containers.
+pub(super) fn container_type(project: &Project) -> String {
+    let own = project.settings.container_type.clone();
+    own.unwrap_or_else(|| DEFAULT_CONTAINER_TYPE.to_owned())
+}
+
+impl Containers<'_> {
+    /// Stores a new key for the container and returns its specification.
+    pub(super) async fn container_spec(self, plan: ContainerPlan<'_>) -> Result<ContainerSpec> {
+        let ContainerPlan {
             project,
-            place,
+            scope,
             id,
             mounts,
             users_of,
         } = plan;
-        let settings = self.settings();
+        let engine = self.engine;
+        let settings = engine.settings();
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
         let key = ApiKey::from_random(random);
         let container = Container {
             id: id.to_string(),
             project_id: project.id,
-            workspace_id: place.workspace.clone(),
+            workspace_id: scope.workspace.clone(),
             key: key.hash(),
-            created_at: self.now(),
+            created_at: engine.now(),
         };
-        if !self.store().put_container(&container).await? {
-            return Err(match &place.workspace {
+        if !engine.store().put_container(&container).await? {
+            return Err(match &scope.workspace {
                 Some(workspace) => EngineError::NotFound {
                     what: "workspace",
                     id: workspace.to_string(),
-                    hint: "`workspace_list` shows those there are",
+                    hint: "`workspace_list` lists the workspaces",
                 },
                 None => EngineError::project_not_found(project.id),
             });
         }
-        // Only now: files of a project that was deleted meanwhile must not be made again, and a
-        // deletion that comes from here on waits for its turn.
+        // After the row is stored: files of a project that was deleted meanwhile must not be created
+        // again, and a deletion from here on waits for the lock of the container.
         let mut mounts = match mounts {
             Some(mounts) => mounts,
-            None => self.mounts(project, &place).await?,
+            None => self.mounts(project, &scope).await?,
         };
-        self.open_door(&id).await?;
-        let mounted = self.mounts_sockets().await?;
-        if mounted {
-            // Read-only: a socket can be connected to, and nobody can put another in its place.
-            mounts.push(mount(self.relay_dir(&id)?, "/mcp", true));
+        self.listen(&id).await?;
+        let mounts_socket = self.mounts_sockets().await?;
+        if mounts_socket {
+            // Read-only: processes in the container can connect to the socket, but not replace it.
+            mounts.push(mount(self.make_relay_dir(&id)?, RELAY_DIR_PATH, true));
         }
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
         mounts.push(mount(agents, crate::agents::INSTALLED, true));
         for path in &settings.containers.read_only_paths {
-            let inside = path.clone();
             mounts.push(Mount {
                 host: path.clone(),
-                inside,
+                inside: path.clone(),
                 read_only: true,
             });
         }
         let own = &project.settings;
-        let kind = own
-            .container_type
-            .clone()
-            .unwrap_or_else(|| "base".to_owned());
-        let source = settings
-            .container_types
-            .get(&kind)
-            .cloned()
-            .unwrap_or_default();
         let mut env = BTreeMap::from([
             ("OUBLIETTE_CONTAINER_ID".to_owned(), id.to_string()),
-            (KEY.to_owned(), key.reveal().to_owned()),
+            (CONTAINER_KEY_VARIABLE.to_owned(), key.reveal().to_owned()),
         ]);
-        if !mounted {
+        if !mounts_socket {
             env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
         }
         Ok(ContainerSpec {
             id,
             project: project.id.to_string(),
-            image: ImageSource {
-                name: kind,
-                image: source.image,
-                dockerfile: source.dockerfile,
-            },
+            image: self.image_source(container_type(project)),
             mounts,
             hostname: "oubliette".to_owned(),
             network: self.network(own.network).await?,
-            limits: ContainerLimits {
+            limits: Limits {
                 memory_bytes: Some(
                     u64::from(own.limits.memory_mb.unwrap_or(settings.limits.memory_mb)) << 20,
                 ),
@@ -129,63 +121,73 @@ impl Engine {
             users_of,
             init: Init {
                 binary: settings.client.clone(),
-                inside: PathBuf::from(CLIENT),
+                inside: PathBuf::from(CLIENT_PATH),
                 args: vec!["init".to_owned()],
                 env,
             },
         })
     }
 
-    async fn network(&self, asked: Option<Reach>) -> Result<Network> {
-        let runtime = self.containers().runtime().await?;
+    pub(super) fn image_source(self, container_type: String) -> ImageSource {
+        let types = &self.engine.settings().container_types;
+        let source = types.get(&container_type).cloned().unwrap_or_default();
+        ImageSource {
+            name: container_type,
+            image: source.image,
+            dockerfile: source.dockerfile,
+        }
+    }
+
+    async fn network(self, setting: Option<NetworkSetting>) -> Result<Network> {
+        let runtime = self.runtime().await?;
         let capabilities = runtime.capabilities();
-        let can = capabilities.networks;
-        let (network, possible) = match asked {
-            Some(Reach::None) => (Network::None, can.none),
-            Some(Reach::Host) => (Network::Host, can.host),
-            Some(Reach::Bridge) => (Network::Bridge, can.bridge),
-            None if can.bridge => (Network::Bridge, true),
-            None => (Network::Host, can.host),
+        let supported = capabilities.networks;
+        let (network, is_supported) = match setting {
+            Some(NetworkSetting::None) => (Network::None, supported.none),
+            Some(NetworkSetting::Host) => (Network::Host, supported.host),
+            Some(NetworkSetting::Bridge) => (Network::Bridge, supported.bridge),
+            None if supported.bridge => (Network::Bridge, true),
+            None => (Network::Host, supported.host),
         };
-        if possible {
+        if is_supported {
             return Ok(network);
         }
         Err(EngineError::invalid(format!(
-            "the runtime `{}` cannot give a container that network; `project_options` says what it \
-             can",
+            "the runtime `{}` does not support that network; `project_options` lists the networks it \
+             supports",
             capabilities.name
         )))
     }
 
-    /// The files that a container has of its project: all of them, or those of one workspace.
-    pub(super) async fn mounts(&self, project: &Project, place: &Place) -> Result<Vec<Mount>> {
-        let files = self.files();
+    /// Mounts of the project's files: those of all workspaces, or those of one.
+    async fn mounts(self, project: &Project, scope: &ContainerScope) -> Result<Vec<Mount>> {
+        let files = self.engine.files();
         let default = WorkspaceId::default_one();
-        let own = place.workspace.as_ref().unwrap_or(&default);
+        let own = scope.workspace.as_ref().unwrap_or(&default);
         let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
         let home = files.home_dir(project.id, own).await?;
         let mut mounts = vec![
             mount(workspace.clone(), &inside, false),
             mount(home, "/root", false),
         ];
-        if place.workspace.is_none() {
+        if scope.workspace.is_none() {
             let all = files.project_dir(project.id).join("workspaces");
             mounts.push(mount(all, "/workspaces", false));
         }
         let real_workspace = workspace.canonicalize()?;
         for path in &project.settings.protected_paths {
-            // Only what is really inside: a link could lead anywhere.
+            // Resolved first: a link could lead out of the workspace.
             match workspace.join(path).canonicalize() {
                 Ok(real) if real.starts_with(&real_workspace) => {
                     mounts.push(mount(real, &format!("{inside}/{path}"), true));
                 }
                 Ok(_) => {
                     return Err(EngineError::Failed(format!(
-                        "the protected path `{path}` leads out of the workspace; take it out of \
+                        "the protected path `{path}` is a link out of the workspace; remove it from \
                          `protected_paths` or remove the link"
                     )));
                 }
-                // There is nothing to protect yet.
+                // The path may be created later.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }

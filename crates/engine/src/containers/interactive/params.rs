@@ -1,4 +1,4 @@
-//! What a call says in a dialogue, as its parameters have it.
+//! The parameters of a call of an interactive command.
 
 use std::time::Duration;
 
@@ -11,32 +11,28 @@ use serde::{Deserialize, Serialize};
 use crate::containers::exec::Params;
 use crate::{EngineError, Result};
 
-/// Like every wait of a call.
-const LONGEST_WAIT: f64 = 50.0;
+const MAX_WAIT_SECONDS: f64 = 50.0;
 
-/// The parameters of a dialogue.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
-pub(crate) struct Talk {
-    /// Makes it a dialogue: the call returns when the command has said something new or has ended,
-    /// and at the latest after so many seconds (0 to 50), while the command goes on. Needs
-    /// `exec_id`. A command whose caller stays away for too long (ten minutes, unless the server is
-    /// set otherwise) is ended.
+pub(crate) struct InteractiveParams {
+    /// Makes the command interactive: the call returns when there is new output or the command has
+    /// ended, at the latest after this many seconds (0 to 50), and the command keeps running. Needs
+    /// `exec_id`. A command is killed if its caller makes no call for ten minutes (configurable).
     wait_seconds: Option<f64>,
-    /// In a dialogue: gives the command a terminal of this size, or changes its size. Output then
-    /// is all in `stdout`.
+    /// Interactive: give the command a terminal of this size, or resize it. All output is then in
+    /// `stdout`.
     terminal: Option<Terminal>,
-    /// In a dialogue: where to go on, as the last result said. What a call leaves out of it (all of
-    /// its output, for one, while another call waits for that) it does not want.
+    /// Interactive: where to continue, from the last result. Omit a stream to receive nothing from
+    /// it, for example while another call is reading output.
     offsets: Option<Offsets>,
-    /// In a dialogue: whether no more input comes after that of this call.
+    /// Interactive: close the input after the `stdin` of this call.
     close_stdin: Option<bool>,
-    /// In a dialogue: a signal for the command and everything it started.
+    /// Interactive: a signal for the command and every process it started.
     signal: Option<Signal>,
-    /// In a dialogue: whether `stdin`, `stdout` and `stderr` are `text` (if absent) or `base64`.
+    /// Interactive: the encoding of `stdin`, `stdout` and `stderr`: `text` (default) or `base64`.
     encoding: Option<Encoding>,
 }
 
-/// How large a terminal is.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
@@ -45,7 +41,7 @@ struct Terminal {
     columns: u16,
 }
 
-/// How many bytes of each stream came before.
+/// How many bytes of each stream the caller has sent or received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
@@ -77,9 +73,9 @@ enum Encoding {
     Base64,
 }
 
-impl Talk {
-    /// Whether the call is part of a dialogue; an error if it only looks so.
-    pub(crate) fn is_wanted(&self) -> Result<bool> {
+impl InteractiveParams {
+    /// Whether the call is interactive; an error if it has parameters that only interactive calls have.
+    pub(crate) fn is_requested(&self) -> Result<bool> {
         if self.wait_seconds.is_some() {
             return Ok(true);
         }
@@ -90,63 +86,64 @@ impl Talk {
             ("signal", self.signal.is_some()),
             ("encoding", self.encoding.is_some()),
         ];
-        match given.into_iter().find(|(_, given)| *given) {
+        match given.into_iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(EngineError::invalid(format!(
-                "`{name}` belongs to a dialogue; give `wait_seconds` and `exec_id` too"
+                "`{name}` is for interactive commands; give `wait_seconds` and `exec_id` too"
             ))),
             None => Ok(false),
         }
     }
 }
 
-/// One call's part of a dialogue, checked.
+/// A call of an interactive command with checked parameters.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct InteractiveCall {
     pub(super) exec_id: String,
     pub(super) offsets: Offsets,
     pub(super) input: Vec<u8>,
     pub(super) close_stdin: bool,
     pub(super) signal: Option<i32>,
-    pub(super) size: Option<Size>,
+    pub(super) terminal_size: Option<Size>,
     pub(super) wait: Duration,
     encoding: Encoding,
 }
 
-impl Step {
-    pub(super) fn of(params: &mut Params) -> Result<Self> {
-        let talk = std::mem::take(&mut params.talk);
+impl InteractiveCall {
+    pub(super) fn from_params(params: &mut Params) -> Result<Self> {
+        let interactive = std::mem::take(&mut params.interactive);
         let exec_id = params.exec_id.clone().ok_or_else(|| {
-            EngineError::invalid("a dialogue needs `exec_id`, a name by which it goes on")
+            EngineError::invalid(
+                "an interactive command needs `exec_id`, the name by which later calls continue it",
+            )
         })?;
         if params.timeout_seconds.is_some() {
             return Err(EngineError::invalid(
-                "a dialogue has no `timeout_seconds`; end it with `signal`",
+                "an interactive command has no `timeout_seconds`; end it with `signal`",
             ));
         }
-        let wait = talk.wait_seconds.unwrap_or_default();
-        if !(0.0..=LONGEST_WAIT).contains(&wait) {
+        let wait = interactive.wait_seconds.unwrap_or_default();
+        if !(0.0..=MAX_WAIT_SECONDS).contains(&wait) {
             return Err(EngineError::invalid(format!(
-                "`wait_seconds` is {wait}; it must be 0 to {LONGEST_WAIT}"
+                "`wait_seconds` is {wait}; it must be 0 to {MAX_WAIT_SECONDS}"
             )));
         }
-        let size = match talk.terminal {
+        let terminal_size = match interactive.terminal {
             Some(Terminal { rows, columns }) if rows == 0 || columns == 0 => {
                 return Err(EngineError::invalid(
-                    "a `terminal` has at least one row and one column",
+                    "`terminal` needs at least one row and one column",
                 ));
             }
             size => size.map(|Terminal { rows, columns }| Size { rows, columns }),
         };
-        let encoding = talk.encoding.unwrap_or_default();
-        let input = params.stdin.take().unwrap_or_default();
+        let encoding = interactive.encoding.unwrap_or_default();
+        let stdin = params.stdin.take().unwrap_or_default();
         let input = match encoding {
-            Encoding::Text => input.into_bytes(),
+            Encoding::Text => stdin.into_bytes(),
             Encoding::Base64 => STANDARD
-                .decode(input)
+                .decode(stdin)
                 .map_err(|error| EngineError::invalid(format!("`stdin` is not base64: {error}")))?,
         };
-        // From the start, unless it says otherwise.
-        let offsets = talk.offsets.unwrap_or(Offsets {
+        let offsets = interactive.offsets.unwrap_or(Offsets {
             stdin: Some(0),
             stdout: Some(0),
             stderr: Some(0),
@@ -155,14 +152,14 @@ impl Step {
             exec_id,
             offsets,
             input,
-            close_stdin: talk.close_stdin.unwrap_or(false),
-            signal: talk.signal.map(|signal| match signal {
+            close_stdin: interactive.close_stdin.unwrap_or(false),
+            signal: interactive.signal.map(|signal| match signal {
                 Signal::Hangup => 1,
                 Signal::Interrupt => 2,
                 Signal::Kill => 9,
                 Signal::Terminate => 15,
             }),
-            size,
+            terminal_size,
             wait: Duration::from_secs_f64(wait),
             encoding,
         })
@@ -175,21 +172,21 @@ impl Step {
         }
     }
 
-    /// Bytes that begin at an offset as a result has them, and where the next ones begin. Text ends
-    /// between two characters, unless no more will come.
+    /// Encodes bytes that start at an offset, and returns the offset after them. Text is cut between
+    /// two characters, unless the command has ended.
     pub(super) fn render(&self, (from, bytes): (u64, Vec<u8>), ended: bool) -> (String, u64) {
         let mut end = bytes.len();
         if self.encoding == Encoding::Text && !ended {
-            let whole = end - unfinished(&bytes);
-            // A beginning without an end that is all there is would be asked for again and again.
-            end = if whole == 0 { end } else { whole };
+            let complete = end - incomplete_char_bytes(&bytes);
+            // Bytes that never become a character must not be requested again for ever.
+            end = if complete == 0 { end } else { complete };
         }
         (self.encode(&bytes[..end]), from + end as u64)
     }
 }
 
-/// How many bytes at the end are the beginning of a character.
-fn unfinished(bytes: &[u8]) -> usize {
+/// How many bytes at the end are the start of a UTF-8 character without its end.
+fn incomplete_char_bytes(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
     let lead = bytes[tail..].iter().rposition(|byte| byte & 0xC0 != 0x80);
     let Some(lead) = lead.map(|at| tail + at) else {
@@ -201,34 +198,34 @@ fn unfinished(bytes: &[u8]) -> usize {
         0xF0..=0xF4 => 4,
         _ => 1,
     };
-    let there = bytes.len() - lead;
-    if there < length { there } else { 0 }
+    let present = bytes.len() - lead;
+    if present < length { present } else { 0 }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::unfinished;
+    use super::incomplete_char_bytes;
 
     proptest! {
         #[test]
-        fn text_that_is_cut_anywhere_is_whole_again_when_the_rest_comes(
+        fn text_is_cut_between_two_characters(
             text in "\\PC{0,20}",
             cut in 0usize..60,
         ) {
             let bytes = text.as_bytes();
             let cut = cut.min(bytes.len());
-            let whole = cut - unfinished(&bytes[..cut]);
-            prop_assert!(text.is_char_boundary(whole));
-            prop_assert!(cut - whole < 4);
+            let complete = cut - incomplete_char_bytes(&bytes[..cut]);
+            prop_assert!(text.is_char_boundary(complete));
+            prop_assert!(cut - complete < 4);
         }
 
         #[test]
-        fn bytes_that_are_no_text_are_held_back_by_three_at_most(
+        fn at_most_three_bytes_are_held_back(
             bytes in proptest::collection::vec(any::<u8>(), 0..10),
         ) {
-            prop_assert!(unfinished(&bytes) <= 3.min(bytes.len()));
+            prop_assert!(incomplete_char_bytes(&bytes) <= 3.min(bytes.len()));
         }
     }
 }

@@ -1,0 +1,80 @@
+//! The new output of one stream of an interactive command.
+
+use oubliette_wire::StreamKind;
+
+use crate::containers::process::{OutputReader, Process, ProcessError};
+
+/// How many bytes of a stream one call returns at most.
+const MAX_STREAM_BYTES: usize = 128 << 10;
+
+#[derive(Debug)]
+pub(super) struct OutputStream {
+    reader: OutputReader,
+    /// The bytes before the offset of the reader.
+    bytes: Vec<u8>,
+}
+
+impl OutputStream {
+    /// Opens the stream from `from` on, and acknowledges everything before.
+    pub(super) async fn open(
+        process: &Process,
+        kind: StreamKind,
+        from: Option<u64>,
+    ) -> Result<Option<Self>, ProcessError> {
+        let Some(from) = from else {
+            return Ok(None);
+        };
+        if from > 0 {
+            process.acknowledge(kind, from).await;
+        }
+        Ok(Some(Self {
+            reader: process.open_output(kind, from).await?,
+            bytes: Vec::new(),
+        }))
+    }
+
+    pub(super) fn reader(&self) -> &OutputReader {
+        &self.reader
+    }
+
+    pub(super) fn is_missing_bytes(&self) -> bool {
+        self.reader.is_missing_bytes()
+    }
+
+    /// The offset of the first byte, and the bytes.
+    pub(super) fn into_parts(self) -> (u64, Vec<u8>) {
+        let from = self.reader.offset() - self.bytes.len() as u64;
+        (from, self.bytes)
+    }
+
+    pub(super) fn has_bytes(stream: &Option<Self>) -> bool {
+        stream.as_ref().is_some_and(|it| !it.bytes.is_empty())
+    }
+
+    /// Returns when there are bytes or the connection of the stream ends; never for a stream whose
+    /// connection has ended.
+    pub(super) async fn read(stream: &mut Option<Self>) -> Result<(), ProcessError> {
+        match stream {
+            Some(stream) if !stream.bytes.is_empty() => Ok(()),
+            Some(stream) if !stream.reader.is_closed() => stream.read_more().await.map(drop),
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Reads the bytes that have arrived already.
+    pub(super) async fn read_available(stream: &mut Option<Self>) {
+        let Some(stream) = stream else { return };
+        while stream.bytes.len() < MAX_STREAM_BYTES {
+            let now = std::pin::pin!(stream.read_more());
+            match futures_util::FutureExt::now_or_never(now) {
+                Some(Ok(read)) if read > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<usize, ProcessError> {
+        let room = MAX_STREAM_BYTES - self.bytes.len();
+        self.reader.read(&mut self.bytes, room).await
+    }
+}

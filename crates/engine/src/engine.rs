@@ -17,7 +17,7 @@ use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::operations::Running;
 use crate::schedules::Schedules;
-use crate::sessions::Sessions;
+use crate::sessions::SessionState;
 use crate::tokens::Watch;
 use crate::{Clock, Result, Settings};
 
@@ -37,7 +37,7 @@ struct Parts {
     tokens: Watch,
     metrics: Metrics,
     containers: Arc<Containers>,
-    sessions: Sessions,
+    sessions: SessionState,
     schedules: Schedules,
     running: Running,
     callers: Callers,
@@ -73,7 +73,7 @@ impl Engine {
                 tokens: Watch::default(),
                 metrics: Metrics::default(),
                 containers,
-                sessions: Sessions::default(),
+                sessions: SessionState::default(),
                 schedules: Schedules::default(),
                 running: Running::default(),
                 callers: Callers::default(),
@@ -238,7 +238,7 @@ impl Engine {
         &self.parts.containers
     }
 
-    pub(crate) fn sessions(&self) -> &Sessions {
+    pub(crate) fn session_state(&self) -> &SessionState {
         &self.parts.sessions
     }
 

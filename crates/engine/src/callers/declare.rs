@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::schema;
 use crate::containers::lock;
-use crate::{Engine, EngineError, Result, Verb};
+use crate::{AgentTool, Engine, EngineError, Result};
 
 const LONGEST_NAME: usize = 256;
 const LONGEST_ABOUT: usize = 16 << 10;
@@ -209,7 +209,7 @@ impl Tool {
     fn name_for_agents(&self, caller_id: &str) -> Result<String> {
         check_name("tool name", &self.name)?;
         let name = caller_tool_name(caller_id, &self.name);
-        if Verb::named(&name).is_some() || name.starts_with(RESERVED) {
+        if AgentTool::from_name(&name).is_some() || name.starts_with(RESERVED) {
             return Err(EngineError::invalid(format!(
                 "`context`: the tool {} would be called `{name}`, which is the name of a tool of \
                  Oubliette's own; choose another `caller_id`",

@@ -29,7 +29,7 @@ impl Engine {
             tokio::select! {
                 () = async {
                     engine.adopt_all(now).await;
-                    if let Err(error) = engine.adopt_sessions().await {
+                    if let Err(error) = engine.sessions().adopt().await {
                         tracing::warn!(%error, "sessions could not be adopted");
                     }
                     tokio::join!(engine.stop_idle_ones(), engine.measure_disks());

@@ -274,11 +274,3 @@ impl<'a> SessionActor<'a> {
         tools_from_choices(&self.session.choices)
     }
 }
-
-impl std::fmt::Debug for SessionActor<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SessionActor")
-            .field("session", &self.session.id)
-            .finish_non_exhaustive()
-    }
-}

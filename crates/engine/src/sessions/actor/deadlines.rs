@@ -43,9 +43,9 @@ impl SessionActor<'_> {
         });
         let decisions = self.engine.store().decisions(self.session.id).await?;
         let decide_by = decisions.into_iter().map(|decision| {
-            let left = decision.deadline.duration_since(self.engine.now());
-            let left = Duration::try_from(left).unwrap_or_default();
-            now + left + Duration::from_millis(1)
+            let remaining = decision.deadline.duration_since(self.engine.now());
+            let wait = Duration::try_from(remaining).unwrap_or_default();
+            now + wait + Duration::from_millis(1)
         });
         let own = [
             self.deadlines.flush_at,

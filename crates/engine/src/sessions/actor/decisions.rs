@@ -79,8 +79,8 @@ impl SessionActor<'_> {
         input: Value,
         detail: String,
     ) -> Result<(), ActorError> {
-        let seconds = self.engine.settings().sessions.permission_seconds;
-        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX / 1000);
+        let timeout_seconds = self.engine.settings().sessions.permission_seconds;
+        let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
         let deadline = self.engine.now() + SignedDuration::from_secs(seconds);
         let request_id = Uuid::new_v4().to_string();
         self.step.events.push(Event::PermissionRequest {

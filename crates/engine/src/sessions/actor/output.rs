@@ -1,7 +1,6 @@
 //! Handles what the agent writes.
 
-use oubliette_agent::OwnFile;
-use oubliette_agent::{Line, Said, output_line, output_mark, read};
+use oubliette_agent::{Line, OwnFile, Said, output_line, output_mark, read};
 use oubliette_wire::Ended;
 use serde_json::Value;
 use tokio::time::Instant;

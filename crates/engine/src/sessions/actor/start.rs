@@ -246,8 +246,8 @@ impl SessionActor<'_> {
 
     /// The agent's MCP servers: Oubliette's own and the project's.
     fn mcp_servers(&self, api_key: Option<String>) -> Vec<Server> {
-        let session_key = self.process.session_key.as_ref();
-        let session_key = session_key.map_or("", |key| key.reveal()).to_owned();
+        let key = self.process.session_key.as_ref();
+        let session_key = key.map_or("", |key| key.reveal()).to_owned();
         let env = [
             ("OUBLIETTE_SOCKET", Some(RELAY_SOCKET.to_owned())),
             ("OUBLIETTE_SESSION_ID", Some(self.session.id.to_string())),

@@ -562,7 +562,9 @@ async fn the_tools_that_agents_see_take_only_what_the_server_takes() {
     assert_eq!(tools.len(), 4);
     for tool in tools {
         let name = tool["name"].as_str().unwrap();
-        let taken = oubliette_engine::Verb::named(name).unwrap().parameters();
+        let taken = oubliette_engine::AgentTool::from_name(name)
+            .unwrap()
+            .parameters();
         let (own, schema) = (&taken["properties"], &tool["inputSchema"]);
         for (property, shown) in schema["properties"].as_object().unwrap() {
             assert_eq!(own[property]["type"], shown["type"], "{name} {property}");

@@ -171,7 +171,7 @@ async fn tools_that_nobody_could_keep_to_are_refused() {
     let session = admin.spawn(&project, "/say one").await;
     let message = json!({ "session_id": session, "prompt": "x", "tools_allowed": ["sh"] });
     let refused = admin.call("session_message", message).await;
-    assert!(refused.sentence().contains("hold for a whole session"));
+    assert!(refused.sentence().contains("are set for a whole session"));
 }
 
 #[tokio::test]

@@ -39,8 +39,7 @@ pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
 pub use metrics::{Counted, Metrics};
-pub use sessions::follow::Follower;
-pub use sessions::{Speaker, Verb};
+pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
 pub use settings::{
     AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
     OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,

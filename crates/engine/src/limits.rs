@@ -153,7 +153,7 @@ impl Operation for Limits {
         let default = &engine.settings().limits;
         if let Some(id) = params.session_id {
             let session = engine.store().session(id).await?;
-            let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+            let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
             return engine.limits_of_session(&session).await;
         }
         if let Some(id) = params.project_id {
@@ -192,7 +192,7 @@ impl Engine {
         let project = root.map_or(session.project_id, |root| root.project_id);
         let project = self.store().get(project).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
-        let limits = self.tree_limits(&project);
+        let limits = self.sessions().project_tree_limits(&project);
         let used = self.store().tree_use(session.root_id, self.now()).await?;
         let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
         let remaining = Remaining {

@@ -1,204 +1,218 @@
-//! Sessions: an agent's conversations, their log, and the one task that owns each live one.
+//! Sessions: conversations with agents, their event logs, and the task (actor) that runs each live one.
 //!
-//! Operations write what they want into the store and wake the owner; the owner talks to the agent
-//! and commits every step. So whatever dies in between, the next start finds all of it.
+//! Operations write what is wanted to the store and wake the session's actor. The actor talks to the
+//! agent and commits every step, so a server that is killed at any point can continue after a restart.
 
-pub(crate) mod ask;
+mod actor;
 mod attach;
-mod budget;
 mod children;
 pub(crate) mod cleanup;
 mod connection;
-mod decision;
 pub(crate) mod deliver;
 pub(crate) mod end;
-mod ending;
 pub(crate) mod events;
-pub(crate) mod follow;
+mod follow;
 pub(crate) mod get;
-mod hearing;
 pub(crate) mod interrupt;
 pub(crate) mod list;
-mod live;
+mod live_agent;
+mod log_reader;
 pub(crate) mod message;
-mod owner;
+pub(crate) mod message_params;
 pub(crate) mod permit;
-mod prompt;
-mod redact;
-mod scribe;
+mod redactor;
 pub(crate) mod spawn;
-mod start;
+pub(crate) mod subscriptions;
 mod tools;
-mod turn;
 pub(crate) mod view;
-pub(crate) mod watch;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use oubliette_model::{ProjectId, SessionId};
-use oubliette_store::{Step, Stepped, StoreError};
+use oubliette_store::{Session, Step, Stepped, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::{Engine, EngineError, Result};
-pub use attach::Speaker;
-pub use children::Verb;
-pub(crate) use watch::Watch;
+use actor::ActorError;
+pub use attach::AttachedSession;
+pub use children::AgentTool;
+pub use follow::Follower;
+use subscriptions::Subscriptions;
 
-/// Every live session's owner, and those who wait for news.
+/// Limits how fast an actor that fails, for example because the store fails, is run again.
+const ACTOR_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// The running actors, and the readers that wait for changes.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
-    owners: Mutex<HashMap<SessionId, Owned>>,
-    pub(crate) watch: Watch,
+pub(crate) struct SessionState {
+    actors: Mutex<HashMap<SessionId, ActorHandle>>,
+    subscriptions: Subscriptions,
 }
 
-/// A task that owns a session.
 #[derive(Debug)]
-struct Owned {
+struct ActorHandle {
     project: ProjectId,
     wake: Arc<Notify>,
-    /// Something happened that the owner has not looked at.
+    /// The actor was woken after it last read the store.
     pending: bool,
-    task: Option<AbortHandle>,
+    task: AbortHandle,
 }
 
-impl Sessions {
-    /// Whether the owner may leave: nothing has come since it last looked.
-    fn leave(&self, id: SessionId) -> bool {
-        let mut owners = self.owners.lock();
-        let pending = owners.get(&id).is_some_and(|owned| owned.pending);
+impl SessionState {
+    /// Removes an actor that has nothing left to do; false if it was woken since it last read the store.
+    fn remove_finished(&self, id: SessionId) -> bool {
+        let mut actors = self.actors.lock();
+        let pending = actors.get(&id).is_some_and(|actor| actor.pending);
         if !pending {
-            owners.remove(&id);
+            actors.remove(&id);
         }
         !pending
     }
 
-    /// The owner is about to look.
-    fn looking(&self, id: SessionId) {
-        if let Some(owned) = self.owners.lock().get_mut(&id) {
-            owned.pending = false;
+    /// The actor is about to read the store.
+    fn clear_pending(&self, id: SessionId) {
+        if let Some(actor) = self.actors.lock().get_mut(&id) {
+            actor.pending = false;
         }
     }
 }
 
+/// What can be done with sessions.
+#[derive(Debug, Clone, Copy)]
+pub struct Sessions<'a> {
+    engine: &'a Engine,
+}
+
 impl Engine {
-    /// Has the owner of a session look at the store; a session that needs one gets it.
-    pub(crate) fn wake_session(&self, id: SessionId, project: ProjectId) {
-        let mut owners = self.sessions().owners.lock();
-        if let Some(owned) = owners.get_mut(&id) {
-            owned.pending = true;
-            owned.wake.notify_one();
+    pub fn sessions(&self) -> Sessions<'_> {
+        Sessions { engine: self }
+    }
+}
+
+impl<'a> Sessions<'a> {
+    fn state(self) -> &'a SessionState {
+        self.engine.session_state()
+    }
+
+    pub(crate) fn subscriptions(self) -> &'a Subscriptions {
+        &self.state().subscriptions
+    }
+
+    /// The session with this id.
+    pub(crate) async fn get(self, id: SessionId) -> Result<Session> {
+        let session = self.engine.store().session(id).await?;
+        session.ok_or_else(|| EngineError::session_not_found(id))
+    }
+
+    /// Makes the session's actor read the store; starts one if none runs.
+    pub(crate) fn wake(self, id: SessionId, project: ProjectId) {
+        let mut actors = self.state().actors.lock();
+        if let Some(actor) = actors.get_mut(&id) {
+            actor.pending = true;
+            actor.wake.notify_one();
             return;
         }
         let wake = Arc::new(Notify::new());
-        let engine = self.clone();
-        let waking = wake.clone();
-        let task = self.spawn_abortable(async move { engine.own(id, waking).await });
-        owners.insert(
+        let actor = run_actor(self.engine.clone(), id, wake.clone());
+        let task = self.engine.spawn_abortable(actor);
+        actors.insert(
             id,
-            Owned {
+            ActorHandle {
                 project,
                 wake,
                 pending: false,
-                task: Some(task),
+                task,
             },
         );
     }
 
-    /// Owns a session until there is nothing more to do.
-    async fn own(self, id: SessionId, wake: Arc<Notify>) {
-        loop {
-            self.sessions().looking(id);
-            let owning = owner::own(&self, id, &wake);
-            let outcome = AssertUnwindSafe(owning).catch_unwind().await;
-            match outcome {
-                Ok(Ok(())) => {
-                    if self.sessions().leave(id) {
-                        return;
-                    }
-                }
-                Ok(Err(owner::Stop::Server)) => {
-                    self.sessions().owners.lock().remove(&id);
-                    return;
-                }
-                Ok(Err(owner::Stop::Fault(error))) => {
-                    tracing::error!(session = %id, %error, "a session could not go on");
-                    self.give_up(id, &error).await;
-                }
-                Err(_) => {
-                    tracing::error!(session = %id, "the owner of a session panicked");
-                    self.give_up(id, &EngineError::fault("a panic")).await;
-                }
-            }
-        }
-    }
-
-    /// Ends a session whose owner could not go on.
-    async fn give_up(&self, id: SessionId, error: &EngineError) {
-        let why = error.to_string();
-        let abandoned = owner::abandon(self, id, &why);
-        if AssertUnwindSafe(abandoned).catch_unwind().await.is_err() {
-            tracing::error!(session = %id, "a session could not be given up");
-        }
-        // A store that fails all the time must not make this a busy loop.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    }
-
-    /// Finds owners for sessions that a server before this one left in the middle of something.
-    pub(crate) async fn adopt_sessions(&self) -> Result<()> {
-        for id in self.store().unsettled_sessions().await? {
-            if let Some(session) = self.store().session(id).await? {
-                self.wake_session(id, session.project_id);
+    /// Starts actors for the sessions that an earlier server left unfinished.
+    pub(crate) async fn adopt(self) -> Result<()> {
+        for id in self.engine.store().unsettled_sessions().await? {
+            if let Some(session) = self.engine.store().session(id).await? {
+                self.wake(id, session.project_id);
             }
         }
         Ok(())
     }
 
-    /// Lets go of every session of a project that is being deleted. Their agents end with the
-    /// container.
-    pub(crate) fn disown(&self, project: ProjectId) {
-        let mut owners = self.sessions().owners.lock();
-        owners.retain(|_, owned| {
-            let gone = owned.project == project;
-            if gone && let Some(task) = &owned.task {
-                task.abort();
+    /// Aborts the actors of a project that is being deleted. Their agents end with the container.
+    pub(crate) fn abort_project(self, project: ProjectId) {
+        self.state().actors.lock().retain(|_, actor| {
+            let aborted = actor.project == project;
+            if aborted {
+                actor.task.abort();
             }
-            !gone
+            !aborted
         });
     }
 
-    /// Takes a step of a session and tells those who wait for it.
-    pub(crate) async fn store_step(
-        &self,
+    /// Commits a step of a session and wakes its readers.
+    pub(crate) async fn commit_step(
+        self,
         id: SessionId,
         step: Step,
     ) -> Result<Option<Stepped>, StoreError> {
-        // Its agent's token ends with its agent.
+        // The agent's token ends with its agent.
         let ends_tokens = matches!(step.live, Some(None));
-        let stands_anew =
+        let changes_status =
             ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_begun;
-        let stepped = self.store().step(id, step).await?;
+        let stepped = self.engine.store().step(id, step).await?;
         if ends_tokens {
-            self.token_watch().wake();
+            self.engine.token_watch().wake();
         }
         if let Some(stepped) = &stepped {
-            self.sessions().watch.tell(id, stepped.root_id);
-            if stands_anew {
-                self.sessions().watch.tell_standing(id);
+            let subscriptions = self.subscriptions();
+            subscriptions.notify_log(id, stepped.root_id);
+            if changes_status {
+                subscriptions.notify_status(id);
             }
             if let Some(parent) = stepped.parent_id {
-                self.sessions().watch.tell(parent, stepped.root_id);
+                subscriptions.notify_log(parent, stepped.root_id);
             }
         }
         Ok(stepped)
     }
+}
 
-    pub(crate) fn session_not_found(id: SessionId) -> EngineError {
-        EngineError::NotFound {
+/// Runs the actor of a session until there is nothing left to do.
+async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
+    let state = engine.session_state();
+    loop {
+        state.clear_pending(id);
+        let running = AssertUnwindSafe(actor::run(&engine, id, &wake));
+        let error = match running.catch_unwind().await {
+            Ok(Ok(())) => {
+                if state.remove_finished(id) {
+                    return;
+                }
+                continue;
+            }
+            Ok(Err(ActorError::ServerStopping)) => {
+                state.actors.lock().remove(&id);
+                return;
+            }
+            Ok(Err(ActorError::Fault(error))) => error,
+            Err(_) => EngineError::fault("a panic"),
+        };
+        tracing::error!(session = %id, %error, "session actor failed");
+        let failing = AssertUnwindSafe(actor::fail_session(&engine, id, &error));
+        if failing.catch_unwind().await.is_err() {
+            tracing::error!(session = %id, "marking a session as failed panicked");
+        }
+        tokio::time::sleep(ACTOR_RETRY_DELAY).await;
+    }
+}
+
+impl EngineError {
+    pub(crate) fn session_not_found(id: SessionId) -> Self {
+        Self::NotFound {
             what: "session",
             id: id.to_string(),
             hint: "`session_list` shows the sessions that this token can use",

@@ -5,12 +5,11 @@ use std::time::Duration;
 use oubliette_model::{CallerOutcome, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::presence::There;
 use super::request::disconnected;
-use crate::sessions::watch::{CallEnd, Ring};
+use crate::sessions::subscriptions::{CallOutcome, Subscription};
 use crate::{Engine, OnDisconnect, Result};
 
 /// A store that failed is asked again after so long.
@@ -21,8 +20,8 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Who listens for a call.
 #[derive(Debug)]
 pub(super) struct Ears {
-    end: CallEnd,
-    standing: watch::Receiver<Ring>,
+    end: CallOutcome,
+    standing: Subscription,
 }
 
 /// A call that is minded.
@@ -57,10 +56,10 @@ impl Engine {
 
     /// Hears of what ends a call, from now on.
     pub(super) fn ears_for(&self, asked: &CallerRequest) -> Ears {
-        let watch = &self.sessions().watch;
+        let subscriptions = self.sessions().subscriptions();
         Ears {
-            end: watch.call(asked.call_id),
-            standing: watch.standing(asked.session_id),
+            end: subscriptions.call_outcome(asked.call_id),
+            standing: subscriptions.status(asked.session_id),
         }
     }
 
@@ -157,7 +156,7 @@ impl Engine {
                     _ => next,
                 };
                 tokio::select! {
-                    _ = ears.end.reached() => return Ok(()),
+                    _ = ears.end.wait() => return Ok(()),
                     _ = ears.standing.changed() => break,
                     _ = presence.changed() => {}
                     () = tokio::time::sleep_until(next) => {}

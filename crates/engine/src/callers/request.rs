@@ -83,7 +83,7 @@ impl Engine {
         call: &Call,
     ) -> Result<Value, CallerError> {
         // Before the look: what changes after it is heard.
-        let mut end = self.sessions().watch.call(call_id);
+        let mut end = self.sessions().subscriptions().call_outcome(call_id);
         let before = self.store().caller_call(session.id, call_id).await?;
         let asked = match before {
             Some(before) => before,
@@ -93,7 +93,7 @@ impl Engine {
             return ended_as(ended);
         }
         tokio::select! {
-            ended = end.reached() => return ended_as(Ended::clone(&ended)),
+            ended = end.wait() => return ended_as(Ended::clone(&ended)),
             () = call.cancelled() => {
                 self.cancel_request(&asked, session).await?;
             }
@@ -126,8 +126,8 @@ impl Engine {
             return Err(EngineError::invalid(why).into());
         };
         let caller_id = known.as_declared.caller_id.clone();
-        let hidden = self.redaction(session).await?;
-        let mut arguments = hidden.value(Value::Object(arguments));
+        let hidden = self.sessions().redactor(session).await?;
+        let mut arguments = hidden.redact_value(Value::Object(arguments));
         let bytes = arguments.to_string().len();
         if bytes > LONGEST {
             return Err(EngineError::invalid(format!(
@@ -173,7 +173,9 @@ impl Engine {
         let ears = self.ears_for(&asked);
         match self.store().ask_caller(&asked).await? {
             Asked::New(now) => {
-                self.sessions().watch.tell(session.id, session.root_id);
+                self.sessions()
+                    .subscriptions()
+                    .notify_log(session.id, session.root_id);
                 self.mind(&asked, session.clone(), caller_id, Some((ears, *now)));
                 Ok(asked)
             }
@@ -223,8 +225,9 @@ impl Engine {
             .await?;
         self.callers().presence.settled(id, request);
         if settled == Settled::Done {
-            self.sessions().watch.tell_call(asked.call_id, ended);
-            self.sessions().watch.tell(id, session.root_id);
+            let subscriptions = self.sessions().subscriptions();
+            subscriptions.notify_call_outcome(asked.call_id, ended);
+            subscriptions.notify_log(id, session.root_id);
         }
         Ok(settled)
     }

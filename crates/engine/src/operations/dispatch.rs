@@ -88,7 +88,7 @@ impl Engine {
         }
         let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
-        session.ok_or_else(|| Self::session_not_found(id))
+        session.ok_or_else(|| EngineError::session_not_found(id))
     }
 
     async fn perform(
@@ -149,7 +149,7 @@ impl Engine {
             let named = reach.project.is_none_or(|named| named == project);
             named && allows(actor.scope, entry.access, &[project]) == Decision::Allowed
         });
-        let session = session.ok_or_else(|| Self::session_not_found(id))?;
+        let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
         let reach = Reach {
             project: Some(session.project_id),
             ..reach

@@ -46,7 +46,7 @@ impl Operation for Delete {
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
         engine.token_watch().wake();
-        engine.disown(id);
+        engine.sessions().abort_project(id);
         engine.schedules().tell();
         // From here the project is gone for everybody; if the server dies, the next start goes on.
         if let Err(error) = engine.erase_project(id).await {

@@ -221,7 +221,7 @@ impl Engine {
         if workspace.is_none() {
             return Ok(Some("has lost its workspace".to_owned()));
         }
-        let limit = self.limits_of_tree(&session).await?.cost_usd;
+        let limit = self.sessions().tree_limits(&session).await?.cost_usd;
         let used = self.store().tree_use(session.root_id, self.now()).await?;
         if used.cost_usd >= used.cost_limit.unwrap_or(limit) {
             return Ok(Some("has reached its `max_cost_usd`".to_owned()));
@@ -272,7 +272,7 @@ impl Engine {
             }
             // The first look was before anybody told of news.
             let Some(listening) = &mut news else {
-                news = Some(self.sessions().watch.session(session));
+                news = Some(self.sessions().subscriptions().log(session));
                 continue;
             };
             if listening.changed().await.is_err() {
@@ -350,7 +350,7 @@ impl Engine {
             );
         }
         if let (Some(session), true) = (run.session_id, wants) {
-            self.wake_session(session, run.project_id);
+            self.sessions().wake(session, run.project_id);
         }
         Ok(())
     }

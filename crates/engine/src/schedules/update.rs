@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::fields::{self, Place};
 use super::view::Details;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::sessions::ask::check_prompt;
+use crate::sessions::message_params::check_prompt;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]

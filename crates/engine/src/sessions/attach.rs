@@ -1,57 +1,56 @@
-//! Who speaks for a session: the one that shows the key which the session's agent was started with,
-//! from the container that the agent runs in.
+//! Ties a connection from a container to the session whose agent was started there with the key that
+//! the connection presents.
 
 use oubliette_model::{ApiKey, KeyHash, SessionId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Session;
 
-use super::live::Live;
-use crate::{Engine, Result};
+use super::Sessions;
+use super::live_agent::LiveAgent;
+use crate::Result;
 
-/// A connection that has shown the key of a session. What it may do is looked up with each call.
+/// A session that a connection has presented the key of. Its permissions are looked up on each call.
 #[derive(Debug, Clone)]
-pub struct Speaker {
-    session: SessionId,
+pub struct AttachedSession {
+    id: SessionId,
     key: KeyHash,
     container: ContainerId,
 }
 
-impl Speaker {
-    pub fn session(&self) -> SessionId {
-        self.session
+impl AttachedSession {
+    pub fn id(&self) -> SessionId {
+        self.id
     }
 }
 
-impl Engine {
-    /// Recognises who speaks for a session; none if the session, its key or its container is
-    /// another.
+impl Sessions<'_> {
+    /// Attaches a connection to a session; none if the session's id, key or container is not the right
+    /// one.
     pub async fn attach(
-        &self,
+        self,
         container: &ContainerId,
         session: &str,
         key: &str,
-    ) -> Result<Option<Speaker>> {
-        let (Ok(session), Ok(key)) = (session.parse(), key.parse::<ApiKey>()) else {
+    ) -> Result<Option<AttachedSession>> {
+        let (Ok(id), Ok(key)) = (session.parse(), key.parse::<ApiKey>()) else {
             return Ok(None);
         };
-        let speaker = Speaker {
-            session,
+        let attached = AttachedSession {
+            id,
             key: key.hash(),
             container: container.clone(),
         };
-        let known = self.speaking(&speaker).await?.is_some();
-        Ok(known.then_some(speaker))
+        let is_valid = self.resolve(&attached).await?.is_some();
+        Ok(is_valid.then_some(attached))
     }
 
-    /// The session that somebody speaks for, as it is now; none if it has no agent any more, or
-    /// another one.
-    pub async fn speaking(&self, speaker: &Speaker) -> Result<Option<Session>> {
-        let session = self.store().session(speaker.session).await?;
+    /// The current state of an attached session; none if its agent has ended or was started again.
+    pub async fn resolve(self, attached: &AttachedSession) -> Result<Option<Session>> {
+        let session = self.engine.store().session(attached.id).await?;
         Ok(session.filter(|session| {
-            let live = session.live.as_deref();
-            let live = live.and_then(|live| serde_json::from_str::<Live>(live).ok());
-            let here = live.is_some_and(|live| live.container == speaker.container.as_str());
-            here && session.key == Some(speaker.key)
+            let container = LiveAgent::from_session(session).map(|live| live.container);
+            container.as_deref() == Some(attached.container.as_str())
+                && session.key == Some(attached.key)
         }))
     }
 }

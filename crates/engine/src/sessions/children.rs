@@ -1,7 +1,6 @@
-//! What an agent does through its own session: it starts sessions below it, follows and ends them.
+//! What an agent does through its own session: it starts child sessions, follows them and ends them.
 //!
-//! Speaking for a session is the permission, and it reaches what is below that session, nothing
-//! beside or above it.
+//! Being attached to a session permits access to the sessions below it, and to no others.
 
 mod message;
 
@@ -11,57 +10,57 @@ use std::time::Instant;
 
 use oubliette_model::{Level, Mode, SessionId};
 use oubliette_store::{AuditEntry, Outcome, Project, Session};
+use oubliette_wire::calls;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{end, events};
+use super::{Sessions, events};
 use crate::operations::{Called, parameters, schema, unpanicked};
-use crate::{Call, Engine, EngineError, Result};
+use crate::{Call, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;
 
-static MESSAGE: Schema = LazyLock::new(schema::of_parameters::<message::Params>);
-static EVENTS: Schema = LazyLock::new(schema::of_parameters::<events::Params>);
-static END: Schema = LazyLock::new(schema::of_parameters::<Named>);
-static LIMITS: Schema = LazyLock::new(schema::of_parameters::<MaybeNamed>);
+static MESSAGE_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<message::Params>);
+static EVENTS_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<events::Params>);
+static END_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<EndParams>);
+static LIMITS_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<LimitsParams>);
 
-/// A session below the one that asks.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Named {
-    /// A session that you started, or that one of those did.
+struct EndParams {
+    /// A session that you started, or one below it.
     session_id: SessionId,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct MaybeNamed {
-    /// A session that you started, or that one of those did; your own if absent.
+struct LimitsParams {
+    /// A session that you started, or one below it; your own if absent.
     session_id: Option<SessionId>,
 }
 
-/// What a session can be asked for by its own agent.
+/// A tool that every agent with a session has. The agent's client describes them to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
+pub enum AgentTool {
     Message,
     Events,
     End,
     Limits,
 }
 
-impl Verb {
-    pub fn named(name: &str) -> Option<Self> {
+impl AgentTool {
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::Message, Self::Events, Self::End, Self::Limits]
             .into_iter()
-            .find(|verb| verb.name() == name)
+            .find(|tool| tool.name() == name)
     }
 
     fn name(self) -> &'static str {
         match self {
-            Self::Message => "session_message",
-            Self::Events => "session_events",
-            Self::End => "session_end",
-            Self::Limits => "config_limits",
+            Self::Message => calls::SESSION_MESSAGE,
+            Self::Events => calls::SESSION_EVENTS,
+            Self::End => calls::SESSION_END,
+            Self::Limits => calls::CONFIG_LIMITS,
         }
     }
 
@@ -75,129 +74,129 @@ impl Verb {
     /// The schema of its parameters.
     pub fn parameters(self) -> &'static Map<String, Value> {
         match self {
-            Self::Message => &MESSAGE,
-            Self::Events => &EVENTS,
-            Self::End => &END,
-            Self::Limits => &LIMITS,
+            Self::Message => &MESSAGE_SCHEMA,
+            Self::Events => &EVENTS_SCHEMA,
+            Self::End => &END_SCHEMA,
+            Self::Limits => &LIMITS_SCHEMA,
         }
+    }
+
+    fn parse<T: DeserializeOwned>(self, arguments: Map<String, Value>) -> Result<T> {
+        parameters::parse(self.parameters(), arguments)
     }
 }
 
-impl Engine {
-    /// How much a session may do without being asked: no more than the one above it, or an agent would
-    /// permit itself what it has to ask for.
-    pub(super) async fn level_below(
-        &self,
+impl Sessions<'_> {
+    /// The autonomy of a child: at most that of its parent, so that an agent cannot permit itself what it
+    /// has to ask for.
+    pub(super) async fn child_autonomy(
+        self,
         parent: &Session,
         project: &Project,
-        asked: Option<Level>,
+        requested: Option<Level>,
     ) -> Result<Level> {
-        let usual = project.settings.autonomy.unwrap_or(Level::High);
-        let above = match parent.choices.autonomy {
+        let default = project.settings.autonomy.unwrap_or(Level::High);
+        let of_parent = match parent.choices.autonomy {
             Some(level) => level,
-            None if parent.project_id == project.id => usual,
+            None if parent.project_id == project.id => default,
             None => {
-                let above = self.store().get(parent.project_id).await?;
-                let level = above.and_then(|above| above.settings.autonomy);
+                let parent_project = self.engine.store().get(parent.project_id).await?;
+                let level = parent_project.and_then(|project| project.settings.autonomy);
                 level.unwrap_or(Level::High)
             }
         };
-        Ok(asked.unwrap_or(usual).min(above))
+        Ok(requested.unwrap_or(default).min(of_parent))
     }
 
-    /// Does what the agent of a session asks for. `address` is for the audit log.
-    pub async fn call_as(
-        &self,
+    /// Runs a tool that the agent of a session calls. `address` is for the audit log.
+    pub async fn call_from_agent(
+        self,
         session: &Session,
         address: String,
-        verb: Verb,
+        tool: AgentTool,
         arguments: Map<String, Value>,
         call: Call,
     ) -> Result<Value> {
         let entry = AuditEntry {
-            at: self.now(),
+            at: self.engine.now(),
             token_id: session.owner_id,
-            operation: verb.name().to_owned(),
+            operation: tool.name().to_owned(),
             project_id: Some(session.project_id),
             outcome: Outcome::Ok,
             address: Some(address),
         };
         let started = Instant::now();
         call.set_audit(entry.clone());
-        let result = unpanicked(self.perform_as(session, verb, arguments, &call)).await;
+        let result = unpanicked(self.run_agent_tool(session, tool, arguments, &call)).await;
         let called = Called {
-            operation: verb.name(),
-            mode: verb.mode(),
+            operation: tool.name(),
+            mode: tool.mode(),
             entry,
             started,
         };
-        self.account(called, &result, &call).await;
+        self.engine.account(called, &result, &call).await;
         result
     }
 
-    async fn perform_as(
-        &self,
+    async fn run_agent_tool(
+        self,
         session: &Session,
-        verb: Verb,
+        tool: AgentTool,
         arguments: Map<String, Value>,
         call: &Call,
     ) -> Result<Value> {
-        match verb {
-            Verb::Message => {
-                let params = parsed(verb, arguments)?;
-                rendered(self.message_below(session, params, call)).await
+        match tool {
+            AgentTool::Message => {
+                let params = tool.parse(arguments)?;
+                to_json(self.message_child(session, params, call)).await
             }
-            Verb::Events => {
-                let params: events::Params = parsed(verb, arguments)?;
-                self.below(session, params.session()).await?;
+            AgentTool::Events => {
+                let params: events::Params = tool.parse(arguments)?;
+                self.descendant(session, params.session_id).await?;
                 tokio::select! {
-                    page = rendered(self.events_asked_for(&params)) => page,
+                    page = to_json(self.read_events(&params)) => page,
                     () = call.cancelled() => Err(EngineError::Cancelled),
                 }
             }
-            Verb::End => {
-                let Named { session_id } = parsed(verb, arguments)?;
-                self.below(session, session_id).await?;
-                Box::pin(rendered::<end::Output>(self.end_tree(session_id, call))).await
+            AgentTool::End => {
+                let EndParams { session_id } = tool.parse(arguments)?;
+                self.descendant(session, session_id).await?;
+                Box::pin(to_json(self.end_tree(session_id, call))).await
             }
-            Verb::Limits => {
-                let MaybeNamed { session_id } = parsed(verb, arguments)?;
-                let named = match session_id.filter(|id| *id != session.id) {
-                    Some(id) => self.below(session, id).await?,
+            AgentTool::Limits => {
+                let LimitsParams { session_id } = tool.parse(arguments)?;
+                let target = match session_id.filter(|id| *id != session.id) {
+                    Some(id) => self.descendant(session, id).await?,
                     None => session.clone(),
                 };
-                rendered(self.limits_of_session(&named)).await
+                to_json(self.engine.limits_of_session(&target)).await
             }
         }
     }
 
-    /// A session below another one; whatever is not is the same as what does not exist.
-    async fn below(&self, above: &Session, id: SessionId) -> Result<Session> {
+    /// A session below another one. Any other session gives the same error as one that does not exist.
+    async fn descendant(self, ancestor: &Session, id: SessionId) -> Result<Session> {
         let not_found = || EngineError::NotFound {
             what: "session",
             id: id.to_string(),
-            hint: "only sessions that you started, or that one of those did, can be named",
+            hint: "only sessions that you started, and those below them, can be used",
         };
-        let found = self.store().session(id).await?.ok_or_else(not_found)?;
-        let mut at = found.clone();
-        while at.depth > above.depth {
-            let Some(parent) = at.parent_id else { break };
-            if parent == above.id {
+        let store = self.engine.store();
+        let found = store.session(id).await?.ok_or_else(not_found)?;
+        let mut current = found.clone();
+        while current.depth > ancestor.depth {
+            let Some(parent) = current.parent_id else {
+                break;
+            };
+            if parent == ancestor.id {
                 return Ok(found);
             }
-            at = match self.store().session(parent).await? {
-                Some(parent) => parent,
-                None => break,
-            };
+            current = store.session(parent).await?.ok_or_else(not_found)?;
         }
         Err(not_found())
     }
 }
 
-fn parsed<T: DeserializeOwned>(verb: Verb, arguments: Map<String, Value>) -> Result<T> {
-    parameters::parse(verb.parameters(), arguments)
-}
-
-async fn rendered<T: Serialize>(running: impl Future<Output = Result<T>>) -> Result<Value> {
+async fn to_json<T: Serialize>(running: impl Future<Output = Result<T>>) -> Result<Value> {
     serde_json::to_value(running.await?).map_err(EngineError::fault)
 }

@@ -9,17 +9,20 @@ use serde::{Deserialize, Serialize};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
+const DEFAULT_AGE_HOURS: f64 = 24.0;
+const MAX_AGE_HOURS: f64 = 876_000.0;
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project; all projects that the token can use if absent.
+    /// The project's id; all projects that the token can use if absent.
     project_id: Option<ProjectId>,
-    /// Sessions that ended at least so many hours ago are deleted (24 if absent).
+    /// Delete sessions that ended at least this many hours ago (0 to 876000; 24 if absent).
     max_age_hours: Option<f64>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// The sessions that were deleted with their logs.
+    /// The sessions that were deleted.
     deleted: Vec<SessionId>,
 }
 
@@ -29,7 +32,7 @@ pub(crate) struct Cleanup;
 impl Operation for Cleanup {
     const NAME: &'static str = "session_cleanup";
     const ABOUT: &'static str =
-        "Delete sessions that have ended, with their logs, once they are old enough.";
+        "Delete sessions that ended at least `max_age_hours` ago, with their logs.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -44,10 +47,10 @@ impl Operation for Cleanup {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let hours = params.max_age_hours.unwrap_or(24.0);
-        if !(0.0..=876_000.0).contains(&hours) {
+        let hours = params.max_age_hours.unwrap_or(DEFAULT_AGE_HOURS);
+        if !(0.0..=MAX_AGE_HOURS).contains(&hours) {
             return Err(EngineError::invalid(format!(
-                "`max_age_hours` is {hours}; it must be 0 to 876000"
+                "`max_age_hours` is {hours}; it must be 0 to {MAX_AGE_HOURS}"
             )));
         }
         let visible = match params.project_id {
@@ -60,7 +63,7 @@ impl Operation for Cleanup {
             None => actor.visible(),
         };
         let age = SignedDuration::from_millis((hours * 3_600_000.0) as i64);
-        // One that has just ended is old enough for an age of nothing.
+        // With an age of 0, sessions that have just ended are deleted, too.
         let before = engine.now() - age + SignedDuration::from_millis(1);
         let deleted = engine
             .store()

@@ -1,4 +1,4 @@
-//! Where a message to an agent goes: to a session that is there, or to one that is made for it.
+//! Delivers messages to agents: to an existing session, or to a new one.
 
 use oubliette_model::{ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId};
 use oubliette_store::{Limit, NewSession, Project, Session, Spawned, TreeLimits};
@@ -6,114 +6,114 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use super::ask::Ask;
+use super::Sessions;
+use super::message_params::MessageParams;
 use super::view::PendingRequest;
 use crate::workspaces::Choice;
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, EngineError, Result};
 
-/// What became of a message.
+/// The result of delivering a message.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Delivered {
     pub(crate) session_id: SessionId,
     pub(crate) project_id: ProjectId,
-    /// Whether a session was made for it.
+    /// Whether a session was created for it.
     spawned: bool,
-    /// Whether it went to a session that had ended.
+    /// Whether it resumed a session that had ended.
     resumed: bool,
     workspace_id: WorkspaceId,
     workspace_created: bool,
     status: Status,
-    /// Calls of your tools that wait for your answer.
+    /// Calls of your tools that wait for your response.
     pending_caller_requests: Vec<PendingRequest>,
-    /// What you should know about the tools that you declared.
+    /// Warnings about the tools that you declared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
-    /// The last event before it: `session_events` with this as `since_index` shows what comes of it.
+    /// Index of the last event before the message. Pass it to `session_events` as `since_index` to read
+    /// what follows.
     pub(crate) last_event_index: i64,
 }
 
-/// Who a new session belongs to, and under which session it stands.
+/// Who a new session belongs to, and which session is its parent.
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     pub(crate) owner: Option<TokenId>,
     pub(crate) parent: Option<Session>,
-    /// The call of the parent that asks for it.
+    /// The call with which the parent's agent requested it.
     pub(crate) call: Option<Uuid>,
     /// The widest scope that its agent's key may have.
-    pub(crate) grant: Option<Scope>,
+    pub(crate) max_scope: Option<Scope>,
 }
 
-impl Engine {
-    /// Where a session stands that somebody with a token asks for. What an agent asks for is below the
-    /// agent's own session, by whatever name it asks.
-    pub(crate) async fn origin_of(&self, actor: &Actor) -> Result<Origin> {
+impl Sessions<'_> {
+    /// The origin of a session that an actor requests. A session that an agent requests with its API key
+    /// is a child of the agent's own session.
+    pub(crate) async fn origin(self, actor: &Actor) -> Result<Origin> {
         let origin = Origin {
             owner: Some(actor.token_id),
             parent: None,
             call: None,
-            grant: Some(actor.scope),
+            max_scope: Some(actor.scope),
         };
         let Some(own) = actor.session else {
             return Ok(origin);
         };
-        let own = self.store().session(own).await?;
-        let own = own.ok_or(EngineError::Refused { parameter: None })?;
+        let own = self.engine.store().session(own).await?;
+        let parent = own.ok_or(EngineError::Refused { parameter: None })?;
         Ok(Origin {
-            grant: self.scope_of_agent(&own).await?,
-            parent: Some(own),
+            max_scope: self.agent_scope(&parent).await?,
+            parent: Some(parent),
             ..origin
         })
     }
 
-    /// The scope of the key that a session's agent gets: what was chosen for it, or for its project, as
-    /// far as that is allowed to whoever made the session.
-    pub(crate) async fn scope_of_agent(&self, session: &Session) -> Result<Option<Scope>> {
-        let project = self.store().get(session.project_id).await?;
-        let own = session.choices.agent_scope;
-        let wanted = own.or(project.and_then(|project| project.settings.agent_scope));
+    /// The scope of the key that a session's agent gets: the one chosen for the session or the project,
+    /// narrowed to what the session's creator may grant.
+    pub(crate) async fn agent_scope(self, session: &Session) -> Result<Option<Scope>> {
+        let project = self.engine.store().get(session.project_id).await?;
+        let of_project = project.and_then(|project| project.settings.agent_scope);
+        let wanted = session.choices.agent_scope.or(of_project);
         let granted = session.choices.granted;
         Ok(wanted
             .zip(granted)
             .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
     }
 
-    /// Gives a message to the session that it is for, which is made if need be. Returns when that
-    /// is durable; the agent does its part later.
-    pub(crate) async fn deliver(
-        &self,
+    /// Delivers a message to the newest session of a workspace or to a new session. Returns when that is
+    /// durable, without waiting for the agent.
+    pub(crate) async fn spawn(
+        self,
         project: &Project,
-        ask: &Ask,
+        params: &MessageParams,
         origin: Origin,
         call: &Call,
     ) -> Result<Delivered> {
-        // What an agent asks for through its own session, it does not ask for as a caller.
-        let by = origin.owner.filter(|_| origin.call.is_none());
-        let (message, warnings) = ask.to_declaring(self, by).await?;
-        let declares = message.declaration.is_some();
+        let engine = self.engine;
+        // An agent that starts a child through its own session is not a caller that can offer tools.
+        let caller = origin.owner.filter(|_| origin.call.is_none());
+        let (message, warnings) = params.to_message_with_tools(engine, caller).await?;
+        let declares_tools = message.declaration.is_some();
         let parent = origin.parent.as_ref();
-        let beside = parent.filter(|parent| parent.project_id == project.id);
-        let agent = match (&ask.agent, beside) {
+        let parent_here = parent.filter(|parent| parent.project_id == project.id);
+        let agent = match (&params.agent, parent_here) {
             (Some(agent), _) => agent.clone(),
             (None, Some(parent)) => parent.agent.clone(),
             (None, None) => self.default_agent(project),
         };
-        let mut choices = ask.choices(self, &origin, &agent)?;
+        let mut choices = params.choices(engine, &origin, &agent)?;
         if let Some(parent) = parent {
-            let level = self.level_below(parent, project, choices.autonomy).await?;
-            choices.autonomy = Some(level);
+            let requested = choices.autonomy;
+            choices.autonomy = Some(self.child_autonomy(parent, project, requested).await?);
         }
-        let workspace = match (&ask.workspace_id, ask.create_workspace, beside) {
-            // A child works where its parent does.
-            (None, None | Some(false), Some(parent)) => Choice {
-                workspace_id: Some(parent.workspace_id.clone()),
-                create_workspace: false,
-            },
-            (id, create, _) => Choice {
-                workspace_id: id.clone(),
-                create_workspace: create.unwrap_or(false),
-            },
+        let create_workspace = params.create_workspace.unwrap_or(false);
+        let parent_workspace = parent_here
+            .filter(|_| !create_workspace)
+            .map(|parent| parent.workspace_id.clone());
+        let choice = Choice {
+            workspace_id: params.workspace_id.clone().or(parent_workspace),
+            create_workspace,
         };
-        let workspace = self.choose_workspace(project.id, &workspace, call).await?;
+        let workspace = engine.choose_workspace(project.id, &choice, call).await?;
         let id = SessionId::new(Uuid::new_v4());
         let session = Session {
             parent_id: parent.map(|parent| parent.id),
@@ -130,43 +130,38 @@ impl Engine {
             )
         };
         let limits = match parent {
-            Some(parent) => self.limits_of_tree(parent).await?,
-            None => self.tree_limits(project),
+            Some(parent) => self.tree_limits(parent).await?,
+            None => self.project_tree_limits(project),
         };
         let new = NewSession {
             session,
             message: Some(message),
-            // Tools hold for a whole session: one that has others would not keep to them.
-            join: parent.is_none() && !ask.new_session.unwrap_or(false) && ask.tools()?.is_empty(),
+            // Tools are set for a whole session, so a message that sets them needs a new one.
+            join: parent.is_none()
+                && !params.new_session.unwrap_or(false)
+                && params.tools()?.is_empty(),
             call: origin.call,
             run: call.run().cloned(),
             limits,
         };
-        let spawned = self
-            .store()
-            .spawn_session(&new, call.audit_of(project.id))
-            .await?;
-        let (session, spawned, resumed) = match spawned {
+        let audit = call.audit_of(project.id);
+        let (session, spawned, resumed) = match engine.store().spawn_session(&new, audit).await? {
             Spawned::New(session) => (session, true, false),
             Spawned::Joined { session, resumed } => (session, false, resumed),
             Spawned::OverLimit(limit) => return Err(over_limit(limit, &limits)),
             Spawned::Gone => {
                 return Err(EngineError::Failed(
-                    "the project, the workspace or the parent session is gone".to_owned(),
+                    "the project, the workspace or the parent session was deleted".to_owned(),
                 ));
             }
         };
-        self.sessions().watch.tell(session.id, session.root_id);
         if let Some(parent) = session.parent_id {
-            self.sessions().watch.tell(parent, session.root_id);
+            self.subscriptions().notify_log(parent, session.root_id);
         }
-        if by.is_some() && session.owner_id == by {
-            self.callers().presence.called(session.id);
+        if caller.is_some() && session.owner_id == caller {
+            engine.callers().presence.called(session.id);
         }
-        if declares {
-            self.tell_declared();
-        }
-        self.wake_session(session.id, session.project_id);
+        self.announce_message(&session, declares_tools);
         let delivered = self.delivered(*session, resumed, warnings).await?;
         Ok(Delivered {
             spawned,
@@ -175,58 +170,61 @@ impl Engine {
         })
     }
 
-    /// Gives a message to a session by its id.
-    pub(crate) async fn deliver_to(
-        &self,
+    /// Delivers a message to a session by its id.
+    pub(crate) async fn deliver(
+        self,
         actor: &Actor,
         id: SessionId,
-        ask: &Ask,
+        params: &MessageParams,
         call: &Call,
     ) -> Result<Delivered> {
-        if !ask.tools()?.is_empty() {
+        if !params.tools()?.is_empty() {
             return Err(EngineError::invalid(
-                "`tools_allowed` and `tools_disallowed` hold for a whole session; leave them out, or \
-                 begin another with `session_spawn`",
+                "`tools_allowed` and `tools_disallowed` are set for a whole session; omit them, or \
+                 start a new session with `session_spawn`",
             ));
         }
-        // An agent is the caller of what it has begun, and of nothing else.
-        let by = match actor.session {
-            Some(_) => {
-                let session = self.store().session(id).await?;
-                let owner = session.and_then(|session| session.owner_id);
-                owner.filter(|owner| *owner == actor.token_id && actor.session != Some(id))
+        let store = self.engine.store();
+        // An agent is the caller only of the sessions that it started.
+        let caller = match actor.session {
+            Some(own) => {
+                let owner = store
+                    .session(id)
+                    .await?
+                    .and_then(|session| session.owner_id);
+                owner.filter(|owner| *owner == actor.token_id && own != id)
             }
             None => Some(actor.token_id),
         };
-        let (message, warnings) = ask.to_declaring(self, by).await?;
+        let (message, warnings) = params.to_message_with_tools(self.engine, caller).await?;
         let queued = match call.run() {
-            Some(run) => {
-                let queued = self.store().queue_run(run, id, &message, call.audit());
-                queued.await?
-            }
-            None => {
-                let queued = self.store().queue_message(id, &message, call.audit());
-                queued.await?
-            }
+            Some(run) => store.queue_run(run, id, &message, call.audit()).await?,
+            None => store.queue_message(id, &message, call.audit()).await?,
         };
-        let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
-        self.sessions().watch.tell(session.id, session.root_id);
-        if message.declaration.is_some() {
-            self.tell_declared();
-        }
-        self.wake_session(session.id, session.project_id);
+        let (session, resumed) = queued.ok_or_else(|| EngineError::session_not_found(id))?;
+        self.announce_message(&session, message.declaration.is_some());
         self.delivered(session, resumed, warnings).await
     }
 
-    /// What became of a message to a session that was there.
+    /// Wakes everything that waits for a message that was just stored.
+    fn announce_message(self, session: &Session, declares_tools: bool) {
+        let subscriptions = self.subscriptions();
+        subscriptions.notify_log(session.id, session.root_id);
+        if declares_tools {
+            self.engine.tell_declared();
+        }
+        self.wake(session.id, session.project_id);
+    }
+
+    /// The result for a message to an existing session.
     async fn delivered(
-        &self,
+        self,
         session: Session,
         resumed: bool,
         warnings: Vec<String>,
     ) -> Result<Delivered> {
         Ok(Delivered {
-            pending_caller_requests: self.pending_requests(&session).await?,
+            pending_caller_requests: self.engine.pending_requests(&session).await?,
             warnings,
             session_id: session.id,
             project_id: session.project_id,
@@ -239,23 +237,25 @@ impl Engine {
         })
     }
 
-    /// What the tree of a session may have in all: its root's project decides.
-    pub(crate) async fn limits_of_tree(&self, session: &Session) -> Result<TreeLimits> {
-        let root = self.store().session(session.root_id).await?;
-        let project = root.map_or(session.project_id, |root| root.project_id);
-        let project = self.store().get(project).await?;
+    /// The limits of a session's tree, which the project of its root sets.
+    pub(crate) async fn tree_limits(self, session: &Session) -> Result<TreeLimits> {
+        let store = self.engine.store();
+        let root = store.session(session.root_id).await?;
+        let project_id = root.map_or(session.project_id, |root| root.project_id);
+        let project = store.get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
-        Ok(self.tree_limits(&project))
+        Ok(self.project_tree_limits(&project))
     }
 
-    pub(crate) fn default_agent(&self, project: &Project) -> String {
+    pub(crate) fn default_agent(self, project: &Project) -> String {
         let own = project.settings.agent.clone();
-        own.unwrap_or_else(|| self.settings().sessions.default_agent.clone())
+        own.unwrap_or_else(|| self.engine.settings().sessions.default_agent.clone())
     }
 
-    /// What a tree of sessions of this project may have in all.
-    pub(crate) fn tree_limits(&self, project: &Project) -> TreeLimits {
-        let (own, default) = (&project.settings.limits, &self.settings().limits);
+    /// The limits of each tree of sessions in a project.
+    pub(crate) fn project_tree_limits(self, project: &Project) -> TreeLimits {
+        let settings = self.engine.settings();
+        let (own, default) = (&project.settings.limits, &settings.limits);
         TreeLimits {
             depth: own
                 .max_recursion_depth
@@ -264,7 +264,7 @@ impl Engine {
                 .max_agents_per_session
                 .unwrap_or(default.max_agents_per_session),
             cost_usd: own.max_cost_usd.unwrap_or(default.max_cost_usd),
-            spawns_per_minute: self.settings().sessions.spawns_per_minute,
+            spawns_per_minute: settings.sessions.spawns_per_minute,
         }
     }
 }
@@ -286,7 +286,7 @@ fn over_limit(limit: Limit, limits: &TreeLimits) -> EngineError {
             limits.cost_usd
         ),
         Limit::Rate => format!(
-            "the tree has started {} sessions in the last minute, which is all it may \
+            "the tree has started {} sessions in the last minute, the maximum \
              (`sessions.spawns_per_minute` of the server's configuration); wait a little",
             limits.spawns_per_minute
         ),

@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::Wanted;
+use oubliette_store::{AuditEntry, Session, Wanted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Sessions;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
-/// How long the processes of a tree may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(45);
+/// How long the agents of a tree may take to exit.
+const END_TIMEOUT: Duration = Duration::from_secs(45);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session, as `session_list` shows it.
+    /// The session's id, from `session_list`.
     session_id: SessionId,
 }
 
@@ -23,7 +24,7 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     session_id: SessionId,
     status: Status,
-    /// The sessions below it that ended with it.
+    /// The sessions below it that were ended with it.
     children_ended: Vec<SessionId>,
 }
 
@@ -32,8 +33,8 @@ pub(crate) struct End;
 
 impl Operation for End {
     const NAME: &'static str = "session_end";
-    const ABOUT: &'static str = "End a session and every session below it, and return when their processes are gone. Its log \
-         stays; a message resumes it.";
+    const ABOUT: &'static str = "End a session and every session below it. Returns when their processes have exited. The log \
+         is kept, and a message resumes the session.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -45,61 +46,60 @@ impl Operation for End {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        engine.end_tree(params.session_id, &call).await
+        engine.sessions().end_tree(params.session_id, &call).await
     }
 }
 
-impl Engine {
-    /// Ends a session and everything below it, and returns when their processes are gone.
-    pub(crate) async fn end_tree(&self, id: SessionId, call: &Call) -> Result<Output> {
-        let tree = self.store().tree(id).await?;
-        let unsettled: Vec<_> = tree
-            .into_iter()
-            .filter(|session| !session.status.is_ended() || session.live.is_some())
-            .collect();
-        let ids: Vec<SessionId> = unsettled.iter().map(|session| session.id).collect();
-        if !ids.is_empty() {
-            self.store().want(&ids, Wanted::End, call.audit()).await?;
+impl Sessions<'_> {
+    /// Ends a session and every session below it. Returns when their processes have exited.
+    pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<Output> {
+        let mut tree = self.engine.store().tree(id).await?;
+        tree.retain(|session| !session.status.is_ended() || session.live.is_some());
+        if !tree.is_empty() {
+            self.request(&tree, Wanted::End, call.audit()).await?;
         }
-        for session in &unsettled {
-            self.wake_session(session.id, session.project_id);
-        }
-        for id in &ids {
-            let ended = self
-                .wait_for_session(*id, PATIENCE, |session| {
-                    session.status.is_ended() && session.live.is_none()
-                })
-                .await?;
-            if !ended {
+        for session in &tree {
+            let has_ended = |session: &Session| session.status.is_ended() && session.live.is_none();
+            if !self.wait_until(session.id, END_TIMEOUT, has_ended).await? {
                 return Err(EngineError::Failed(format!(
-                    "the agent of {id} has not ended yet; it will be when the server reaches its \
-                     container again"
+                    "the agent of {} has not exited yet; it will be ended when the server can reach \
+                     its container again",
+                    session.id
                 )));
             }
         }
-        let session = self.store().session(id).await?;
-        let session = session.ok_or_else(|| Self::session_not_found(id))?;
         Ok(Output {
             session_id: id,
-            status: session.status,
-            children_ended: ids.into_iter().filter(|other| *other != id).collect(),
+            status: self.get(id).await?.status,
+            children_ended: tree
+                .into_iter()
+                .map(|session| session.id)
+                .filter(|other| *other != id)
+                .collect(),
         })
     }
 
-    /// Ends every session below one that has ended.
-    pub(crate) async fn end_below(&self, id: SessionId) -> Result<()> {
-        let tree = self.store().tree(id).await?;
-        let below: Vec<_> = tree
-            .into_iter()
-            .filter(|session| session.id != id && !session.status.is_ended())
-            .collect();
-        if below.is_empty() {
+    /// Ends every session below one that has ended, without waiting.
+    pub(super) async fn end_descendants(self, id: SessionId) -> Result<()> {
+        let mut tree = self.engine.store().tree(id).await?;
+        tree.retain(|session| session.id != id && !session.status.is_ended());
+        if tree.is_empty() {
             return Ok(());
         }
-        let ids: Vec<SessionId> = below.iter().map(|session| session.id).collect();
-        self.store().want(&ids, Wanted::End, None).await?;
-        for session in below {
-            self.wake_session(session.id, session.project_id);
+        self.request(&tree, Wanted::End, None).await
+    }
+
+    /// Stores what is wanted of sessions, and wakes their actors.
+    pub(super) async fn request(
+        self,
+        sessions: &[Session],
+        wanted: Wanted,
+        audit: Option<AuditEntry>,
+    ) -> Result<()> {
+        let ids: Vec<SessionId> = sessions.iter().map(|session| session.id).collect();
+        self.engine.store().want(&ids, wanted, audit).await?;
+        for session in sessions {
+            self.wake(session.id, session.project_id);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session, as `session_list` shows it.
+    /// The session's id, from `session_list`.
     session_id: SessionId,
 }
 
@@ -18,11 +18,11 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     #[serde(flatten)]
     session: Summary,
-    /// Messages that wait for their turn.
+    /// Number of messages that wait for their turn.
     queued_messages: u32,
     /// The sessions that this one started.
     children: Vec<Child>,
-    /// What the whole tree has cost.
+    /// Cost of the session and all sessions below it.
     tree_cost_usd: f64,
     pending_caller_requests: Vec<PendingRequest>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Get;
 impl Operation for Get {
     const NAME: &'static str = "session_get";
     const ABOUT: &'static str =
-        "Show a session: its status and what it waits for, turns, usage, cost and children.";
+        "Show a session: status, what it waits for, turns, usage, cost and children.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -55,25 +55,24 @@ impl Operation for Get {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let id = params.session_id;
-        let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let session = engine.sessions().get(id).await?;
         let pending = engine.pending_requests(&session).await?;
         engine.hand_out(actor, &session).await?;
-        let below = engine.store().tree(id).await?;
-        let tree_cost_usd = below.iter().map(|session| session.cost_usd).sum();
-        let children = below
+        let tree = engine.store().tree(id).await?;
+        let tree_cost_usd = tree.iter().map(|session| session.cost_usd).sum();
+        let children = tree
             .into_iter()
-            .filter(|child| child.parent_id == Some(id));
-        let child = |child: oubliette_store::Session| Child {
-            session_id: child.id,
-            agent: child.agent,
-            status: child.status,
-            cost_usd: child.cost_usd,
-        };
+            .filter(|child| child.parent_id == Some(id))
+            .map(|child| Child {
+                session_id: child.id,
+                agent: child.agent,
+                status: child.status,
+                cost_usd: child.cost_usd,
+            });
         Ok(Output {
             session: session.into(),
             queued_messages: engine.store().queued_messages(id).await?,
-            children: children.map(child).collect(),
+            children: children.collect(),
             tree_cost_usd,
             pending_caller_requests: pending,
         })

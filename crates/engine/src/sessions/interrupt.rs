@@ -1,18 +1,24 @@
 //! `session_interrupt`.
 
+use std::slice;
 use std::time::Duration;
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::Wanted;
+use oubliette_store::{Session, Wanted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
+use super::Sessions;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result};
 
+/// How long a turn may take to end after its agent had `sessions.cancel_seconds` and was killed.
+const INTERRUPT_EXTRA_SECONDS: u64 = 15;
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session, as `session_list` shows it.
+    /// The session's id, from `session_list`.
     session_id: SessionId,
 }
 
@@ -29,8 +35,8 @@ pub(crate) struct Interrupt;
 
 impl Operation for Interrupt {
     const NAME: &'static str = "session_interrupt";
-    const ABOUT: &'static str = "Stop the turn that a session is in; the session stays and takes the next message. An agent \
-         that does not stop within seconds is ended and resumed later.";
+    const ABOUT: &'static str = "Stop the current turn of a session. The session continues with the next message. An agent \
+         that does not stop within seconds is killed, and resumed by the next message.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -43,23 +49,19 @@ impl Operation for Interrupt {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
-        let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let sessions = engine.sessions();
+        let session = sessions.get(id).await?;
         let queued = engine.store().queued_messages(id).await?;
-        let busy = matches!(session.status, Status::Running | Status::Waiting)
-            || (queued > 0 && !session.status.is_ended());
+        let busy = in_turn(&session) || (queued > 0 && !session.status.is_ended());
         if busy {
-            let wanted = Wanted::Interrupt;
-            engine.store().want(&[id], wanted, call.audit()).await?;
-            engine.wake_session(id, session.project_id);
-            let settings = &engine.settings().sessions;
-            let patience = Duration::from_secs(settings.cancel_seconds + 15);
-            engine
-                .wait_for_session(id, patience, |session| {
-                    session.wanted.is_none()
-                        && !matches!(session.status, Status::Running | Status::Waiting)
-                })
+            let (wanted, audit) = (Wanted::Interrupt, call.audit());
+            sessions
+                .request(slice::from_ref(&session), wanted, audit)
                 .await?;
+            let cancel_seconds = engine.settings().sessions.cancel_seconds;
+            let timeout = Duration::from_secs(cancel_seconds + INTERRUPT_EXTRA_SECONDS);
+            let interrupted = |session: &Session| session.wanted.is_none() && !in_turn(session);
+            sessions.wait_until(id, timeout, interrupted).await?;
         }
         let session = engine.store().session(id).await?;
         Ok(Output {
@@ -70,45 +72,38 @@ impl Operation for Interrupt {
     }
 }
 
-impl Engine {
-    /// Interrupts every turn of a tree except one session's own.
-    pub(crate) async fn interrupt_tree(&self, root: SessionId, except: SessionId) -> Result<()> {
-        let tree = self.store().tree(root).await?;
-        let others: Vec<_> = tree
-            .into_iter()
-            .filter(|session| session.id != except && session.status == Status::Running)
-            .collect();
-        let ids: Vec<SessionId> = others.iter().map(|session| session.id).collect();
-        self.store().want(&ids, Wanted::Interrupt, None).await?;
-        for session in others {
-            self.wake_session(session.id, session.project_id);
-        }
-        Ok(())
+fn in_turn(session: &Session) -> bool {
+    matches!(session.status, Status::Running | Status::Waiting)
+}
+
+impl Sessions<'_> {
+    /// Interrupts every running turn of a tree except that of one session.
+    pub(super) async fn interrupt_tree(self, root: SessionId, except: SessionId) -> Result<()> {
+        let mut tree = self.engine.store().tree(root).await?;
+        tree.retain(|session| session.id != except && session.status == Status::Running);
+        self.request(&tree, Wanted::Interrupt, None).await
     }
 
-    /// Waits until a session is as wanted; whether it is in time.
-    pub(crate) async fn wait_for_session(
-        &self,
+    /// Waits until a session fulfils a condition or is deleted; false after `timeout`, or if the server
+    /// stops.
+    pub(crate) async fn wait_until(
+        self,
         id: SessionId,
-        patience: Duration,
-        wanted: impl Fn(&oubliette_store::Session) -> bool,
+        timeout: Duration,
+        condition: impl Fn(&Session) -> bool,
     ) -> Result<bool> {
-        let deadline = tokio::time::Instant::now() + patience;
-        let mut news = self.sessions().watch.session(id);
+        let deadline = Instant::now() + timeout;
+        let mut subscription = self.subscriptions().log(id);
         loop {
-            news.mark_unchanged();
-            match self.store().session(id).await? {
-                Some(session) if !wanted(&session) => {}
-                _ => return Ok(true),
+            subscription.mark_unchanged();
+            let session = self.engine.store().session(id).await?;
+            if session.is_none_or(|session| condition(&session)) {
+                return Ok(true);
             }
             tokio::select! {
-                changed = news.changed() => {
-                    if changed.is_err() {
-                        news = self.sessions().watch.session(id);
-                    }
-                }
+                _ = subscription.changed() => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
-                () = self.stopping() => return Ok(false),
+                () = self.engine.stopping() => return Ok(false),
             }
         }
     }

@@ -9,29 +9,29 @@ use super::view::Summary;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result, paging};
 
-const LIST: &str = "sessions";
+const CURSOR_LIST: &str = "sessions";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project; all projects that the token can use if absent.
+    /// The project's id; all projects that the token can use if absent.
     project_id: Option<ProjectId>,
     /// Only sessions in this workspace.
     workspace_id: Option<WorkspaceId>,
     /// Only sessions with this status.
     status: Option<Status>,
-    /// Only sessions that have not ended, or with `false` only those that have.
+    /// `true`: only sessions that have not ended; `false`: only those that have.
     active: Option<bool>,
     /// Only the children of this session.
     parent_id: Option<SessionId>,
-    /// Only sessions that their caller gave this name.
+    /// Only sessions with this `external_id`.
     external_id: Option<String>,
     /// Only sessions that work on this OpenSpec change.
     change_id: Option<String>,
     /// Only sessions of this agent.
     agent: Option<String>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// Maximum number of sessions to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -48,8 +48,7 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "session_list";
-    const ABOUT: &'static str =
-        "List sessions, newest first: of one project, or of every project that the token can use.";
+    const ABOUT: &'static str = "List the sessions of one project, or of every project that the token can use, newest first.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -65,7 +64,7 @@ impl Operation for List {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let after = paging::open(params.cursor.as_deref(), CURSOR_LIST)?;
         let visible = engine.visible(actor, params.project_id).await?;
         let filter = SessionFilter {
             workspace_id: params.workspace_id,
@@ -80,7 +79,7 @@ impl Operation for List {
             .store()
             .sessions(visible, &filter, after, limit)
             .await?;
-        let (sessions, next_cursor) = paging::close(page, LIST);
+        let (sessions, next_cursor) = paging::close(page, CURSOR_LIST);
         Ok(Output {
             sessions: sessions.into_iter().map(Summary::from).collect(),
             next_cursor,

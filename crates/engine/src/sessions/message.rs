@@ -4,19 +4,19 @@ use oubliette_model::{Access, Mode, ProjectId, SessionId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ask::Ask;
 use super::deliver::Delivered;
+use super::message_params::MessageParams;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session the message is for; enough by itself.
+    /// The session that gets the message. No other id is needed.
     session_id: Option<SessionId>,
-    /// Without `session_id`: the project, whose newest session in the workspace gets the message.
+    /// Without `session_id`: the project; the newest session of the workspace gets the message.
     project_id: Option<ProjectId>,
     #[serde(flatten)]
-    ask: Ask,
+    message: MessageParams,
 }
 
 #[derive(Debug)]
@@ -24,8 +24,9 @@ pub(crate) struct Message;
 
 impl Operation for Message {
     const NAME: &'static str = "session_message";
-    const ABOUT: &'static str = "Send a message to a session. While a turn runs it waits its turn; a session that has ended \
-         goes on with it. Does not wait for the agent: `session_events` with `wait_seconds` does.";
+    const ABOUT: &'static str = "Send a message to a session. Messages queue while a turn is running; a message to an ended \
+         session resumes it. Returns at once: use `session_events` with `wait_seconds` to wait for the \
+         agent.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -41,8 +42,9 @@ impl Operation for Message {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
+        let (sessions, message) = (engine.sessions(), &params.message);
         if let Some(id) = params.session_id {
-            return engine.deliver_to(actor, id, &params.ask, &call).await;
+            return sessions.deliver(actor, id, message, &call).await;
         }
         let Some(project_id) = params.project_id else {
             return Err(EngineError::invalid(
@@ -51,7 +53,7 @@ impl Operation for Message {
         };
         let project = engine.store().get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
-        let origin = engine.origin_of(actor).await?;
-        engine.deliver(&project, &params.ask, origin, &call).await
+        let origin = sessions.origin(actor).await?;
+        sessions.spawn(&project, message, origin, &call).await
     }
 }

@@ -5,20 +5,21 @@ use oubliette_store::Decided;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::budget::BudgetAnswer;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
+const MAX_COST_LIMIT_USD: f64 = 1_000_000.0;
+
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session, as `session_list` shows it.
+    /// The session's id, from `session_list`.
     session_id: SessionId,
-    /// The request, from its `permission_request` event or from `waiting_for`.
+    /// The request's id, from its `permission_request` event or from `waiting_for`.
     request_id: String,
     /// `allow`, `allow_always` or `deny`.
     decision: Verdict,
-    /// For a request about money: what the whole tree may cost from now on. Without it, as much again.
-    /// Not by project tokens.
+    /// For a budget request: the new cost limit of the whole tree in US dollars. If absent, the tree may
+    /// spend the project's limit once more. Project tokens cannot set this.
     max_cost_usd: Option<f64>,
 }
 
@@ -29,13 +30,19 @@ pub(crate) struct Output {
     decision: Verdict,
 }
 
+/// The answer to a budget request, stored with its decision.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct BudgetAnswer {
+    pub(super) max_cost_usd: Option<f64>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Permit;
 
 impl Operation for Permit {
     const NAME: &'static str = "session_permit";
-    const ABOUT: &'static str = "Answer a question that an agent waits for: whether it may use a tool, or whether its tree \
-         may spend more than `max_cost_usd`. What nobody answers in time is a no.";
+    const ABOUT: &'static str = "Answer a permission request of a session: whether its agent may use a tool, or whether its \
+         tree may spend more than `max_cost_usd`. Unanswered requests are denied after the timeout.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -52,13 +59,12 @@ impl Operation for Permit {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
-        let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let session = engine.sessions().get(id).await?;
         if let Some(cost) = params.max_cost_usd
-            && !(cost > 0.0 && cost <= 1_000_000.0)
+            && !(cost > 0.0 && cost <= MAX_COST_LIMIT_USD)
         {
             return Err(EngineError::invalid(format!(
-                "`max_cost_usd` is {cost}; it must be more than 0 and at most 1000000"
+                "`max_cost_usd` is {cost}; it must be more than 0 and at most {MAX_COST_LIMIT_USD}"
             )));
         }
         let answer = BudgetAnswer {
@@ -73,7 +79,7 @@ impl Operation for Permit {
             .await?;
         match decided {
             Decided::Done => {
-                engine.wake_session(id, session.project_id);
+                engine.sessions().wake(id, session.project_id);
                 Ok(Output {
                     session_id: id,
                     request_id: params.request_id,
@@ -81,12 +87,12 @@ impl Operation for Permit {
                 })
             }
             Decided::Late => Err(EngineError::Failed(
-                "somebody else has answered this request, or its time is over".to_owned(),
+                "this request was already answered, or its timeout is over".to_owned(),
             )),
             Decided::NoSuchRequest => Err(EngineError::NotFound {
                 what: "request",
                 id: params.request_id,
-                hint: "`session_get` shows in `waiting_for` what the session waits for now",
+                hint: "`waiting_for` of `session_get` shows what the session waits for",
             }),
         }
     }

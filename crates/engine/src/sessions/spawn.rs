@@ -4,17 +4,17 @@ use oubliette_model::{Access, Mode, ProjectId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::ask::Ask;
 use super::deliver::Delivered;
+use super::message_params::MessageParams;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     project_id: ProjectId,
     #[serde(flatten)]
-    ask: Ask,
+    message: MessageParams,
 }
 
 #[derive(Debug)]
@@ -22,9 +22,9 @@ pub(crate) struct Spawn;
 
 impl Operation for Spawn {
     const NAME: &'static str = "session_spawn";
-    const ABOUT: &'static str = "Have an agent work in a project: give it a `prompt`. The workspace's newest session goes \
-         on with it, or a new one begins (always, with `new_session`). Returns at once; \
-         `session_events` with `wait_seconds` shows what the agent does.";
+    const ABOUT: &'static str = "Give an agent of a project a `prompt`. The newest session of the workspace continues with \
+         it; if there is none, or with `new_session`, a new session starts. Returns at once: use \
+         `session_events` with `wait_seconds` to see what the agent does.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -38,7 +38,10 @@ impl Operation for Spawn {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let origin = engine.origin_of(actor).await?;
-        engine.deliver(&project, &params.ask, origin, &call).await
+        let sessions = engine.sessions();
+        let origin = sessions.origin(actor).await?;
+        sessions
+            .spawn(&project, &params.message, origin, &call)
+            .await
     }
 }

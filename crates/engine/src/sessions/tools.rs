@@ -4,65 +4,65 @@ use oubliette_agent::Tools;
 use oubliette_model::quoted;
 use oubliette_store::{Choices, Session};
 
-use super::ask::{Ask, LONGEST_NAME};
+use super::message_params::{MAX_NAME_BYTES, MessageParams};
 use crate::{EngineError, Result};
 
-const MOST_TOOLS: usize = 200;
+const MAX_TOOL_NAMES: usize = 200;
 
-/// The tools of a session.
-pub(super) fn tools_of(choices: &Choices) -> Tools {
+pub(super) fn tools_from_choices(choices: &Choices) -> Tools {
     Tools {
         allowed: choices.tools_allowed.clone(),
         disallowed: choices.tools_disallowed.clone(),
     }
 }
 
-impl Ask {
-    /// The tools that are asked for.
+impl MessageParams {
+    /// The requested tools, validated.
     pub(super) fn tools(&self) -> Result<Tools> {
-        let list = |name: &str, list: &Option<Vec<String>>| {
-            let list = list.clone().unwrap_or_default();
-            let plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/*".contains(c);
-            let is_name = |tool: &String| {
-                !tool.is_empty() && tool.len() <= LONGEST_NAME && tool.chars().all(plain)
-            };
-            if list.len() > MOST_TOOLS {
-                return Err(EngineError::invalid(format!(
-                    "`{name}` has {} names; at most {MOST_TOOLS} are taken",
-                    list.len()
-                )));
-            }
-            match list.iter().find(|tool| !is_name(tool)) {
-                Some(wrong) => Err(EngineError::invalid(format!(
-                    "`{name}`: {} is not the name of a tool; use letters, digits and `_-.:/`, and `*` \
-                     for any part",
-                    quoted(wrong)
-                ))),
-                None => Ok(list),
-            }
-        };
         Ok(Tools {
-            allowed: list("tools_allowed", &self.tools_allowed)?,
-            disallowed: list("tools_disallowed", &self.tools_disallowed)?,
+            allowed: validate_tool_names("tools_allowed", self.tools_allowed.as_deref())?,
+            disallowed: validate_tool_names("tools_disallowed", self.tools_disallowed.as_deref())?,
         })
     }
 
-    /// The tools of a new session: below another one, no more than that one has.
+    /// The tools of a new session: at most those of its parent.
     pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<Tools> {
-        let asked = self.tools()?;
+        let requested = self.tools()?;
         let Some(parent) = parent else {
-            return Ok(asked);
+            return Ok(requested);
         };
-        let above = tools_of(&parent.choices);
-        if !above.is_empty() && parent.agent != agent {
+        let of_parent = tools_from_choices(&parent.choices);
+        if !of_parent.is_empty() && parent.agent != agent {
             return Err(EngineError::invalid(format!(
-                "this session may use only some tools, and so may those below it; `{agent}` has other \
-                 names for them: use `{}`",
+                "this session and those below it may use only some tools, and `{agent}` has other names \
+                 for them: use `{}`",
                 parent.agent
             )));
         }
-        above.narrowed_by(&asked).ok_or_else(|| {
-            EngineError::invalid("`tools_allowed` names nothing that this session may use itself")
+        of_parent.narrowed_by(&requested).ok_or_else(|| {
+            EngineError::invalid("`tools_allowed` names no tool that this session may use itself")
         })
+    }
+}
+
+fn validate_tool_names(parameter: &str, names: Option<&[String]>) -> Result<Vec<String>> {
+    let names = names.unwrap_or_default();
+    if names.len() > MAX_TOOL_NAMES {
+        return Err(EngineError::invalid(format!(
+            "`{parameter}` has {} names; the maximum is {MAX_TOOL_NAMES}",
+            names.len()
+        )));
+    }
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/*".contains(c);
+    let is_valid = |name: &String| {
+        !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(is_allowed)
+    };
+    match names.iter().find(|name| !is_valid(name)) {
+        Some(invalid) => Err(EngineError::invalid(format!(
+            "`{parameter}`: {} is not the name of a tool; use letters, digits and `_-.:/`, and `*` \
+             for any part",
+            quoted(invalid)
+        ))),
+        None => Ok(names.to_vec()),
     }
 }

@@ -1,4 +1,4 @@
-//! A session as results show it.
+//! How results show a session.
 
 use oubliette_model::{ProjectId, SessionId, Status, Usage, Waiting, WorkspaceId};
 use oubliette_store::{CallerRequest, Session};
@@ -17,13 +17,13 @@ pub(crate) struct Summary {
     depth: u32,
     agent: String,
     pub(crate) status: Status,
-    /// What it waits for and until when, while its status is `waiting`.
+    /// While `status` is `waiting`: what it waits for, and until when.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<Waiting>,
     turns: u32,
     usage: Usage,
     cost_usd: f64,
-    /// The index of its last event.
+    /// Index of its last event.
     last_index: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -76,7 +76,7 @@ impl From<Session> for Summary {
     }
 }
 
-/// A request that an agent waits for its caller to answer.
+/// A call of a caller's tool that waits for the caller's response.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct PendingRequest {
@@ -88,13 +88,13 @@ pub(crate) struct PendingRequest {
 }
 
 impl From<CallerRequest> for PendingRequest {
-    fn from(asked: CallerRequest) -> Self {
+    fn from(request: CallerRequest) -> Self {
         Self {
-            session_id: asked.session_id,
-            request_id: asked.request_id.to_string(),
-            tool: asked.tool,
-            arguments: asked.arguments,
-            expires_at: asked.deadline.to_string(),
+            session_id: request.session_id,
+            request_id: request.request_id.to_string(),
+            tool: request.tool,
+            arguments: request.arguments,
+            expires_at: request.deadline.to_string(),
         }
     }
 }

@@ -168,7 +168,7 @@ async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
     if owns(&engine, client.actor.token_id, id).await {
         engine.bind_line(id, &client.mcp_session);
     }
-    let mut log = engine.follow(client.actor.clone(), id, -1);
+    let mut log = engine.sessions().follow(client.actor.clone(), id, -1);
     while let Ok(events) = log.next(WAIT).await {
         let news = ResourceUpdatedNotificationParam::new(uri.clone());
         let gone = client.peer.is_transport_closed()
@@ -185,7 +185,7 @@ async fn tell(push: Push, engine: Engine, client: Client, id: SessionId, since: 
     if let Err(error) = noted {
         tracing::warn!(session = %id, %error, "after a restart its caller must name it again");
     }
-    let mut log = engine.follow(client.actor.clone(), id, since);
+    let mut log = engine.sessions().follow(client.actor.clone(), id, since);
     while let Ok(events) = log.next(WAIT).await {
         for event in events {
             if !push.wants_info(&client.mcp_session) || !is_told(&event) {

@@ -119,7 +119,7 @@ pub(super) async fn subscribe(
     uri: &str,
 ) -> Result<(), ErrorData> {
     let id = session_of(uri).ok_or_else(|| not_found(uri))?;
-    let allowed = engine.may_follow(&client.actor, id).await;
+    let allowed = engine.sessions().check_follow(&client.actor, id).await;
     allowed.map_err(|_| not_found(uri))?;
     match push.subscribe(engine, client, uri, id) {
         true => Ok(()),
@@ -145,7 +145,7 @@ pub(super) async fn listen(
                 return Err(not_found(&uri));
             };
             let _there = engine.listen_to(&actor, id).await;
-            let mut log = engine.follow(actor, id, -1);
+            let mut log = engine.sessions().follow(actor, id, -1);
             loop {
                 let events = match log.next(WAIT).await {
                     Ok(events) => events,

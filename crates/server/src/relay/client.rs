@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, Ear, Speaker, Stream};
+use oubliette_engine::{AttachedSession, Call, Ear, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Attach, Attached, CallerTools, Cancel, LineReader, MAX_LINE_BYTES, Message, RpcError, calls,
@@ -170,7 +170,7 @@ struct Client {
     room: Arc<Room>,
     here: Arc<Semaphore>,
     /// For which session this connection speaks.
-    speaker: Option<Speaker>,
+    speaker: Option<AttachedSession>,
     ear: Option<Ear>,
     /// Which tools of its caller it was told of.
     told: Option<CallerTools>,
@@ -293,7 +293,7 @@ impl Client {
         let Some(speaker) = &self.speaker else {
             return Some(());
         };
-        let tools = match self.relay.engine.caller_tools(speaker.session()).await {
+        let tools = match self.relay.engine.caller_tools(speaker.id()).await {
             Ok(tools) => tools,
             Err(error) => {
                 tracing::error!(%error, "the tools of a caller could not be read");
@@ -313,7 +313,7 @@ impl Client {
 
     async fn recognise(&mut self, attach: &Attach) -> Outcome {
         if let Some(speaker) = &self.speaker
-            && speaker.session().to_string() != attach.session_id
+            && speaker.id().to_string() != attach.session_id
         {
             return Err(RpcError::new(
                 codes::SHAPE,
@@ -322,6 +322,7 @@ impl Client {
         }
         let engine = &self.relay.engine;
         let found = engine
+            .sessions()
             .attach(&self.container, &attach.session_id, &attach.session_key)
             .await;
         let Some(speaker) = found.map_err(|error| methods::failure(&error))? else {
@@ -330,9 +331,9 @@ impl Client {
                 .unauthenticated(&self.container, "invalid session or session key")
                 .await);
         };
-        let session_id = speaker.session().to_string();
+        let session_id = speaker.id().to_string();
         if self.ear.is_none() {
-            self.ear = Some(engine.ear(speaker.session()));
+            self.ear = Some(engine.ear(speaker.id()));
         }
         self.speaker = Some(speaker);
         methods::rendered(&Attached {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oubliette_engine::{Call, CallerError, EngineError, Speaker, Verb};
+use oubliette_engine::{AgentTool, AttachedSession, Call, CallerError, EngineError};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{CallerTool, ListTools, RpcError, calls, codes};
@@ -20,7 +20,7 @@ pub(super) type Outcome = Result<Value, RpcError>;
 pub(super) struct From<'a> {
     pub(super) relay: &'a Arc<Relay>,
     pub(super) container: &'a ContainerId,
-    pub(super) speaker: Option<&'a Speaker>,
+    pub(super) speaker: Option<&'a AttachedSession>,
 }
 
 pub(super) async fn answer(
@@ -29,11 +29,14 @@ pub(super) async fn answer(
     params: Map<String, Value>,
     call: Call,
 ) -> Outcome {
-    if let Some(verb) = Verb::named(method) {
+    if let Some(tool) = AgentTool::from_name(method) {
         let session = attached(from).await?;
         let address = super::address(from.container);
         let engine = &from.relay.engine;
-        let done = engine.call_as(&session, address, verb, params, call).await;
+        let done = engine
+            .sessions()
+            .call_from_agent(&session, address, tool, params, call)
+            .await;
         return done.map_err(|error| failure(&error));
     }
     match method {
@@ -61,7 +64,7 @@ async fn attached(from: From<'_>) -> Result<oubliette_store::Session, RpcError> 
             "not attached to a session; call `attach` first",
         ));
     };
-    let session = from.relay.engine.speaking(speaker).await;
+    let session = from.relay.engine.sessions().resolve(speaker).await;
     session.map_err(|error| failure(&error))?.ok_or_else(|| {
         RpcError::new(
             codes::NOT_ATTACHED,

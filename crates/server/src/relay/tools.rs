@@ -61,7 +61,7 @@ async fn authenticated(from: From<'_>, key: &str) -> Result<Actor, RpcError> {
     let address = super::address(from.container);
     let found = engine.authenticate(key, Some(address)).await;
     let found = found.map_err(|error| failure(&error))?;
-    let own = from.speaker.map(|speaker| speaker.session());
+    let own = from.speaker.map(|speaker| speaker.id());
     let actor = found.map(|found| found.actor).filter(|actor| {
         let of_another = actor.session.is_some_and(|session| Some(session) != own);
         own.is_none() || !of_another

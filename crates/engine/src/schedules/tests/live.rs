@@ -137,14 +137,16 @@ async fn a_server_that_dies_between_claim_spawn_and_record_leaves_one_run_with_o
             // Its turn is over, and nobody has recorded that.
             let found = world.store().run(run.id).await.unwrap().unwrap();
             let session = found.session_id.unwrap();
-            let failed = world
-                .engine
-                .wait_for_session(session, Duration::from_secs(30), |s| s.status.is_ended());
+            let failed =
+                world
+                    .engine
+                    .sessions()
+                    .wait_until(session, Duration::from_secs(30), |s| s.status.is_ended());
             assert!(failed.await.unwrap());
         }
         world.restart().await;
         // What the server does when it has let containers in.
-        world.engine.adopt_sessions().await.unwrap();
+        world.engine.sessions().adopt().await.unwrap();
         world.engine.run_schedules();
         let runs = world.settled(&schedule, point + 1).await;
         assert_eq!(runs.len(), point + 1);

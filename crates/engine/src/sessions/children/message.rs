@@ -1,4 +1,4 @@
-//! A message of an agent to a session below its own, and the wait for the answer.
+//! An agent's message to a child session, and the wait for the response.
 
 use std::time::Duration;
 
@@ -9,222 +9,194 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::sessions::ask::Ask;
+use crate::sessions::Sessions;
 use crate::sessions::deliver::Origin;
-use crate::{Call, Engine, EngineError, Result};
+use crate::sessions::message_params::MessageParams;
+use crate::{Call, EngineError, Result};
 
-const USUAL_WAIT: f64 = 50.0;
-/// Some agents give up a tool after three minutes.
-const LONGEST_WAIT: f64 = 170.0;
+const DEFAULT_WAIT_SECONDS: f64 = 50.0;
+/// Some agents cancel a tool call after three minutes.
+const MAX_WAIT_SECONDS: f64 = 170.0;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// A session that you started, or that one of those did, to go on with; a new one if absent.
+    /// A session that you started, or one below it, to continue; a new one is started if absent.
     session_id: Option<SessionId>,
-    /// How long to wait for the answer, in seconds (50 if absent, at most 170).
+    /// How many seconds to wait for the response (0 to 170; 50 if absent).
     wait_seconds: Option<f64>,
-    /// A name for the call: when it is repeated, it is the same call.
+    /// Identifies the call: repeating it with the same id does not send the message again.
     call_id: Option<Uuid>,
     #[serde(flatten)]
-    ask: Ask,
+    message: MessageParams,
 }
 
-/// What came of a message while it was waited for.
 #[derive(Debug, Serialize)]
-pub(crate) struct Output {
+pub(super) struct Output {
     session_id: SessionId,
-    /// `running` while there is no answer yet, then that of the session.
+    /// `running` while there is no response yet, then that of the session.
     status: Status,
     workspace_id: WorkspaceId,
-    /// The last event of the session so far.
+    /// The index of the session's last event.
     last_event_index: i64,
     #[serde(flatten)]
-    answer: Option<Answer>,
-    /// What the session waits for.
+    response: Option<TurnResponse>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<Waiting>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'static str>,
 }
 
+/// How the turn of the message ended.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct TurnResponse {
     text: String,
     stop_reason: StopReason,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-impl Engine {
-    pub(super) async fn message_below(
-        &self,
+impl Sessions<'_> {
+    pub(super) async fn message_child(
+        self,
         session: &Session,
         params: Params,
         call: &Call,
     ) -> Result<Output> {
-        let wait = wait(params.wait_seconds)?;
+        let wait = parse_wait(params.wait_seconds)?;
         let call_id = params.call_id.unwrap_or_else(Uuid::new_v4);
-        // What was done before is joined, whatever has changed since.
-        let before = self.store().child_call(session.id, call_id).await?;
-        if before.is_none() {
-            // Much larger than the wait that follows.
-            Box::pin(self.ask_below(session, call_id, params, call)).await?;
+        let store = self.engine.store();
+        let repeated = store.child_call(session.id, call_id).await?.is_some();
+        if !repeated {
+            // Boxed: its future is much larger than that of the wait.
+            Box::pin(self.deliver_to_child(session, call_id, params, call)).await?;
         }
         tokio::select! {
-            answer = self.answer_below(session, call_id, wait) => answer,
-            // The one who asked waits no longer; the agent below works on.
+            output = self.wait_for_child(session, call_id, wait) => output,
+            // Only the wait is cancelled; the child goes on.
             () = call.cancelled() => Err(EngineError::Cancelled),
         }
     }
 
-    async fn ask_below(
-        &self,
+    async fn deliver_to_child(
+        self,
         session: &Session,
         call_id: Uuid,
         params: Params,
         call: &Call,
     ) -> Result<()> {
-        let Params {
-            session_id,
-            mut ask,
-            ..
-        } = params;
-        if let Some(id) = session_id {
-            let below = self.below(session, id).await?;
-            let message = ask.to_message(self)?;
-            ask.no_context()?;
-            let queued = self
-                .store()
-                .queue_call(session.id, call_id, below.id, &message, call.audit())
+        let store = self.engine.store();
+        let mut message_params = params.message;
+        if let Some(id) = params.session_id {
+            let child = self.descendant(session, id).await?;
+            let message = message_params.to_message(self.engine)?;
+            message_params.check_no_context()?;
+            let queued = store
+                .queue_call(session.id, call_id, child.id, &message, call.audit())
                 .await?;
-            let (below, _) = queued.ok_or_else(|| {
+            let (child, _) = queued.ok_or_else(|| {
                 EngineError::Failed("your own session, or the other one, has ended".to_owned())
             })?;
-            self.sessions().watch.tell(below.id, below.root_id);
-            self.wake_session(below.id, below.project_id);
+            self.subscriptions().notify_log(child.id, child.root_id);
+            self.wake(child.id, child.project_id);
             return Ok(());
         }
-        let project = self.store().get(session.project_id).await?;
+        let project = store.get(session.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
-        // A call that is repeated after a crash finds the workspace that it made.
-        ask.name_workspace(call_id);
+        // The same name again if the call is repeated after a crash, so that it makes one workspace.
+        message_params.name_workspace(call_id);
         let origin = Origin {
             owner: session.owner_id,
             parent: Some(session.clone()),
             call: Some(call_id),
-            grant: self.scope_of_agent(session).await?,
+            max_scope: self.agent_scope(session).await?,
         };
-        self.deliver(&project, &ask, origin, call).await?;
+        self.spawn(&project, &message_params, origin, call).await?;
         Ok(())
     }
 
-    /// Waits for the turn of a message to end, for so long.
-    async fn answer_below(
-        &self,
+    /// Waits until the turn of the message has ended.
+    async fn wait_for_child(
+        self,
         session: &Session,
         call_id: Uuid,
         wait: Duration,
     ) -> Result<Output> {
         let deadline = Instant::now() + wait;
-        let mut news = None;
+        let mut subscription = None;
         loop {
-            let Some(found) = self.store().child_call(session.id, call_id).await? else {
+            let found = self.engine.store().child_call(session.id, call_id).await?;
+            let Some(found) = found else {
                 return Err(EngineError::Failed(
-                    "the session was deleted before it answered".to_owned(),
+                    "the session was deleted before it responded".to_owned(),
                 ));
             };
-            let over = Instant::now() >= deadline;
-            match found.turn {
-                CallTurn::Answered(logged) => return self.answered(&logged).await,
-                CallTurn::Dropped => return self.dropped(found.child).await,
-                CallTurn::Queued | CallTurn::Running if over => {
-                    return self.unanswered(found.child).await;
-                }
-                CallTurn::Queued | CallTurn::Running => {}
+            let response = match found.turn {
+                CallTurn::Answered(logged) => Some(parse_completion(&logged)?),
+                CallTurn::Dropped => Some(TurnResponse {
+                    text: String::new(),
+                    stop_reason: StopReason::Cancelled,
+                    error: Some("the session was ended before this message's turn".to_owned()),
+                }),
+                CallTurn::Queued | CallTurn::Running => None,
+            };
+            if response.is_some() || Instant::now() >= deadline {
+                return Ok(output(self.get(found.child).await?, response));
             }
-            // The first look was before anybody told of news.
-            let Some(listening) = &mut news else {
-                news = Some(self.sessions().watch.session(found.child));
+            let Some(subscription) = &mut subscription else {
+                // Read again, because the child may have changed before this.
+                subscription = Some(self.subscriptions().log(found.child));
                 continue;
             };
             tokio::select! {
-                changed = listening.changed() => if changed.is_err() { news = None },
+                _ = subscription.changed() => {}
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
     }
+}
 
-    async fn child(&self, id: SessionId) -> Result<Session> {
-        let session = self.store().session(id).await?;
-        session.ok_or_else(|| Self::session_not_found(id))
-    }
-
-    async fn answered(&self, logged: &Logged) -> Result<Output> {
-        let event = serde_json::from_str(&logged.body).map_err(EngineError::fault)?;
-        let Event::Completion {
+fn parse_completion(logged: &Logged) -> Result<TurnResponse> {
+    match serde_json::from_str(&logged.body).map_err(EngineError::fault)? {
+        Event::Completion {
             text,
             stop_reason,
             error,
-        } = event
-        else {
-            return Err(EngineError::fault("a completion was expected"));
-        };
-        let session = self.child(logged.session_id).await?;
-        let answer = Answer {
+        } => Ok(TurnResponse {
             text,
             stop_reason,
             error,
-        };
-        Ok(Output {
-            answer: Some(answer),
-            ..output(session)
-        })
-    }
-
-    async fn dropped(&self, child: SessionId) -> Result<Output> {
-        let answer = Answer {
-            text: String::new(),
-            stop_reason: StopReason::Cancelled,
-            error: Some("the session was ended before it came to this message".to_owned()),
-        };
-        Ok(Output {
-            answer: Some(answer),
-            ..output(self.child(child).await?)
-        })
-    }
-
-    async fn unanswered(&self, child: SessionId) -> Result<Output> {
-        let session = self.child(child).await?;
-        let waiting_for = session.waiting.clone();
-        Ok(Output {
-            status: Status::Running,
-            waiting_for,
-            hint: Some(
-                "it works on; `session_events` with `session_id`, `since_index` and `wait_seconds` \
-                 shows what it does, and its `completion` is the answer",
-            ),
-            ..output(session)
-        })
+        }),
+        _ => Err(EngineError::fault("a completion was expected")),
     }
 }
 
-fn output(session: Session) -> Output {
+fn output(session: Session, response: Option<TurnResponse>) -> Output {
+    let running = response.is_none();
     Output {
         session_id: session.id,
-        status: session.status,
+        status: if running {
+            Status::Running
+        } else {
+            session.status
+        },
         workspace_id: session.workspace_id,
         last_event_index: session.log_end - 1,
-        answer: None,
-        waiting_for: None,
-        hint: None,
+        response,
+        waiting_for: session.waiting.filter(|_| running),
+        hint: running.then_some(
+            "the child is still working; follow it with `session_events` (`session_id`, \
+             `since_index`, `wait_seconds`): its `completion` event is the response",
+        ),
     }
 }
 
-fn wait(seconds: Option<f64>) -> Result<Duration> {
-    let seconds = seconds.unwrap_or(USUAL_WAIT).min(LONGEST_WAIT);
+fn parse_wait(seconds: Option<f64>) -> Result<Duration> {
+    let seconds = seconds
+        .unwrap_or(DEFAULT_WAIT_SECONDS)
+        .min(MAX_WAIT_SECONDS);
     if seconds.is_nan() || seconds < 0.0 {
         return Err(EngineError::invalid(format!(
-            "`wait_seconds` is {seconds}; it must be 0 to {LONGEST_WAIT}"
+            "`wait_seconds` is {seconds}; it must be 0 to {MAX_WAIT_SECONDS}"
         )));
     }
     Ok(Duration::from_secs_f64(seconds))

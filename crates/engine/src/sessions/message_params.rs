@@ -1,4 +1,4 @@
-//! What a message to an agent is made of: the same for `session_spawn` and `session_message`.
+//! The parameters of a message to an agent, which `session_spawn` and `session_message` share.
 
 use std::path::{Component, Path};
 
@@ -14,54 +14,53 @@ use super::deliver::Origin;
 use crate::callers::declare::Context;
 use crate::{Engine, EngineError, Result, agents};
 
-const LONGEST_PROMPT: usize = 1 << 20;
-const MOST_ATTACHMENTS: usize = 100;
-/// Of the short texts by which callers find things again. A change's directory has a longer name at
-/// most.
-pub(super) const LONGEST_NAME: usize = 255;
+const MAX_PROMPT_BYTES: usize = 1 << 20;
+const MAX_ATTACHMENTS: usize = 100;
+const MAX_ATTACHMENT_NAME_BYTES: usize = 1000;
+/// Of names and short texts. It is also the maximum of a file name, which the id of a change is.
+pub(super) const MAX_NAME_BYTES: usize = 255;
 
-/// What both operations take.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(crate) struct Ask {
-    /// What the agent is to do.
-    pub(super) prompt: Option<String>,
-    /// The same as `prompt`.
+pub(crate) struct MessageParams {
+    /// What the agent should do.
+    prompt: Option<String>,
+    /// Alias of `prompt`.
     message: Option<String>,
     /// The workspace to work in; the default one if absent.
     pub(super) workspace_id: Option<WorkspaceId>,
-    /// Whether a workspace that does not exist is made; without `workspace_id`, a new one.
+    /// Create the workspace if it does not exist; without `workspace_id`, create a new one.
     pub(super) create_workspace: Option<bool>,
-    /// Whether a new session is made although the workspace has one.
+    /// Start a new session even if the workspace has one.
     pub(super) new_session: Option<bool>,
-    /// A name of the caller's own for the session, to find it by.
+    /// Your own name for the session, to find it by.
     external_id: Option<String>,
-    /// Where the request comes from, for the caller's own use.
+    /// Where the request comes from, for your own use.
     source: Option<String>,
     /// The agent; the project's if absent. `project_options` lists them.
     pub(super) agent: Option<String>,
-    /// The model the agent uses; the project's if absent.
+    /// The model that the agent uses; the project's if absent.
     model: Option<String>,
     /// What the agent may do without asking; the project's if absent.
     autonomy: Option<Level>,
-    /// The same as `autonomy`.
+    /// Alias of `autonomy`.
     autonomy_level: Option<Level>,
-    /// How hard the agent thinks; the project's if absent.
+    /// The agent's reasoning effort; the project's if absent.
     reasoning: Option<Level>,
-    /// The same as `reasoning`.
+    /// Alias of `reasoning`.
     reasoning_level: Option<Level>,
-    /// Tools that the agent of a new session may use, and no others, as it names them; `*` stands
-    /// for any part of a name. Not every agent can be kept to that: `project_options` says which.
+    /// The only tools that the agent of a new session may use, by the agent's own names; `*` matches any
+    /// part of a name. `project_options` lists the agents that support this.
     pub(super) tools_allowed: Option<Vec<String>>,
     /// Tools that the agent of a new session may not use.
     pub(super) tools_disallowed: Option<Vec<String>>,
-    /// The scope of the key that the agent gets to call Oubliette itself; no wider than your own.
+    /// The scope of the key with which the agent can call Oubliette; not wider than your own.
     agent_scope: Option<Scope>,
-    /// The OpenSpec change that the session works on, as `project_changes` names it.
+    /// The OpenSpec change that the session works on, from `project_changes`.
     change_id: Option<String>,
-    /// Files that are written into the workspace first.
-    attachments: Option<Vec<File>>,
-    /// What you say about yourself: tools of yours that the agent may call, for one.
+    /// Files to write into the workspace before the turn.
+    attachments: Option<Vec<AttachmentParams>>,
+    /// Caller context, including the tools you offer the agent.
     context: Option<Context>,
 }
 
@@ -69,144 +68,144 @@ pub(crate) struct Ask {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
-struct File {
-    /// Its path in the workspace.
+struct AttachmentParams {
+    /// Path in the workspace.
     name: String,
-    /// Its content, as text.
+    /// Content as text.
     text: Option<String>,
-    /// Or as base64.
+    /// Content as base64, instead of `text`.
     content_base64: Option<String>,
 }
 
-/// What an agent is to do must say something, and not too much.
 pub(crate) fn check_prompt(text: &str) -> Result<()> {
     if text.trim().is_empty() {
         return Err(EngineError::invalid(
-            "`prompt` is empty; say what the agent is to do",
+            "`prompt` is empty; say what the agent should do",
         ));
     }
-    if text.len() > LONGEST_PROMPT {
+    if text.len() > MAX_PROMPT_BYTES {
         return Err(EngineError::invalid(format!(
-            "`prompt` has {} bytes; at most {LONGEST_PROMPT} are taken. Put what is longer into a \
-             file of the workspace",
+            "`prompt` has {} bytes; the maximum is {MAX_PROMPT_BYTES}. Put longer texts into a file of \
+             the workspace",
             text.len()
         )));
     }
     Ok(())
 }
 
-impl Ask {
-    /// The message, checked, with the tools that it declares and what there is to say about those.
-    pub(super) async fn to_declaring(
+impl MessageParams {
+    /// The message with the tools that it declares, and warnings about those.
+    pub(super) async fn to_message_with_tools(
         &self,
         engine: &Engine,
-        by: Option<TokenId>,
+        caller: Option<TokenId>,
     ) -> Result<(Message, Vec<String>)> {
         let message = self.to_message(engine)?;
-        let Some(context) = &self.context else {
+        let Some(context) = self.context.clone() else {
             return Ok((message, Vec::new()));
         };
-        let Some(by) = by else {
-            return Err(no_context());
+        let Some(caller) = caller else {
+            return Err(context_refused());
         };
-        // Hundreds of schemas take their time.
-        let (context, most) = (context.clone(), engine.settings().caller_tools.max_tools);
-        let declared = move || context.declaration(most as usize, by);
-        let declared = tokio::task::spawn_blocking(declared).await;
-        Ok(match declared.map_err(EngineError::fault)?? {
-            Some((declaration, warnings)) => {
-                let declaration = Some(declaration);
-                let message = Message {
-                    declaration,
-                    ..message
-                };
-                (message, warnings)
-            }
-            None => (message, Vec::new()),
-        })
+        let max_tools = engine.settings().caller_tools.max_tools as usize;
+        // On a blocking thread: compiling hundreds of schemas takes long.
+        let parse = move || context.declaration(max_tools, caller);
+        let parsed = tokio::task::spawn_blocking(parse).await;
+        let Some((declaration, warnings)) = parsed.map_err(EngineError::fault)?? else {
+            return Ok((message, Vec::new()));
+        };
+        let declaration = Some(declaration);
+        let message = Message {
+            declaration,
+            ..message
+        };
+        Ok((message, warnings))
     }
 
-    /// The message, checked.
+    /// The validated message, without the tools that it declares.
     pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
         let text = match (&self.prompt, &self.message) {
             (Some(_), Some(_)) => {
                 return Err(EngineError::invalid(
-                    "`prompt` and `message` are the same parameter; give one of them",
+                    "`message` is an alias of `prompt`; give one of them",
                 ));
             }
             (Some(text), None) | (None, Some(text)) => text,
             (None, None) => {
                 return Err(EngineError::invalid(
-                    "missing parameter `prompt`: what the agent is to do",
+                    "missing parameter `prompt`: what the agent should do",
                 ));
             }
         };
         check_prompt(text)?;
         if self.change_id.as_ref().is_some_and(String::is_empty) {
             return Err(EngineError::invalid(
-                "`change_id` is empty; leave it out, or name a change as `project_changes` does",
+                "`change_id` is empty; omit it, or use a name from `project_changes`",
             ));
         }
         check_length("change_id", self.change_id.as_ref())?;
         let files = self.attachments.as_deref().unwrap_or_default();
-        if files.len() > MOST_ATTACHMENTS {
+        if files.len() > MAX_ATTACHMENTS {
             return Err(EngineError::invalid(format!(
-                "`attachments` has {} files; at most {MOST_ATTACHMENTS} are taken",
+                "`attachments` has {} files; the maximum is {MAX_ATTACHMENTS}",
                 files.len()
             )));
         }
         Ok(Message {
             id: 0,
             text: text.clone(),
-            attachments: files.iter().map(File::check).collect::<Result<_>>()?,
+            attachments: files
+                .iter()
+                .map(AttachmentParams::validate)
+                .collect::<Result<_>>()?,
             declaration: None,
             change_id: self.change_id.clone(),
             created_at: engine.now(),
         })
     }
 
-    /// What agents ask of sessions below their own has none.
-    pub(super) fn no_context(&self) -> Result<()> {
-        match self.context {
-            Some(_) => Err(no_context()),
-            None => Ok(()),
+    /// Fails if there is a `context`, which agents may not give when they message their own children.
+    pub(super) fn check_no_context(&self) -> Result<()> {
+        if self.context.is_some() {
+            return Err(context_refused());
         }
+        Ok(())
     }
 
-    /// Gives a workspace that is to be made a name, if it has none.
+    /// Names the workspace that is to be created, unless it has a name.
     pub(super) fn name_workspace(&mut self, name: Uuid) {
         if self.workspace_id.is_none() && self.create_workspace == Some(true) {
             self.workspace_id = Some(WorkspaceId::from_uuid(name));
         }
     }
 
-    /// What was chosen, checked against what the agent can do.
+    /// The choices for a new session, validated against what the agent supports.
     pub(super) fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
         let row = agents::find(engine.settings(), agent)?;
         let tools = self.tools_below(origin.parent.as_ref(), agent)?;
         if let Some(objection) = row.keeper.objection(&tools) {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` {objection}; leave out `tools_allowed` and `tools_disallowed`, \
-                 or change them"
+                "the agent `{agent}` {objection}; omit `tools_allowed` and `tools_disallowed`, or \
+                 change them"
             )));
         }
         if self.model.is_some() && !row.takes_model {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` has no models to choose from; leave out `model`"
+                "the agent `{agent}` does not support choosing a model; omit `model`"
             )));
         }
         let reasoning = self.reasoning.or(self.reasoning_level);
         if reasoning.is_some() && !row.takes_reasoning {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` has no setting for `reasoning`; leave it out"
+                "the agent `{agent}` does not support `reasoning`; omit it"
             )));
         }
         if let Some(wanted) = self.agent_scope
-            && !origin.grant.is_some_and(|grant| grant.covers(wanted))
+            && !origin.max_scope.is_some_and(|scope| scope.covers(wanted))
         {
-            return Err(match (origin.grant, &origin.parent) {
-                (Some(grant), None) => EngineError::invalid(format!(
-                    "`agent_scope` `{wanted}` is wider than your own scope `{grant}`"
+            return Err(match (origin.max_scope, &origin.parent) {
+                (Some(own), None) => EngineError::invalid(format!(
+                    "`agent_scope` `{wanted}` is wider than your own scope `{own}`"
                 )),
                 _ => EngineError::Refused {
                     parameter: Some("agent_scope"),
@@ -222,12 +221,12 @@ impl Ask {
             reasoning,
             tools_allowed: tools.allowed,
             tools_disallowed: tools.disallowed,
-            // A child is like its parent, unless somebody says otherwise.
+            // A child has its parent's scope by default.
             agent_scope: self.agent_scope.or_else(|| {
                 let parent = origin.parent.as_ref();
                 parent.and_then(|parent| parent.choices.agent_scope)
             }),
-            granted: origin.grant,
+            granted: origin.max_scope,
             external_id: self.external_id.clone(),
             source: self.source.clone(),
             change_id: self.change_id.clone(),
@@ -236,28 +235,27 @@ impl Ask {
 }
 
 fn check_length(name: &str, text: Option<&String>) -> Result<()> {
-    match text {
-        Some(text) if text.len() > LONGEST_NAME => Err(EngineError::invalid(format!(
-            "`{name}` is longer than {LONGEST_NAME} bytes"
-        ))),
-        _ => Ok(()),
+    if text.is_some_and(|text| text.len() > MAX_NAME_BYTES) {
+        return Err(EngineError::invalid(format!(
+            "`{name}` is longer than {MAX_NAME_BYTES} bytes"
+        )));
     }
+    Ok(())
 }
 
-impl File {
-    fn check(&self) -> Result<Attachment> {
+impl AttachmentParams {
+    fn validate(&self) -> Result<Attachment> {
         let name = &self.name;
-        let inside = !name.is_empty()
-            && name.len() <= 1000
+        let is_inside_workspace = !name.is_empty()
+            && name.len() <= MAX_ATTACHMENT_NAME_BYTES
             && !name.contains(['\0', '\n'])
             && Path::new(name)
                 .components()
                 .all(|part| matches!(part, Component::Normal(_)))
             && !name.ends_with('/');
-        if !inside {
+        if !is_inside_workspace {
             return Err(EngineError::invalid(format!(
-                "`attachments`: {} must be the path of a file inside the workspace, relative to \
-                 it, without `..`",
+                "`attachments`: {} must be the path of a file relative to the workspace, without `..`",
                 quoted(name)
             )));
         }
@@ -284,6 +282,6 @@ impl File {
     }
 }
 
-fn no_context() -> EngineError {
-    EngineError::invalid("`context` is for callers from outside; leave it out")
+fn context_refused() -> EngineError {
+    EngineError::invalid("`context` is for callers outside the container; omit it")
 }

@@ -1,0 +1,276 @@
+//! The one task that runs a live session. It does what the store says is wanted, talks to the agent, and
+//! commits every step before any reader sees it.
+
+mod budget;
+mod deadlines;
+mod decisions;
+mod event_builder;
+mod output;
+mod process;
+mod prompt;
+mod start;
+mod step;
+mod termination;
+mod turn;
+
+use oubliette_agent::{Agent, Tools};
+use oubliette_model::{Event, Level, SessionId, Status};
+use oubliette_store::{Project, Session, StoreError, Wanted};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::live_agent::LiveAgent;
+use super::redactor::Redactor;
+use super::tools::tools_from_choices;
+use crate::{Engine, EngineError};
+use deadlines::Deadlines;
+use event_builder::{EventBuilder, join_messages};
+use process::AgentProcess;
+use step::StepBuilder;
+
+const RESTORE_PAGE_EVENTS: u32 = 1000;
+const RESTORE_PAGE_BYTES: usize = 8 << 20;
+
+/// Why an actor stops before its session is settled.
+#[derive(Debug)]
+pub(super) enum ActorError {
+    /// The next server continues.
+    ServerStopping,
+    Fault(EngineError),
+}
+
+impl From<EngineError> for ActorError {
+    fn from(error: EngineError) -> Self {
+        Self::Fault(error)
+    }
+}
+
+impl From<StoreError> for ActorError {
+    fn from(error: StoreError) -> Self {
+        Self::Fault(error.into())
+    }
+}
+
+enum Next {
+    /// Wait until something happens.
+    Wait,
+    /// Nothing is left to do.
+    Exit,
+}
+
+struct SessionActor<'a> {
+    engine: &'a Engine,
+    wake: &'a Notify,
+    session: Session,
+    project: Project,
+    agent: Agent,
+    redactor: Redactor,
+    process: AgentProcess,
+    step: StepBuilder,
+    deadlines: Deadlines,
+    deleted: bool,
+}
+
+/// Runs a session until there is nothing left to do.
+pub(super) async fn run(engine: &Engine, id: SessionId, wake: &Notify) -> Result<(), ActorError> {
+    let Some(mut actor) = SessionActor::new(engine, id, wake).await? else {
+        return Ok(());
+    };
+    tokio::select! {
+        // Dropping it at any point is the same as killing the server there.
+        outcome = actor.run() => outcome,
+        () = engine.stopping() => Err(ActorError::ServerStopping),
+    }
+}
+
+/// Fails a session whose actor returned an error or panicked.
+pub(super) async fn fail_session(engine: &Engine, id: SessionId, reason: &EngineError) {
+    let wake = Notify::new();
+    let fail = async {
+        if let Some(mut actor) = SessionActor::new(engine, id, &wake).await? {
+            actor
+                .on_agent_exit(format!(
+                    "the server could not continue the session: {reason}"
+                ))
+                .await?;
+        }
+        Ok::<_, ActorError>(())
+    };
+    if let Err(error) = fail.await {
+        tracing::error!(session = %id, ?error, "could not mark a session as failed");
+    }
+}
+
+impl<'a> SessionActor<'a> {
+    async fn new(
+        engine: &'a Engine,
+        id: SessionId,
+        wake: &'a Notify,
+    ) -> Result<Option<Self>, ActorError> {
+        let Some(session) = engine.store().session(id).await? else {
+            return Ok(None);
+        };
+        let Some(project) = engine.store().get(session.project_id).await? else {
+            return Ok(None);
+        };
+        let unconfirmed_input = engine.store().agent_input(id).await?;
+        let mut actor = Self {
+            engine,
+            wake,
+            agent: engine.sessions().configured_agent(&session),
+            redactor: Redactor::default(),
+            process: AgentProcess::new(LiveAgent::from_session(&session), unconfirmed_input),
+            step: StepBuilder::default(),
+            deadlines: Deadlines::new(),
+            deleted: false,
+            session,
+            project,
+        };
+        actor.restore_from_log().await?;
+        Ok(Some(actor))
+    }
+
+    /// Restores what the log knows about a turn that an earlier actor started.
+    async fn restore_from_log(&mut self) -> Result<(), ActorError> {
+        let store = self.engine.store();
+        let Some(live) = &self.process.live else {
+            return Ok(());
+        };
+        let streamed = match &live.open_text {
+            Some(text) => {
+                let deltas = store.deltas(self.session.id, text.start_index).await?;
+                deltas.concat()
+            }
+            None => String::new(),
+        };
+        let mut messages = Vec::new();
+        if let Some(turn) = &live.turn {
+            let mut since = turn.start_index - 1;
+            loop {
+                let (limit, bytes) = (RESTORE_PAGE_EVENTS, RESTORE_PAGE_BYTES);
+                let page = store.events(self.session.id, since, limit, bytes).await?;
+                let Some(last) = page.last() else { break };
+                since = last.index;
+                for event in page {
+                    if let Ok(Event::Message { text }) = serde_json::from_str(&event.body) {
+                        messages.push(text);
+                    }
+                }
+            }
+            if turn.cancelled.is_some() {
+                self.deadlines.cancel_by = Some(Instant::now() + self.cancel_timeout());
+            }
+        }
+        self.step.events = EventBuilder::resume(streamed, join_messages(&messages));
+        let container = live.container_id(&self.project);
+        self.process.container_use = Some(self.engine.containers().using(&container));
+        self.redactor = Redactor::for_agent(self.engine.settings(), &self.project, &self.agent);
+        Ok(())
+    }
+
+    async fn run(&mut self) -> Result<(), ActorError> {
+        loop {
+            match self.act().await? {
+                Next::Exit => return Ok(()),
+                Next::Wait => self.wait().await?,
+            }
+        }
+    }
+
+    /// Does everything that can be done now.
+    async fn act(&mut self) -> Result<Next, ActorError> {
+        loop {
+            let id = self.session.id;
+            self.engine.session_state().clear_pending(id);
+            if !self.reload().await? {
+                return Ok(Next::Exit);
+            }
+            if self.session.wanted == Some(Wanted::End) {
+                self.end_session().await?;
+                return Ok(Next::Exit);
+            }
+            if self.process.live.as_ref().is_some_and(|live| !live.ready) {
+                // The server was killed during the handshake. No prompt was sent.
+                self.kill_agent().await;
+                self.commit().await?;
+                continue;
+            }
+            let disconnected = self.process.live.is_some() && self.process.connection.is_none();
+            if disconnected && !self.connect().await? {
+                continue;
+            }
+            self.apply_decisions().await?;
+            if self.session.wanted == Some(Wanted::Interrupt) {
+                self.interrupt().await?;
+                continue;
+            }
+            if self.process.in_turn() || self.session.status == Status::Waiting {
+                return Ok(Next::Wait);
+            }
+            let Some(message) = self.engine.store().next_message(id).await? else {
+                return Ok(match self.process.live {
+                    Some(_) => Next::Wait,
+                    None => Next::Exit,
+                });
+            };
+            if self.session.status.is_ended() {
+                // It failed with messages in its queue; the next message that arrives resumes it.
+                return Ok(Next::Exit);
+            }
+            if self.is_over_budget().await? {
+                self.request_budget().await?;
+                continue;
+            }
+            if self.process.live.is_none()
+                && let Err(reason) = self.start_agent().await?
+            {
+                if self.session.wanted.is_none() {
+                    self.fail_turn(&message, &reason).await?;
+                }
+                continue;
+            }
+            self.start_turn(message).await?;
+        }
+    }
+
+    /// Reads the session again; false if it was deleted.
+    async fn reload(&mut self) -> Result<bool, ActorError> {
+        match self.engine.store().session(self.session.id).await? {
+            Some(session) if !self.deleted => {
+                self.session = session;
+                Ok(true)
+            }
+            _ => {
+                self.deleted = true;
+                self.kill_agent().await;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Waits for the agent, for a wake-up, or for a deadline.
+    async fn wait(&mut self) -> Result<(), ActorError> {
+        let deadline = self.next_deadline().await?;
+        let event = async {
+            match &mut self.process.connection {
+                Some(connection) => connection.news().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            event = event => self.handle_process_event(event).await,
+            () = self.wake.notified() => Ok(()),
+            () = tokio::time::sleep_until(deadline) => self.on_deadline().await,
+        }
+    }
+
+    fn autonomy(&self) -> Level {
+        let own = self.session.choices.autonomy;
+        own.or(self.project.settings.autonomy)
+            .unwrap_or(Level::High)
+    }
+
+    fn tools(&self) -> Tools {
+        tools_from_choices(&self.session.choices)
+    }
+}

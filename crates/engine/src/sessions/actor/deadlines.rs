@@ -1,0 +1,97 @@
+//! The times at which an actor acts although nothing happened.
+
+use std::time::Duration;
+
+use oubliette_model::Status;
+use tokio::time::Instant;
+
+use super::{ActorError, SessionActor};
+
+const MAX_WAIT: Duration = Duration::from_secs(3600);
+
+/// Deadlines that the store does not have.
+#[derive(Debug)]
+pub(super) struct Deadlines {
+    /// When streamed text has to be committed.
+    pub(super) flush_at: Option<Instant>,
+    /// When a cancelled turn has to be over.
+    pub(super) cancel_by: Option<Instant>,
+    /// When the agent last wrote or received something.
+    pub(super) last_activity: Instant,
+}
+
+impl Deadlines {
+    pub(super) fn new() -> Self {
+        Self {
+            flush_at: None,
+            cancel_by: None,
+            last_activity: Instant::now(),
+        }
+    }
+}
+
+impl SessionActor<'_> {
+    pub(super) async fn next_deadline(&self) -> Result<Instant, ActorError> {
+        let now = Instant::now();
+        let settings = &self.engine.settings().sessions;
+        let inactive_at = self.process.live.as_ref().map(|live| {
+            let seconds = match live.turn {
+                Some(_) => settings.silence_seconds,
+                None => settings.idle_seconds,
+            };
+            self.deadlines.last_activity + Duration::from_secs(seconds)
+        });
+        let decisions = self.engine.store().decisions(self.session.id).await?;
+        let decide_by = decisions.into_iter().map(|decision| {
+            let remaining = decision.deadline.duration_since(self.engine.now());
+            let wait = Duration::try_from(remaining).unwrap_or_default();
+            now + wait + Duration::from_millis(1)
+        });
+        let own = [
+            self.deadlines.flush_at,
+            self.deadlines.cancel_by,
+            inactive_at,
+        ];
+        let earliest = own.into_iter().flatten().chain(decide_by).min();
+        Ok(earliest.map_or(now + MAX_WAIT, |at| at.min(now + MAX_WAIT)))
+    }
+
+    /// Does what is due. Decisions are left to [`SessionActor::act`].
+    pub(super) async fn on_deadline(&mut self) -> Result<(), ActorError> {
+        let now = Instant::now();
+        if self.deadlines.cancel_by.is_some_and(|at| at <= now) {
+            return self.kill_unresponsive_agent().await;
+        }
+        let settings = &self.engine.settings().sessions;
+        let inactive = now.duration_since(self.deadlines.last_activity);
+        if self.process.in_turn() {
+            if self.waits_for_caller().await? {
+                self.deadlines.last_activity = now;
+            } else if inactive >= Duration::from_secs(settings.silence_seconds) {
+                let seconds = settings.silence_seconds;
+                let reason = format!("the agent wrote nothing for {seconds} seconds");
+                return self.on_agent_exit(reason).await;
+            }
+        } else if self.process.live.is_some()
+            && inactive >= Duration::from_secs(settings.idle_seconds)
+        {
+            tracing::info!(session = %self.session.id, "stopping an idle agent");
+            self.stop_agent().await;
+            return self.commit().await;
+        }
+        self.commit_if_due().await
+    }
+
+    /// Whether the turn waits for a decision or for the result of a caller's tool.
+    async fn waits_for_caller(&self) -> Result<bool, ActorError> {
+        if self.session.status == Status::Waiting {
+            return Ok(true);
+        }
+        let pending = self
+            .engine
+            .store()
+            .pending_requests(self.session.id)
+            .await?;
+        Ok(!pending.is_empty())
+    }
+}

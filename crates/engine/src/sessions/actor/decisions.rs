@@ -1,0 +1,188 @@
+//! Decisions that a session waits for: permissions for tools, and a higher cost limit.
+
+use jiff::SignedDuration;
+use oubliette_agent::{Keeper, Permission, Policy};
+use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind, quoted};
+use oubliette_store::Decision;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{ActorError, SessionActor};
+use crate::EngineError;
+
+/// A permission request of an agent, stored with its decision.
+#[derive(Debug, Serialize, Deserialize)]
+struct PermissionDetail {
+    /// Request ids are only unique within one process.
+    process_id: String,
+    permission: Permission,
+}
+
+impl SessionActor<'_> {
+    /// Answers a permission request of the agent, or stores it for a caller to decide.
+    pub(super) async fn handle_permission_request(
+        &mut self,
+        id: &str,
+        params: &Value,
+    ) -> Result<(), ActorError> {
+        let permission = Permission::read(id, params);
+        let turn = self.process.turn();
+        if turn.is_some_and(|turn| turn.cancelled.is_some()) {
+            self.send(permission.withdraw());
+            return Ok(());
+        }
+        let asks_for_all = matches!(self.agent.keeper, Keeper::Question { .. });
+        if asks_for_all && !self.tools().permits(permission.tool_name()) {
+            let tool = quoted(permission.tool_name());
+            if let Some(live) = &mut self.process.live {
+                self.step.events.end_text(live);
+            }
+            self.step.events.log(format!(
+                "the tool {tool} was denied: the session may not use it"
+            ));
+            self.send(permission.answer(Verdict::Deny));
+            return Ok(());
+        }
+        if Policy(self.autonomy()).allows(&permission) {
+            self.send(permission.answer(Verdict::Allow));
+            return Ok(());
+        }
+        let Some(live) = &mut self.process.live else {
+            return Ok(());
+        };
+        self.step.events.end_text(live);
+        let mut title = permission.title.clone();
+        if let Some(id) = &permission.tool_call_id {
+            self.step.events.add_tool_call(live, id);
+            // Some agents give the title only when they announce the tool call.
+            if let Some(tool) = live.open_tools.get(id).filter(|_| title.is_empty()) {
+                title.clone_from(&tool.title);
+            }
+        }
+        let detail = PermissionDetail {
+            process_id: live.process_id.clone(),
+            permission,
+        };
+        let stored = serde_json::to_string(&detail).map_err(EngineError::fault)?;
+        let input = detail.permission.input;
+        self.request_decision(WaitingKind::Permission, title, input, stored)
+            .await
+    }
+
+    /// Asks callers to decide something; the session waits for that.
+    pub(super) async fn request_decision(
+        &mut self,
+        kind: WaitingKind,
+        title: String,
+        input: Value,
+        detail: String,
+    ) -> Result<(), ActorError> {
+        let timeout_seconds = self.engine.settings().sessions.permission_seconds;
+        let seconds = i64::try_from(timeout_seconds).unwrap_or(i64::MAX / 1000);
+        let deadline = self.engine.now() + SignedDuration::from_secs(seconds);
+        let request_id = Uuid::new_v4().to_string();
+        self.step.events.push(Event::PermissionRequest {
+            request_id: request_id.clone(),
+            kind,
+            title,
+            input,
+            expires_at: deadline,
+        });
+        self.step.changes.decisions.push(Decision {
+            request_id: request_id.clone(),
+            kind,
+            detail,
+            deadline,
+            verdict: None,
+            answer: None,
+        });
+        if self.session.status != Status::Waiting || self.session.waiting.is_none() {
+            self.wait_for_decision(Waiting {
+                kind,
+                request_id,
+                until: deadline,
+            });
+        }
+        self.commit().await
+    }
+
+    fn wait_for_decision(&mut self, waiting: Waiting) {
+        if let Some(status) = self.session.status.after(Happening::Asked) {
+            self.set_status(status, Some(waiting), None);
+        }
+    }
+
+    /// Applies decisions that were taken or whose deadline is over.
+    pub(super) async fn apply_decisions(&mut self) -> Result<(), ActorError> {
+        let now = self.engine.now();
+        let all = self.engine.store().decisions(self.session.id).await?;
+        let (due, open): (Vec<Decision>, Vec<Decision>) = all
+            .into_iter()
+            .partition(|decision| decision.verdict.is_some() || decision.deadline <= now);
+        if due.is_empty() {
+            return Ok(());
+        }
+        for decision in due {
+            let (verdict, by) = match decision.verdict {
+                Some(verdict) => (verdict, "caller"),
+                None => (Verdict::Deny, "deadline"),
+            };
+            match decision.kind {
+                WaitingKind::Permission => self.answer_permission(&decision.detail, Some(verdict)),
+                WaitingKind::Budget => {
+                    self.apply_budget_decision(verdict, decision.answer).await?;
+                }
+                WaitingKind::CallerTool => {}
+            }
+            self.close_decision(decision.request_id, verdict, by);
+        }
+        match open.into_iter().next() {
+            Some(next) => self.wait_for_decision(Waiting {
+                kind: next.kind,
+                request_id: next.request_id,
+                until: next.deadline,
+            }),
+            None if self.process.in_turn() => self.transition(Happening::Settled),
+            None => self.transition(Happening::TurnEnded),
+        }
+        self.deadlines.last_activity = Instant::now();
+        self.commit().await
+    }
+
+    /// Answers a permission request if the process that sent it still runs; without a verdict, the
+    /// request is withdrawn.
+    fn answer_permission(&mut self, detail: &str, verdict: Option<Verdict>) {
+        let Ok(detail) = serde_json::from_str::<PermissionDetail>(detail) else {
+            return;
+        };
+        let live = self.process.live.as_ref();
+        if live.is_some_and(|live| live.process_id == detail.process_id) {
+            self.send(match verdict {
+                Some(verdict) => detail.permission.answer(verdict),
+                None => detail.permission.withdraw(),
+            });
+        }
+    }
+
+    fn close_decision(&mut self, request_id: String, decision: Verdict, by: &str) {
+        self.step.events.push(Event::PermissionAnswer {
+            request_id: request_id.clone(),
+            decision,
+            by: by.to_owned(),
+        });
+        self.step.changes.decisions_done.push(request_id);
+    }
+
+    /// Withdraws every open decision because its turn is over.
+    pub(super) async fn withdraw_decisions(&mut self) -> Result<(), ActorError> {
+        for decision in self.engine.store().decisions(self.session.id).await? {
+            if decision.kind == WaitingKind::Permission {
+                self.answer_permission(&decision.detail, None);
+            }
+            self.close_decision(decision.request_id, Verdict::Deny, "interrupt");
+        }
+        Ok(())
+    }
+}

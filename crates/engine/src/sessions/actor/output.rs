@@ -1,0 +1,140 @@
+//! Handles what the agent writes.
+
+use oubliette_agent::{Line, OwnFile, Said, output_line, output_mark, read};
+use oubliette_wire::Ended;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{ActorError, SessionActor};
+use crate::sessions::connection::{Connection, Frame, News};
+
+/// The agent's home directory in its container.
+pub(super) const AGENT_HOME: &str = "/root";
+
+impl SessionActor<'_> {
+    pub(super) async fn handle_process_event(&mut self, event: News) -> Result<(), ActorError> {
+        match event {
+            News::Quiet => Ok(()),
+            News::Output => self.handle_output().await,
+            News::Lost => {
+                self.process.connection = None;
+                Ok(())
+            }
+            News::Mute => {
+                let reason = "the agent closed its output".to_owned();
+                self.on_agent_exit(reason).await
+            }
+            News::Ended => {
+                self.handle_output().await?;
+                let reason = self.exit_reason();
+                self.on_agent_exit(reason).await
+            }
+        }
+    }
+
+    pub(super) fn exit_reason(&self) -> String {
+        let connection = self.process.connection.as_ref();
+        if connection.is_some_and(|connection| connection.attachment.link.is_stopping()) {
+            return "the container ended".to_owned();
+        }
+        match connection.and_then(Connection::ended) {
+            Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
+            Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
+            None => "the agent is gone".to_owned(),
+        }
+    }
+
+    /// Handles all lines that have arrived.
+    pub(super) async fn handle_output(&mut self) -> Result<(), ActorError> {
+        self.deadlines.last_activity = Instant::now();
+        while let Some(connection) = &mut self.process.connection
+            && let Some(frame) = connection.frames.next()
+        {
+            let skipping_line = connection.frames.skipping;
+            match frame {
+                Frame::Line(line, end) => {
+                    self.process.read_offset = end;
+                    self.handle_line(&line).await?;
+                }
+                Frame::TooLong(end) => {
+                    self.process.read_offset = end;
+                    if !skipping_line {
+                        let text = "the agent wrote a line of more than 16 MiB; it was skipped";
+                        self.step.events.log(text);
+                    }
+                }
+            }
+        }
+        self.commit_if_due().await
+    }
+
+    async fn handle_line(&mut self, line: &[u8]) -> Result<(), ActorError> {
+        let redacted = self.redactor.redact_bytes(line);
+        match read(redacted.as_deref().unwrap_or(line)) {
+            Line::Reply { id, outcome } => {
+                let turn = self.process.turn();
+                if turn.is_some_and(|turn| turn.request_id == id) {
+                    self.end_turn(outcome).await?;
+                }
+            }
+            Line::Notification { method, params } => {
+                if method == "session/update" {
+                    self.handle_update(&params).await?;
+                }
+            }
+            Line::Request { id, method, params } => {
+                if method == "session/request_permission" {
+                    self.handle_permission_request(&id, &params).await?;
+                } else {
+                    self.send(oubliette_agent::refuse(&id, &method));
+                }
+            }
+            Line::Noise(text) => {
+                self.step.invalid_lines += 1;
+                if self.step.invalid_lines == 1 {
+                    let text = format!("the agent wrote a line that is not a message: {text}");
+                    self.step.events.log(text);
+                }
+            }
+            Line::Empty => {}
+        }
+        Ok(())
+    }
+
+    /// Handles a `session/update` notification.
+    async fn handle_update(&mut self, params: &Value) -> Result<(), ActorError> {
+        let mut update = Said::read(params);
+        if let Said::Tool(tool) = &mut update
+            && let Some(end) = tool.end.as_mut().filter(|end| end.output.is_empty())
+            && let Some(file) = self.agent.output_file
+        {
+            let output = self.read_tool_output(file, &tool.id).await;
+            end.output = output.unwrap_or_default();
+        }
+        if let Said::Usage(reported) = update {
+            if self.add_usage(reported) {
+                self.commit().await?;
+                self.enforce_budget().await?;
+            }
+            return Ok(());
+        }
+        let log_end = self.session.log_end;
+        if let Some(live) = &mut self.process.live {
+            self.step.events.handle_update(live, update, log_end);
+        }
+        Ok(())
+    }
+
+    /// The output of a tool call, from the file in which the agent keeps its conversation.
+    async fn read_tool_output(&self, file: OwnFile, call: &str) -> Option<String> {
+        let path = file.of(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+        let mark = output_mark(call)?;
+        // Some agents report the end of a tool call before they write it to the file.
+        let script = format!(
+            "for n in 1 2 3 4 5 6 7 8 9 10; do grep -h -F '{mark}' {path} && exit; sleep 0.1; done"
+        );
+        let lines = self.run_script(&script).await?;
+        let output = output_line(lines.lines().last()?, call)?;
+        Some(self.redactor.redact_text(output))
+    }
+}

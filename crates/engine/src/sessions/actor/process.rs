@@ -1,0 +1,167 @@
+//! The agent's process: the connection to it, and its input.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oubliette_model::ApiKey;
+use oubliette_store::Step;
+use tokio::time::Instant;
+
+use super::{ActorError, SessionActor};
+use crate::Link;
+use crate::containers::InUse;
+use crate::containers::attachment::Unreached;
+use crate::containers::exec::Inside;
+use crate::sessions::connection::{Connection, Frames};
+use crate::sessions::live_agent::{LiveAgent, Turn};
+
+/// A supervisor that lost its connection reconnects within this time, or its container has ended.
+const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const ATTACH_RETRY_DELAY: Duration = Duration::from_millis(20);
+
+pub(super) struct AgentProcess {
+    /// What the store knows about the process; none if there is none.
+    pub(super) live: Option<LiveAgent>,
+    pub(super) connection: Option<Connection>,
+    /// Output before this offset has been handled.
+    pub(super) read_offset: u64,
+    /// Input that is sent when its step is committed.
+    pub(super) staged_input: Vec<u8>,
+    /// Committed input, by offset, that the agent may not have received.
+    pub(super) unconfirmed_input: Vec<(u64, Vec<u8>)>,
+    /// Keeps the container from being stopped as idle.
+    pub(super) container_use: Option<InUse>,
+    /// The key with which the agent's MCP server attaches to the session; only its hash is stored.
+    pub(super) session_key: Option<ApiKey>,
+    /// Whether the agent was started with a credential to sign in with.
+    pub(super) has_credential: bool,
+}
+
+impl AgentProcess {
+    pub(super) fn new(live: Option<LiveAgent>, unconfirmed_input: Vec<(u64, Vec<u8>)>) -> Self {
+        Self {
+            read_offset: live.as_ref().map_or(0, |live| live.stdout_offset),
+            live,
+            connection: None,
+            staged_input: Vec::new(),
+            unconfirmed_input,
+            container_use: None,
+            session_key: None,
+            has_credential: false,
+        }
+    }
+
+    pub(super) fn turn(&self) -> Option<&Turn> {
+        self.live.as_ref()?.turn.as_ref()
+    }
+
+    pub(super) fn in_turn(&self) -> bool {
+        self.turn().is_some()
+    }
+}
+
+impl SessionActor<'_> {
+    /// Stages bytes for the agent. They are sent when the step they belong to is committed.
+    pub(super) fn send(&mut self, bytes: Vec<u8>) {
+        let Some(live) = &mut self.process.live else {
+            return;
+        };
+        let offset = live.stdin_offset;
+        live.stdin_offset += bytes.len() as u64;
+        self.process.staged_input.extend(&bytes);
+        self.step.changes.input.push((offset, bytes.clone()));
+        self.process.unconfirmed_input.push((offset, bytes));
+    }
+
+    /// Connects to the running agent and continues where the log ends; false if the agent is gone.
+    pub(super) async fn connect(&mut self) -> Result<bool, ActorError> {
+        let Some(live) = self.process.live.clone() else {
+            return Ok(false);
+        };
+        let containers = self.engine.containers();
+        loop {
+            let Some(link) = self.supervisor_link(&live).await else {
+                self.on_agent_exit("the container ended".to_owned()).await?;
+                return Ok(false);
+            };
+            let first_unconfirmed = self.process.unconfirmed_input.first();
+            let input_offset = first_unconfirmed.map_or(live.stdin_offset, |(at, _)| *at);
+            let attached =
+                containers.attach(link, &live.process_id, input_offset, live.stdout_offset);
+            match attached.await {
+                Ok(attachment) => {
+                    self.reset_to_committed().await?;
+                    let output_lost = attachment.stdout.from > live.stdout_offset;
+                    if output_lost {
+                        self.step.events.log("a part of the agent's output is lost");
+                        self.process.read_offset = attachment.stdout.from;
+                    }
+                    let skipping_line = live.skipping_line && !output_lost;
+                    let frames = Frames::new(self.process.read_offset, skipping_line);
+                    let mut connection = Connection::new(attachment, frames);
+                    for (_, bytes) in &self.process.unconfirmed_input {
+                        connection.send(bytes);
+                    }
+                    self.process.connection = Some(connection);
+                    self.deadlines.last_activity = Instant::now();
+                    self.handle_output().await?;
+                    return Ok(true);
+                }
+                Err(Unreached::Lost) => tokio::time::sleep(ATTACH_RETRY_DELAY).await,
+                Err(Unreached::Gone | Unreached::NoProgram) => {
+                    self.on_agent_exit("the agent is gone".to_owned()).await?;
+                    return Ok(false);
+                }
+                Err(Unreached::Failed(error)) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Drops everything that is not committed: the agent's output is read again from there.
+    async fn reset_to_committed(&mut self) -> Result<(), ActorError> {
+        let store = self.engine.store();
+        let Some(session) = store.session(self.session.id).await? else {
+            return Ok(());
+        };
+        let live = LiveAgent::from_session(&session);
+        self.process.read_offset = live.as_ref().map_or(0, |live| live.stdout_offset);
+        self.process.live = live;
+        self.process.staged_input.clear();
+        self.process.unconfirmed_input = store.agent_input(session.id).await?;
+        self.session = session;
+        self.step.changes = Step::default();
+        self.restore_from_log().await
+    }
+
+    /// The link to the supervisor of the container that an agent was started in; none if that container
+    /// has ended.
+    pub(super) async fn supervisor_link(&self, live: &LiveAgent) -> Option<Arc<Link>> {
+        let id = live.container_id(&self.project);
+        let containers = self.engine.containers();
+        let link = containers.link_if_running(&id, SUPERVISOR_RECONNECT_TIMEOUT);
+        link.await.filter(|link| link.boot_id() == live.boot_id)
+    }
+
+    /// The link to the supervisor of the agent's container, even if it has just broken.
+    pub(super) async fn link(&self) -> Option<Arc<Link>> {
+        if let Some(connection) = &self.process.connection {
+            return Some(connection.attachment.link.clone());
+        }
+        self.supervisor_link(self.process.live.as_ref()?).await
+    }
+
+    /// The output of a shell script that is run in the agent's container.
+    pub(super) async fn run_script(&self, script: &str) -> Option<String> {
+        let live = self.process.live.as_ref()?;
+        let argv = ["/bin/sh", "-c", script].map(str::to_owned);
+        let container = live.container_id(&self.project);
+        let link = self.link().await?;
+        let running = self
+            .engine
+            .run_inside(&container, link, argv.into(), Vec::new());
+        match running.await {
+            Ok(Inside::Done(text)) => Some(text),
+            _ => None,
+        }
+    }
+}

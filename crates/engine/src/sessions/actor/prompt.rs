@@ -1,0 +1,106 @@
+//! What the agent gets with a prompt: attachments, and a transcript of what it does not remember.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oubliette_agent::Attached;
+use oubliette_model::Event;
+use oubliette_store::Message;
+
+use super::{ActorError, SessionActor};
+use crate::containers::exec::Inside;
+use crate::workspaces::path_in_container;
+
+/// A longer transcript might not fit into the agent's context; its start is cut off.
+const MAX_TRANSCRIPT_BYTES: usize = 100 << 10;
+const TRANSCRIPT_PAGE_EVENTS: u32 = 1000;
+const TRANSCRIPT_PAGE_BYTES: usize = 4 << 20;
+
+impl SessionActor<'_> {
+    /// Writes a message's attachments into the workspace. That is done in the container, where a symbolic
+    /// link leads only to files that the agent could write anyway. The inner error is for the caller.
+    pub(super) async fn write_attachments(
+        &self,
+        message: &Message,
+    ) -> Result<Result<Vec<Attached>, String>, ActorError> {
+        let mut written = Vec::new();
+        let Some(live) = self.process.live.as_ref() else {
+            return Ok(Ok(written));
+        };
+        if message.attachments.is_empty() {
+            return Ok(Ok(written));
+        }
+        let container = live.container_id(&self.project);
+        let workspace = path_in_container(&self.session.workspace_id);
+        let Some(link) = self.link().await else {
+            return Ok(Err("the container ended".to_owned()));
+        };
+        for file in &message.attachments {
+            let name = &file.name;
+            let path = format!("{workspace}/{name}");
+            let Ok(bytes) = STANDARD.decode(&file.content_base64) else {
+                return Ok(Err(format!("the attachment `{name}` is not base64")));
+            };
+            let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
+            let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
+            let writing = self
+                .engine
+                .run_inside(&container, link.clone(), argv.into(), bytes);
+            match writing.await {
+                Ok(Inside::Done(_)) => written.push(Attached {
+                    name: name.clone(),
+                    path,
+                }),
+                Ok(Inside::Failed(reason)) => {
+                    return Ok(Err(format!(
+                        "the attachment `{name}` could not be written: {reason}"
+                    )));
+                }
+                Err(error) => return Ok(Err(error.to_string())),
+            }
+        }
+        Ok(Ok(written))
+    }
+
+    /// The conversation so far, for an agent that does not remember it.
+    pub(super) async fn transcript(&self) -> Result<Option<String>, ActorError> {
+        let live = self.process.live.as_ref();
+        if !live.is_some_and(|live| live.needs_transcript) {
+            return Ok(None);
+        }
+        let mut since = -1;
+        let mut transcript = String::new();
+        loop {
+            let store = self.engine.store();
+            let (limit, bytes) = (TRANSCRIPT_PAGE_EVENTS, TRANSCRIPT_PAGE_BYTES);
+            let page = store.events(self.session.id, since, limit, bytes).await?;
+            let Some(last) = page.last() else { break };
+            since = last.index;
+            for event in &page {
+                match serde_json::from_str(&event.body) {
+                    Ok(Event::Prompt { text, .. }) => {
+                        transcript.push_str(&format!("User: {text}\n\n"));
+                    }
+                    Ok(Event::Message { text }) => {
+                        transcript.push_str(&format!("You: {text}\n\n"));
+                    }
+                    _ => {}
+                }
+            }
+            if transcript.len() > 2 * MAX_TRANSCRIPT_BYTES {
+                transcript = transcript_end(&transcript).to_owned();
+            }
+        }
+        if transcript.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(format!(
+            "This conversation began in another session. What was said in it before:\n\n{}",
+            transcript_end(&transcript)
+        )))
+    }
+}
+
+fn transcript_end(text: &str) -> &str {
+    let start = text.len().saturating_sub(MAX_TRANSCRIPT_BYTES);
+    &text[text.floor_char_boundary(start)..]
+}

@@ -1,0 +1,357 @@
+//! Starts an agent: its container, its process, and the handshake after which it takes prompts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
+use oubliette_model::{ApiKey, Event};
+use oubliette_runtime::ContainerId;
+use oubliette_store::StoreError;
+use oubliette_wire::StreamKind;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{ActorError, SessionActor};
+use crate::containers::Link;
+use crate::containers::attachment::{Program, Unreached};
+use crate::containers::exec::{Inside, usual_environment};
+use crate::sessions::connection::{Connection, Frame, Frames, News};
+use crate::sessions::live_agent::LiveAgent;
+use crate::sessions::redactor::Redactor;
+use crate::workspaces::path_in_container;
+use crate::{EngineError, Minted, agents};
+
+const API_KEY_VARIABLE: &str = "OUBLIETTE_API_KEY";
+const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
+const RELAY_SOCKET: &str = "/mcp/relay.sock";
+
+impl SessionActor<'_> {
+    /// Starts the agent and opens its session. The inner error is for the caller.
+    pub(super) async fn start_agent(&mut self) -> Result<Result<(), String>, ActorError> {
+        match self.try_start_agent().await {
+            Ok(()) => Ok(Ok(())),
+            Err(StartError::Failed(reason)) => {
+                let error = self.with_stderr_tail(reason);
+                self.kill_agent().await;
+                self.commit().await?;
+                Ok(Err(error))
+            }
+            Err(StartError::Actor(error)) => Err(error),
+        }
+    }
+
+    async fn try_start_agent(&mut self) -> Result<(), StartError> {
+        self.start_process().await?;
+        let seconds = self.engine.settings().sessions.start_seconds;
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let opened = self.shake_hands(deadline).await?;
+        Ok(self.finish_start(opened).await?)
+    }
+
+    async fn start_process(&mut self) -> Result<(), StartError> {
+        let engine = self.engine;
+        let settings = engine.settings();
+        // Looked up again: the configuration may have changed.
+        self.agent = agents::find(settings, &self.session.agent)?;
+        if let Some(objection) = self.agent.keeper.objection(&self.tools()) {
+            let name = &self.agent.name;
+            return Err(StartError::Failed(format!(
+                "the agent `{name}` {objection}"
+            )));
+        }
+        let workspace = self.session.workspace_id.clone();
+        let found = engine.store().workspace(self.project.id, &workspace);
+        if found.await?.is_none() {
+            return Err(StartError::Failed(format!(
+                "the workspace `{workspace}` of the session was deleted"
+            )));
+        }
+        let credentials = agents::secrets(settings, &self.project, &self.agent)?;
+        let secrets = credentials.iter().map(|(_, secret)| secret.clone());
+        let environment = self.project.settings.env.values().cloned();
+        self.redactor = Redactor::new(secrets.chain(environment));
+        self.process.has_credential = !credentials.is_empty();
+
+        let (container, link, _) = engine.ensure_container(&self.project, &workspace).await?;
+        self.process.container_use = Some(engine.containers().using(&container));
+        let live = LiveAgent {
+            process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
+            container: container.to_string(),
+            boot_id: link.boot_id().to_owned(),
+            ..LiveAgent::default()
+        };
+        let mut random = [0; 32];
+        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
+        let key = ApiKey::from_random(random);
+        self.step.changes.key = Some(key.hash());
+        self.process.session_key = Some(key);
+        // The process's id is committed before the process exists, so that it is never left behind.
+        let process_id = live.process_id.clone();
+        self.process.read_offset = 0;
+        self.process.live = Some(live);
+        self.commit().await?;
+        self.write_home_files(&container, &link).await?;
+
+        let mut env = usual_environment();
+        for (name, value) in &self.project.settings.env {
+            env.insert(name.clone(), value.reveal().to_owned());
+        }
+        env.extend(self.agent.environment(self.autonomy(), &self.tools()));
+        for (name, secret) in credentials {
+            env.insert(name, secret.reveal().to_owned());
+        }
+        let program = Program {
+            process_id: process_id.clone(),
+            argv: agents::command_line(settings, &self.agent),
+            env,
+            cwd: path_in_container(&workspace),
+        };
+        let attachment = match engine.containers().launch(&link, program).await {
+            Ok(()) => engine.containers().attach(link, &process_id, 0, 0).await,
+            Err(error) => Err(error),
+        };
+        let attachment = attachment.map_err(|error| self.start_failure(error))?;
+        self.process.connection = Some(Connection::new(attachment, Frames::new(0, false)));
+        Ok(())
+    }
+
+    fn start_failure(&self, error: Unreached) -> StartError {
+        let name = &self.agent.name;
+        StartError::Failed(match error {
+            Unreached::NoProgram if self.agent.package.is_some() => format!(
+                "the agent `{name}` is not installed in the container; run `oubliette agent install \
+                 {name}`"
+            ),
+            Unreached::NoProgram => format!(
+                "the program `{}` of the agent `{name}` is not in the container",
+                self.agent.argv.first().map_or("", String::as_str)
+            ),
+            Unreached::Failed(error) => error.to_string(),
+            Unreached::Lost | Unreached::Gone => {
+                "the container ended while the agent started".to_owned()
+            }
+        })
+    }
+
+    /// Writes the files that the agent needs in its home directory, unless they exist.
+    async fn write_home_files(
+        &self,
+        container: &ContainerId,
+        link: &Arc<Link>,
+    ) -> Result<(), StartError> {
+        for (path, content) in &self.agent.files {
+            let script = "[ -e \"$HOME/$1\" ] || { mkdir -p \"$(dirname \"$HOME/$1\")\" && \
+                          cat > \"$HOME/$1\"; }";
+            let argv = ["/bin/sh", "-c", script, "sh", path].map(str::to_owned);
+            let bytes = content.clone().into_bytes();
+            if let Inside::Failed(reason) = self
+                .engine
+                .run_inside(container, link.clone(), argv.into(), bytes)
+                .await?
+            {
+                return Err(StartError::Failed(format!(
+                    "the file `{path}` could not be written into the agent's home: {reason}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    async fn shake_hands(&mut self, deadline: Instant) -> Result<Opened, StartError> {
+        let plan = self.handshake_plan().await?;
+        let (mut handshake, first) = Handshake::begin(plan);
+        self.send_uncommitted(&first);
+        loop {
+            while let Some(connection) = &mut self.process.connection
+                && let Some(frame) = connection.frames.next()
+            {
+                let (line, end) = match frame {
+                    Frame::Line(line, end) => (read(&line), end),
+                    Frame::TooLong(end) => (Line::Empty, end),
+                };
+                self.process.read_offset = end;
+                match handshake.hear(&line) {
+                    HandshakeHeard::Nothing => {}
+                    HandshakeHeard::Send(line) => self.send_uncommitted(&line),
+                    HandshakeHeard::Ready(opened) => return Ok(opened),
+                    HandshakeHeard::Failed(reason) => return Err(StartError::Failed(reason)),
+                }
+            }
+            let read_offset = self.process.read_offset;
+            let Some(connection) = &mut self.process.connection else {
+                return Err(StartError::Failed("the agent is gone".to_owned()));
+            };
+            // Acknowledged now, so that an agent with much output does not block on a full spool.
+            let attachment = &connection.attachment;
+            attachment.ack(StreamKind::Stdout, read_offset).await;
+            let reason = tokio::select! {
+                event = connection.news() => match event {
+                    News::Output | News::Quiet => continue,
+                    News::Ended => format!("{} during its start", self.exit_reason()),
+                    News::Mute => "the agent closed its output".to_owned(),
+                    News::Lost => {
+                        "the connection to the container broke while the agent started".to_owned()
+                    }
+                },
+                () = self.wake.notified() => {
+                    if self.reload().await? && self.session.wanted.is_none() {
+                        continue;
+                    }
+                    "the session was stopped".to_owned()
+                }
+                () = tokio::time::sleep_until(deadline) => format!(
+                    "the agent was not ready within {} seconds (`sessions.start_seconds`)",
+                    self.engine.settings().sessions.start_seconds
+                ),
+            };
+            return Err(StartError::Failed(reason));
+        }
+    }
+
+    /// Sends bytes of the handshake. They are not committed: after a crash the agent is started again.
+    fn send_uncommitted(&mut self, bytes: &[u8]) {
+        let process = &mut self.process;
+        if let (Some(connection), Some(live)) = (&mut process.connection, &mut process.live) {
+            connection.send(bytes);
+            live.stdin_offset += bytes.len() as u64;
+        }
+    }
+
+    /// What the handshake opens the agent's session with.
+    async fn handshake_plan(&mut self) -> Result<Plan, StartError> {
+        let api_key = self.create_api_key().await?;
+        if self.step.changes.token.is_some() {
+            self.commit().await?;
+        }
+        let choices = &self.session.choices;
+        let defaults = &self.project.settings;
+        let model = choices.model.clone().or_else(|| defaults.model.clone());
+        let reasoning = choices.reasoning.or(defaults.reasoning);
+        let (mode, needs_mode) = self.agent.mode(self.autonomy(), &self.tools());
+        Ok(Plan {
+            cwd: path_in_container(&self.session.workspace_id),
+            servers: self.mcp_servers(api_key),
+            resume: self.session.agent_session_id.clone(),
+            sign_in: self
+                .agent
+                .sign_in
+                .clone()
+                .filter(|_| self.process.has_credential),
+            mode,
+            needs_mode,
+            model: model.filter(|_| self.agent.takes_model),
+            reasoning: reasoning.filter(|_| self.agent.takes_reasoning),
+        })
+    }
+
+    /// The agent's MCP servers: Oubliette's own and the project's.
+    fn mcp_servers(&self, api_key: Option<String>) -> Vec<Server> {
+        let key = self.process.session_key.as_ref();
+        let session_key = key.map_or("", |key| key.reveal()).to_owned();
+        let env = [
+            ("OUBLIETTE_SOCKET", Some(RELAY_SOCKET.to_owned())),
+            ("OUBLIETTE_SESSION_ID", Some(self.session.id.to_string())),
+            ("OUBLIETTE_SESSION_KEY", Some(session_key)),
+            (API_KEY_VARIABLE, api_key),
+        ];
+        let own = Server {
+            name: "oubliette".to_owned(),
+            command: CLIENT_PATH.to_owned(),
+            args: vec!["mcp".to_owned()],
+            env: env
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+                .collect(),
+        };
+        let of_project = self.project.settings.mcp_servers.iter().map(|server| {
+            let env = server.env.iter();
+            Server {
+                name: server.name.clone(),
+                command: server.command.clone(),
+                args: server.args.clone(),
+                env: env
+                    .map(|(name, value)| (name.clone(), value.reveal().to_owned()))
+                    .collect(),
+            }
+        });
+        [own].into_iter().chain(of_project).collect()
+    }
+
+    /// The API key with which the agent can call Oubliette: a new one with its own scope, or the one of
+    /// the project's environment.
+    async fn create_api_key(&mut self) -> Result<Option<String>, StartError> {
+        let scope = self.engine.sessions().agent_scope(&self.session).await?;
+        let Some(scope) = scope else {
+            let given = self.project.settings.env.get(API_KEY_VARIABLE);
+            return Ok(given.map(|key| key.reveal().to_owned()));
+        };
+        let name = format!("agent of {}", self.session.id);
+        let Minted { mut token, key } = Minted::draw(&name, scope, self.engine.now(), None)?;
+        token.session_id = Some(self.session.id);
+        token.minted = true;
+        self.step.changes.token = Some((token, key.hash()));
+        Ok(Some(key.reveal().to_owned()))
+    }
+
+    /// Records that the agent takes prompts.
+    async fn finish_start(&mut self, opened: Opened) -> Result<(), ActorError> {
+        let Some(live) = &mut self.process.live else {
+            return Ok(());
+        };
+        live.ready = true;
+        live.stdout_offset = self.process.read_offset;
+        live.next_request_id = opened.next_id;
+        live.needs_transcript = opened.resumed == Resumed::Afresh;
+        if matches!(opened.resumed, Resumed::Resume | Resumed::Load) {
+            // The agent continues its own total.
+            live.reported_cost_usd = self.session.cost_usd;
+        }
+        self.session.agent_session_id = Some(opened.session.clone());
+        self.step.changes.agent_session_id = Some(Some(opened.session));
+        for note in opened.notes {
+            self.step.events.log(note);
+        }
+        let (resumed_by, message) = match opened.resumed {
+            Resumed::New => return self.commit().await,
+            Resumed::Resume => ("resume", "the agent resumed its own session"),
+            Resumed::Load => ("load", "the agent loaded its own session"),
+            Resumed::Afresh => (
+                "transcript",
+                "the agent could not resume its own session; it gets the transcript instead",
+            ),
+        };
+        self.step.events.push(Event::Log {
+            message: message.to_owned(),
+            resumed_by: Some(resumed_by.to_owned()),
+        });
+        self.commit().await
+    }
+}
+
+/// Why an agent did not start.
+enum StartError {
+    /// The reason, for the caller.
+    Failed(String),
+    Actor(ActorError),
+}
+
+impl From<EngineError> for StartError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Fault(_) => Self::Actor(error.into()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for StartError {
+    fn from(error: StoreError) -> Self {
+        Self::Actor(error.into())
+    }
+}
+
+impl From<ActorError> for StartError {
+    fn from(error: ActorError) -> Self {
+        Self::Actor(error)
+    }
+}

@@ -1,0 +1,235 @@
+//! Reads a session's log page by page and waits for new events: the one loop behind `session_events`
+//! and behind the events that are pushed to clients.
+
+use std::time::Duration;
+
+use oubliette_model::{SessionId, Status};
+use oubliette_store::Logged;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::subscriptions::Subscription;
+use super::view::PendingRequest;
+use crate::{Actor, Engine, Result};
+
+pub(super) const DEFAULT_PAGE_EVENTS: u32 = 200;
+/// A page with fewer events than requested is better than a response that is too large.
+const MAX_PAGE_BYTES: usize = 4 << 20;
+/// Larger pages are not shared with other readers.
+const MAX_SHARED_PAGE_BYTES: usize = 64 << 10;
+const TREE_CURSOR_PREFIX: &str = "events:";
+
+/// A position in a log. Pages begin after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogCursor {
+    /// An index in one session's log.
+    Session(i64),
+    /// A position among the events of a session and those below it.
+    Tree { root: SessionId, position: i64 },
+}
+
+impl LogCursor {
+    /// The position that the text of a tree cursor stands for.
+    pub(super) fn parse_tree_position(text: &str) -> Option<i64> {
+        text.strip_prefix(TREE_CURSOR_PREFIX)?.parse().ok()
+    }
+}
+
+/// What a page is read by. Readers with equal requests get equal pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PageRequest {
+    session: SessionId,
+    cursor: LogCursor,
+    max_events: u32,
+}
+
+/// A page of a log, as `session_events` returns it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Output")]
+pub(crate) struct LogPage {
+    session_id: SessionId,
+    status: Status,
+    /// Index of the last event returned, or `since_index` if there is none. Pass it as the next
+    /// `since_index`.
+    last_index: i64,
+    /// Index of the last event of the session, plus 1.
+    log_end: i64,
+    /// Each has `index`, `session_id`, `timestamp`, `type` and the fields of its type.
+    pub(super) events: Vec<Value>,
+    /// True if no turn is running and no message is queued.
+    completed: bool,
+    failed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    pub(super) pending_caller_requests: Vec<PendingRequest>,
+    /// Events before this index, except the first, were deleted because of their age or number.
+    trimmed_before: i64,
+    /// With `include_children`: pass it as `cursor` to get the next page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<String>,
+    #[serde(skip)]
+    next: LogCursor,
+}
+
+#[derive(Debug)]
+pub(super) struct LogReader {
+    engine: Engine,
+    request: PageRequest,
+    subscription: Subscription,
+    /// The last page reached the end of the log.
+    caught_up: bool,
+}
+
+impl LogReader {
+    pub(super) fn new(
+        engine: &Engine,
+        session: SessionId,
+        cursor: LogCursor,
+        max_events: u32,
+    ) -> Self {
+        // Subscribed before the first read, so that no event is missed between a read and a wait.
+        let subscriptions = engine.sessions().subscriptions();
+        let subscription = match cursor {
+            LogCursor::Session(_) => subscriptions.log(session),
+            LogCursor::Tree { root, .. } => subscriptions.tree_logs(root),
+        };
+        Self {
+            engine: engine.clone(),
+            request: PageRequest {
+                session,
+                cursor,
+                max_events,
+            },
+            subscription,
+            caught_up: false,
+        }
+    }
+
+    /// Reads the next page. If there are no new events it waits for some, and returns an empty page when
+    /// `wait` is over or the server stops. With `follower`, it checks before each read whether that
+    /// actor may still read the log. Cancel-safe.
+    pub(super) async fn next_page(
+        &mut self,
+        wait: Duration,
+        follower: Option<&Actor>,
+    ) -> Result<LogPage> {
+        let deadline = Instant::now() + wait;
+        let mut may_wait = true;
+        loop {
+            let mut woken = false;
+            if self.caught_up {
+                tokio::select! {
+                    _ = self.subscription.changed() => woken = true,
+                    () = tokio::time::sleep_until(deadline) => {}
+                    () = self.engine.stopping() => may_wait = false,
+                }
+            }
+            // If this future is dropped before the read is done, the next call must not wait.
+            self.caught_up = false;
+            may_wait = may_wait && Instant::now() < deadline;
+            if let Some(actor) = follower {
+                let session = self.request.session;
+                self.engine.permit_following(actor, session).await?;
+            }
+            let wakeup = self.subscription.borrow_and_update().clone();
+            if woken && let Some(page) = wakeup.shared_page(self.request) {
+                return Ok(self.advance(page));
+            }
+            let events = self.read_events().await?;
+            if events.is_empty() && may_wait {
+                self.caught_up = true;
+                continue;
+            }
+            let bytes: usize = events.iter().map(|event| event.body.len()).sum();
+            let page = self.build_page(events).await?;
+            let shareable = (1..=MAX_SHARED_PAGE_BYTES).contains(&bytes)
+                && page.pending_caller_requests.is_empty();
+            if woken && shareable {
+                wakeup.share_page(self.request, &page);
+            }
+            return Ok(self.advance(page));
+        }
+    }
+
+    fn advance(&mut self, page: LogPage) -> LogPage {
+        self.request.cursor = page.next;
+        self.caught_up = page.events.is_empty()
+            || matches!(page.next, LogCursor::Session(index) if index + 1 >= page.log_end);
+        page
+    }
+
+    async fn read_events(&self) -> Result<Vec<Logged>> {
+        let PageRequest {
+            session,
+            cursor,
+            max_events,
+        } = self.request;
+        let store = self.engine.store();
+        let events = match cursor {
+            LogCursor::Session(index) => {
+                store
+                    .events(session, index, max_events, MAX_PAGE_BYTES)
+                    .await
+            }
+            LogCursor::Tree { position, .. } => {
+                store
+                    .tree_events(session, position, max_events, MAX_PAGE_BYTES)
+                    .await
+            }
+        };
+        Ok(events?)
+    }
+
+    async fn build_page(&self, events: Vec<Logged>) -> Result<LogPage> {
+        // Read after the events, so that the status is never older than they are.
+        let session = self.engine.sessions().get(self.request.session).await?;
+        let pending_caller_requests = self.engine.pending_requests(&session).await?;
+        let queued = self.engine.store().queued_messages(session.id).await?;
+        let ended = session.status.is_ended();
+        let (last_index, next, cursor) = match self.request.cursor {
+            LogCursor::Session(index) => {
+                let last = events.last().map_or(index, |event| event.index);
+                (last, LogCursor::Session(last), None)
+            }
+            LogCursor::Tree { root, position } => {
+                let mut newest_first = events.iter().rev();
+                let own = newest_first.find(|event| event.session_id == session.id);
+                let last = own.map_or(session.log_end - 1, |event| event.index);
+                let position = events.last().map_or(position, |event| event.position);
+                let text = format!("{TREE_CURSOR_PREFIX}{position}");
+                (last, LogCursor::Tree { root, position }, Some(text))
+            }
+        };
+        Ok(LogPage {
+            session_id: session.id,
+            status: session.status,
+            last_index,
+            log_end: session.log_end,
+            events: events.into_iter().map(event_json).collect(),
+            completed: ended || (session.status == Status::Idle && queued == 0),
+            failed: session.status == Status::Failed,
+            error: session.error,
+            pending_caller_requests,
+            trimmed_before: session.trimmed_before,
+            cursor,
+            next,
+        })
+    }
+}
+
+/// An event as readers see it.
+fn event_json(logged: Logged) -> Value {
+    let mut event = Map::new();
+    event.insert("index".to_owned(), logged.index.into());
+    event.insert(
+        "session_id".to_owned(),
+        logged.session_id.to_string().into(),
+    );
+    event.insert("timestamp".to_owned(), logged.at.to_string().into());
+    if let Ok(Value::Object(body)) = serde_json::from_str(&logged.body) {
+        event.extend(body);
+    }
+    Value::Object(event)
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_engine::{Doors, Engine, Minted, Settings};
+use oubliette_engine::{Doors, Engine, NewToken, Settings};
 use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_server::{Doorkeeper, Relay};
@@ -77,7 +77,7 @@ impl Frames {
         let runtime = Runtime::new().unwrap();
         let home = tempfile::tempdir().unwrap();
         let key = ApiKey::from_random([7; 32]);
-        let reader = Minted::draw("reader", Scope::Read, Timestamp::now(), None).unwrap();
+        let reader = NewToken::generate("reader", Scope::Read, Timestamp::now(), None).unwrap();
         let container = ContainerId::new(CONTAINER).unwrap();
         let (engine, door, session) = runtime.block_on(async {
             let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());

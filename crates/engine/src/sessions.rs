@@ -148,16 +148,6 @@ impl Engine {
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 
-    /// Finds owners for sessions that a server before this one left in the middle of something.
-    pub(crate) async fn adopt_sessions(&self) -> Result<()> {
-        for id in self.store().unsettled_sessions().await? {
-            if let Some(session) = self.store().session(id).await? {
-                self.wake_session(id, session.project_id);
-            }
-        }
-        Ok(())
-    }
-
     /// Lets go of every session of a project that is being deleted. Their agents end with the
     /// container.
     pub(crate) fn disown(&self, project: ProjectId) {
@@ -183,7 +173,7 @@ impl Engine {
             ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_begun;
         let stepped = self.store().step(id, step).await?;
         if ends_tokens {
-            self.token_watch().wake();
+            self.tokens().notify_ended();
         }
         if let Some(stepped) = &stepped {
             self.sessions().watch.tell(id, stepped.root_id);

@@ -1,20 +1,16 @@
 //! What a server finds that one before it left: containers that run, doors of some that do not.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_runtime::{ContainerId, Runtime, State, Status};
+use oubliette_runtime::{ContainerId, State};
 use oubliette_store::Container;
 
 use super::Place;
 use crate::{Doors, Engine, Result};
-
-/// How soon, and how seldom in the end, a runtime is asked again that did not answer.
-const SOON: Duration = Duration::from_secs(2);
-const SELDOM: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Lets containers in, and settles what a server before this one left running.
@@ -24,19 +20,7 @@ impl Engine {
             tracing::warn!(%error, "unfinished doors could not be removed");
         }
         self.containers().set_doors(doors);
-        let (engine, now) = (self.clone(), self.now());
-        self.spawn(async move {
-            tokio::select! {
-                () = async {
-                    engine.adopt_all(now).await;
-                    if let Err(error) = engine.adopt_sessions().await {
-                        tracing::warn!(%error, "sessions could not be adopted");
-                    }
-                    tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
-                } => {}
-                () = engine.stopping() => {}
-            }
-        });
+        self.set_relay_attached();
     }
 
     fn clear_unfinished_doors(&self) -> io::Result<()> {
@@ -58,70 +42,47 @@ impl Engine {
             .collect()
     }
 
-    /// Adopts as soon as there is a runtime that answers.
-    async fn adopt_all(&self, before: Timestamp) {
-        let mut pause = SOON;
-        while let Err(error) = self.adopt(before).await {
-            tracing::warn!(%error, "containers could not be adopted yet");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(SELDOM);
-        }
-    }
-
-    /// Opens the doors of containers that run, and removes those that belong to no project or
-    /// workspace. What was made after `before` is not looked at: somebody is making it.
-    async fn adopt(&self, before: Timestamp) -> Result<()> {
+    /// Lets running containers connect, and removes containers and relay directories that belong to no
+    /// project or workspace. Containers that were created after `before` are skipped.
+    pub(crate) async fn recover_containers(&self, before: Timestamp) -> Result<()> {
         let runtime = self.containers().any_runtime().await?;
-        for status in runtime.list().await? {
-            // One container that cannot be settled must not keep the others from it.
-            if let Err(error) = self.adopt_one(&*runtime, &status, before).await {
-                tracing::warn!(container = %status.id, %error, "could not be adopted");
-            }
-        }
-        // Those whose workspace went while they did not run.
-        for stored in self.store().containers().await? {
-            let Some(id) = ContainerId::new(stored.id.as_str()) else {
-                continue;
-            };
-            if stored.created_at < before
-                && !self.has_place(&stored).await?
-                && let Err(error) = self.discard_container(&id).await
-            {
-                tracing::warn!(container = %id, %error, "could not be removed");
-            }
-        }
-        for id in self.door_names()?.into_iter().filter_map(ContainerId::new) {
-            if let Err(error) = self.clear_door(&id).await {
-                tracing::warn!(container = %id, %error, "its door could not be removed");
-            }
-        }
+        let mut ids: BTreeSet<ContainerId> = BTreeSet::new();
+        ids.extend(runtime.list().await?.into_iter().map(|status| status.id));
+        // Containers that do not run and whose workspace was deleted.
+        let stored = self.store().containers().await?;
+        ids.extend(stored.into_iter().filter_map(|it| ContainerId::new(it.id)));
+        let recover = move |engine: Self, id: ContainerId| async move {
+            engine.recover_container(&id, before).await
+        };
+        self.repair_each("container", ids, recover).await;
+        let directories = self.door_names()?.into_iter().filter_map(ContainerId::new);
+        let clear = |engine: Self, id: ContainerId| async move { engine.clear_door(&id).await };
+        self.repair_each("relay directory", directories, clear)
+            .await;
         Ok(())
     }
 
-    async fn adopt_one(
-        &self,
-        runtime: &dyn Runtime,
-        status: &Status,
-        before: Timestamp,
-    ) -> Result<()> {
-        let turn = self.containers().turn(&status.id);
+    async fn recover_container(&self, id: &ContainerId, before: Timestamp) -> Result<()> {
+        let runtime = self.containers().any_runtime().await?;
+        let turn = self.containers().turn(id);
         let _turn = turn.lock().await;
-        let Some(stored) = self.store().container(status.id.as_str()).await? else {
-            tracing::info!(container = %status.id, "removing a container of no project");
-            return Ok(runtime.remove(&status.id).await?);
+        let Some(stored) = self.store().container(id.as_str()).await? else {
+            tracing::info!(container = %id, "removing a container without a project");
+            return Ok(runtime.remove(id).await?);
         };
         if stored.created_at >= before {
             return Ok(());
         }
         if !self.has_place(&stored).await? {
-            tracing::info!(container = %status.id, "removing a container of no workspace");
-            return self.discard_in_turn(&status.id).await;
+            tracing::info!(container = %id, "removing a container without a workspace");
+            return self.discard_in_turn(id).await;
         }
-        if status.state == State::Running {
-            self.open_door(&status.id).await?;
-            self.keep_channel(&status.id).await?;
-            drop(self.containers().using(&status.id));
-            tracing::info!(container = %status.id, "adopted");
+        let status = runtime.inspect(id).await?;
+        if status.is_some_and(|status| status.state == State::Running) {
+            self.open_door(id).await?;
+            self.keep_channel(id).await?;
+            drop(self.containers().using(id));
+            tracing::info!(container = %id, "recovered");
         }
         Ok(())
     }

@@ -94,7 +94,7 @@ pub(super) async fn step(
     let outcome = tokio::select! {
         outcome = partner.converse(&mut step) => outcome,
         () = call.cancelled() => Err(EngineError::Cancelled),
-        () = engine.token_ended(actor.token_id) => {
+        () = engine.tokens().wait_until_ended(actor.token_id) => {
             Err(EngineError::Failed("the API key has ended".to_owned()))
         }
         () = engine.draining() => Ok(Told::New(Heard::default())),
@@ -102,10 +102,10 @@ pub(super) async fn step(
     let told = outcome?;
     // One call per keystroke: the log says once a minute that the dialogue goes on.
     if !begins
-        && let Some(entry) = call.audit()
+        && let Some(entry) = call.take_audit_entry()
         && engine.containers().dialogues.is_due(&partner)
     {
-        engine.audit_log().note(entry).await;
+        engine.audit_log().enqueue(entry).await;
     }
     match told {
         Told::Known(output) => Ok(*output),

@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// Measures, now and then, the projects whose containers are in use.
-    pub(super) async fn measure_disks(&self) {
+    pub(crate) async fn measure_disks(&self) {
         loop {
             for project in self.limited_ones().await {
                 tokio::select! {

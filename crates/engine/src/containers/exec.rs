@@ -144,7 +144,7 @@ async fn unnamed(
     let (finished, took) = loop {
         let (_, link, _) = engine.ensure_container(project, &ready.workspace).await?;
         // Before it begins: what it does is not undone by a crash, so neither is the entry.
-        if let Some(entry) = call.audit() {
+        if let Some(entry) = call.take_audit_entry() {
             engine.store().append_audit(vec![entry]).await?;
         }
         let started = Instant::now();
@@ -325,7 +325,11 @@ pub(super) async fn join(
         started_at: engine.now(),
         result: None,
     };
-    let Some(known) = engine.store().begin_exec(&begun, call.audit()).await? else {
+    let Some(known) = engine
+        .store()
+        .begin_exec(&begun, call.take_audit_entry())
+        .await?
+    else {
         return Ok(None);
     };
     match known.result {

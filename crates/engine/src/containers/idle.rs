@@ -12,7 +12,7 @@ const ROUND: Duration = Duration::from_secs(15);
 
 impl Engine {
     /// Stops idle containers until the engine ends.
-    pub(super) async fn stop_idle_ones(&self) {
+    pub(crate) async fn stop_idle_ones(&self) {
         let patience = Duration::from_secs(self.settings().containers.idle_seconds);
         loop {
             tokio::select! {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use oubliette_model::{ApiKey, Network as Reach, WorkspaceId};
+use oubliette_model::{Network as Reach, WorkspaceId};
 use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network};
 use oubliette_store::{Container, Project};
 
@@ -38,9 +38,7 @@ impl Engine {
             users_of,
         } = plan;
         let settings = self.settings();
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
+        let key = crate::tokens::generate_key()?;
         let container = Container {
             id: id.to_string(),
             project_id: project.id,
@@ -72,7 +70,7 @@ impl Engine {
         }
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
-        mounts.push(mount(agents, crate::agents::INSTALLED, true));
+        mounts.push(mount(agents, crate::agents::INSTALLED_AGENTS_DIR, true));
         for path in &settings.containers.read_only_paths {
             let inside = path.clone();
             mounts.push(Mount {

@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_model::{Level, Scope, TokenId, WorkspaceId, quoted};
+use oubliette_model::{Level, Scope, TokenId, WorkspaceId, may_grant, quoted};
 use oubliette_store::{Attachment, Choices, Message};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -202,7 +202,7 @@ impl Ask {
             )));
         }
         if let Some(wanted) = self.agent_scope
-            && !origin.grant.is_some_and(|grant| grant.covers(wanted))
+            && !may_grant(origin.grant, wanted)
         {
             return Err(match (origin.grant, &origin.parent) {
                 (Some(grant), None) => EngineError::invalid(format!(

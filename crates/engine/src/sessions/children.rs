@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use oubliette_model::{Level, Mode, SessionId};
+use oubliette_model::{Level, Mode, SessionId, autonomy_below, is_below};
 use oubliette_store::{AuditEntry, Outcome, Project, Session};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{end, events};
-use crate::operations::{Called, parameters, schema, unpanicked};
+use crate::operations::{FinishedCall, catch_panic, parameters, schema};
 use crate::{Call, Engine, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;
 
-static MESSAGE: Schema = LazyLock::new(schema::of_parameters::<message::Params>);
-static EVENTS: Schema = LazyLock::new(schema::of_parameters::<events::Params>);
-static END: Schema = LazyLock::new(schema::of_parameters::<Named>);
-static LIMITS: Schema = LazyLock::new(schema::of_parameters::<MaybeNamed>);
+static MESSAGE: Schema = LazyLock::new(schema::parameters_schema::<message::Params>);
+static EVENTS: Schema = LazyLock::new(schema::parameters_schema::<events::Params>);
+static END: Schema = LazyLock::new(schema::parameters_schema::<Named>);
+static LIMITS: Schema = LazyLock::new(schema::parameters_schema::<MaybeNamed>);
 
 /// A session below the one that asks.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -102,7 +102,7 @@ impl Engine {
                 level.unwrap_or(Level::High)
             }
         };
-        Ok(asked.unwrap_or(usual).min(above))
+        Ok(autonomy_below(above, asked.unwrap_or(usual)))
     }
 
     /// Does what the agent of a session asks for. `address` is for the audit log.
@@ -123,15 +123,15 @@ impl Engine {
             address: Some(address),
         };
         let started = Instant::now();
-        call.set_audit(entry.clone());
-        let result = unpanicked(self.perform_as(session, verb, arguments, &call)).await;
-        let called = Called {
+        call.set_audit_entry(entry.clone());
+        let result = catch_panic(self.perform_as(session, verb, arguments, &call)).await;
+        let finished = FinishedCall {
             operation: verb.name(),
             mode: verb.mode(),
             entry,
             started,
         };
-        self.account(called, &result, &call).await;
+        self.record_call(finished, &result, &call).await;
         result
     }
 
@@ -179,18 +179,21 @@ impl Engine {
             hint: "only sessions that you started, or that one of those did, can be named",
         };
         let found = self.store().session(id).await?.ok_or_else(not_found)?;
+        let mut ancestors = Vec::new();
         let mut at = found.clone();
         while at.depth > above.depth {
             let Some(parent) = at.parent_id else { break };
-            if parent == above.id {
-                return Ok(found);
-            }
+            ancestors.push(parent);
             at = match self.store().session(parent).await? {
                 Some(parent) => parent,
                 None => break,
             };
         }
-        Err(not_found())
+        if is_below(above.id, &ancestors) {
+            Ok(found)
+        } else {
+            Err(not_found())
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Where a message to an agent goes: to a session that is there, or to one that is made for it.
 
-use oubliette_model::{ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId};
+use oubliette_model::{
+    ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller,
+};
 use oubliette_store::{Limit, NewSession, Project, Session, Spawned, TreeLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -139,12 +141,12 @@ impl Engine {
             // Tools hold for a whole session: one that has others would not keep to them.
             join: parent.is_none() && !ask.new_session.unwrap_or(false) && ask.tools()?.is_empty(),
             call: origin.call,
-            run: call.run().cloned(),
+            run: call.schedule_run().cloned(),
             limits,
         };
         let spawned = self
             .store()
-            .spawn_session(&new, call.audit_of(project.id))
+            .spawn_session(&new, call.take_audit_entry_for(project.id))
             .await?;
         let (session, spawned, resumed) = match spawned {
             Spawned::New(session) => (session, true, false),
@@ -160,11 +162,11 @@ impl Engine {
         if let Some(parent) = session.parent_id {
             self.sessions().watch.tell(parent, session.root_id);
         }
-        if by.is_some() && session.owner_id == by {
-            self.callers().presence.called(session.id);
+        if let Some(by) = by {
+            self.callers().record_call(by, &session);
         }
         if declares {
-            self.tell_declared();
+            self.callers().notify_declared();
         }
         self.wake_session(session.id, session.project_id);
         let delivered = self.delivered(*session, resumed, warnings).await?;
@@ -194,25 +196,30 @@ impl Engine {
             Some(_) => {
                 let session = self.store().session(id).await?;
                 let owner = session.and_then(|session| session.owner_id);
-                owner.filter(|owner| *owner == actor.token_id && actor.session != Some(id))
+                may_respond_as_caller(owner, id, actor.token_id, actor.session)
+                    .then_some(actor.token_id)
             }
             None => Some(actor.token_id),
         };
         let (message, warnings) = ask.to_declaring(self, by).await?;
-        let queued = match call.run() {
+        let queued = match call.schedule_run() {
             Some(run) => {
-                let queued = self.store().queue_run(run, id, &message, call.audit());
+                let queued = self
+                    .store()
+                    .queue_run(run, id, &message, call.take_audit_entry());
                 queued.await?
             }
             None => {
-                let queued = self.store().queue_message(id, &message, call.audit());
+                let queued = self
+                    .store()
+                    .queue_message(id, &message, call.take_audit_entry());
                 queued.await?
             }
         };
         let (session, resumed) = queued.ok_or_else(|| Self::session_not_found(id))?;
         self.sessions().watch.tell(session.id, session.root_id);
         if message.declaration.is_some() {
-            self.tell_declared();
+            self.callers().notify_declared();
         }
         self.wake_session(session.id, session.project_id);
         self.delivered(session, resumed, warnings).await
@@ -226,7 +233,7 @@ impl Engine {
         warnings: Vec<String>,
     ) -> Result<Delivered> {
         Ok(Delivered {
-            pending_caller_requests: self.pending_requests(&session).await?,
+            pending_caller_requests: self.callers().pending_requests(&session).await?,
             warnings,
             session_id: session.id,
             project_id: session.project_id,

@@ -59,7 +59,9 @@ impl Engine {
             .collect();
         let ids: Vec<SessionId> = unsettled.iter().map(|session| session.id).collect();
         if !ids.is_empty() {
-            self.store().want(&ids, Wanted::End, call.audit()).await?;
+            self.store()
+                .want(&ids, Wanted::End, call.take_audit_entry())
+                .await?;
         }
         for session in &unsettled {
             self.wake_session(session.id, session.project_id);

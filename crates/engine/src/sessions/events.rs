@@ -84,10 +84,10 @@ impl Operation for Events {
             tokio::select! {
                 () = call.cancelled() => Stopped::Cancelled,
                 // A wait does not outlive the right to it.
-                () = engine.token_ended(actor.token_id) => Stopped::Refused,
+                () = engine.tokens().wait_until_ended(actor.token_id) => Stopped::Refused,
             }
         };
-        let _there = engine.listen_to(actor, params.session_id).await;
+        let _listening = engine.callers().listen(actor, params.session_id).await;
         let page = tokio::select! {
             page = engine.events_asked_for(&params) => page?,
             why = stop => {
@@ -99,7 +99,7 @@ impl Operation for Events {
         };
         if !page.pending_caller_requests.is_empty() {
             let session = engine.session_or_not(params.session_id).await?;
-            engine.hand_out(actor, &session).await?;
+            engine.callers().mark_delivered(actor, &session).await?;
         }
         Ok(page)
     }
@@ -241,7 +241,7 @@ impl Engine {
     }
 
     async fn page(&self, session: Session, place: Place, found: Vec<Logged>) -> Result<Output> {
-        let pending_caller_requests = self.pending_requests(&session).await?;
+        let pending_caller_requests = self.callers().pending_requests(&session).await?;
         let queued = self.store().queued_messages(session.id).await?;
         let resting = session.status == Status::Idle || session.status.is_ended();
         let completed = resting && (queued == 0 || session.status.is_ended());

@@ -49,7 +49,7 @@ impl Engine {
             // Before the first look: what comes between a look and the wait is heard.
             news: self.sessions().watch.session(id),
             read_all: false,
-            token_ended: Box::pin(async move { engine.token_ended(token).await }),
+            token_ended: Box::pin(async move { engine.tokens().wait_until_ended(token).await }),
             refused: false,
         }
     }

@@ -57,8 +57,8 @@ impl Operation for Get {
         let id = params.session_id;
         let session = engine.store().session(id).await?;
         let session = session.ok_or_else(|| Engine::session_not_found(id))?;
-        let pending = engine.pending_requests(&session).await?;
-        engine.hand_out(actor, &session).await?;
+        let pending = engine.callers().pending_requests(&session).await?;
+        engine.callers().mark_delivered(actor, &session).await?;
         let below = engine.store().tree(id).await?;
         let tree_cost_usd = below.iter().map(|session| session.cost_usd).sum();
         let children = below

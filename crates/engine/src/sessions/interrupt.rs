@@ -50,7 +50,10 @@ impl Operation for Interrupt {
             || (queued > 0 && !session.status.is_ended());
         if busy {
             let wanted = Wanted::Interrupt;
-            engine.store().want(&[id], wanted, call.audit()).await?;
+            engine
+                .store()
+                .want(&[id], wanted, call.take_audit_entry())
+                .await?;
             engine.wake_session(id, session.project_id);
             let settings = &engine.settings().sessions;
             let patience = Duration::from_secs(settings.cancel_seconds + 15);

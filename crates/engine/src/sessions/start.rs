@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
-use oubliette_model::{ApiKey, Event};
+use oubliette_model::Event;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use crate::containers::Link;
 use crate::containers::attachment::{Program, Unreached};
 use crate::containers::exec::{Inside, usual_environment};
 use crate::workspaces::path_in_container;
-use crate::{EngineError, Minted, agents};
+use crate::{EngineError, NewToken, agents};
 
 const API_KEY: &str = "OUBLIETTE_API_KEY";
 const CLIENT: &str = "/usr/local/bin/oubliette-client";
@@ -84,9 +84,7 @@ impl Owner<'_> {
             boot_id: link.boot_id().to_owned(),
             ..Live::default()
         };
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
+        let key = crate::tokens::generate_key()?;
         self.step.key = Some(key.hash());
         self.key = Some(key);
         // The name is in the store before there is anything of that name.
@@ -286,7 +284,8 @@ impl Owner<'_> {
             return Ok(given.map(|key| key.reveal().to_owned()));
         };
         let name = format!("agent of {}", self.session.id);
-        let Minted { mut token, key } = Minted::draw(&name, scope, self.engine.now(), None)?;
+        let NewToken { mut token, key } =
+            NewToken::generate(&name, scope, self.engine.now(), None)?;
         token.session_id = Some(self.session.id);
         token.minted = true;
         self.step.token = Some((token, key.hash()));

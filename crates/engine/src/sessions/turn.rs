@@ -27,7 +27,10 @@ impl Owner<'_> {
             }
         };
         // The tools that came with a message are known when its prompt comes.
-        self.engine.tools_told(self.session.id).await?;
+        self.engine
+            .callers()
+            .wait_until_tools_delivered(self.session.id)
+            .await?;
         let before = self.transcript().await?;
         let start = self.session.log_end;
         let session = self.session.agent_session_id.clone().unwrap_or_default();

@@ -144,7 +144,7 @@ pub(super) async fn listen(
             let Some(id) = session_of(&uri) else {
                 return Err(not_found(&uri));
             };
-            let _there = engine.listen_to(&actor, id).await;
+            let _there = engine.callers().listen(&actor, id).await;
             let mut log = engine.follow(actor, id, -1);
             loop {
                 let events = match log.next(WAIT).await {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, Ear, Speaker, Stream};
+use oubliette_engine::{Call, Speaker, Stream, ToolListSubscriber};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
     Attach, Attached, CallerTools, Cancel, LONGEST_LINE, Lines, Message, RpcError, calls, codes,
@@ -170,7 +170,7 @@ struct Client {
     here: Arc<Semaphore>,
     /// For which session this connection speaks.
     speaker: Option<Speaker>,
-    ear: Option<Ear>,
+    ear: Option<ToolListSubscriber>,
     /// Which tools of its caller it was told of.
     told: Option<CallerTools>,
     replies: Replies,
@@ -192,7 +192,7 @@ impl Client {
         drop(first);
         let mut chunk = vec![0; 8 << 10];
         let mut long: Option<(OwnedSemaphorePermit, Instant)> = None;
-        let mut declared = self.relay.engine.tools_declared();
+        let mut declared = self.relay.engine.callers().subscribe_declarations();
         loop {
             while let Some(line) = lines.next_line() {
                 long = None;
@@ -292,7 +292,7 @@ impl Client {
         let Some(speaker) = &self.speaker else {
             return Some(());
         };
-        let tools = match self.relay.engine.caller_tools(speaker.session()).await {
+        let tools = match self.relay.engine.callers().tools(speaker.session()).await {
             Ok(tools) => tools,
             Err(error) => {
                 tracing::error!(%error, "the tools of a caller could not be read");
@@ -304,7 +304,7 @@ impl Client {
         }
         self.replies.send(tools.line()).await?;
         if let Some(ear) = &self.ear {
-            ear.told(&tools);
+            ear.set_delivered(&tools);
         }
         self.told = Some(tools);
         Some(())
@@ -331,7 +331,7 @@ impl Client {
         };
         let session_id = speaker.session().to_string();
         if self.ear.is_none() {
-            self.ear = Some(engine.ear(speaker.session()));
+            self.ear = Some(engine.callers().subscribe_tool_list(speaker.session()));
         }
         self.speaker = Some(speaker);
         methods::rendered(&Attached {

@@ -95,7 +95,13 @@ impl Engine {
             ask.no_context()?;
             let queued = self
                 .store()
-                .queue_call(session.id, call_id, below.id, &message, call.audit())
+                .queue_call(
+                    session.id,
+                    call_id,
+                    below.id,
+                    &message,
+                    call.take_audit_entry(),
+                )
                 .await?;
             let (below, _) = queued.ok_or_else(|| {
                 EngineError::Failed("your own session, or the other one, has ended".to_owned())

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use oubliette_engine::{Engine, Minted, Settings};
+use oubliette_engine::{Engine, NewToken, Settings};
 use oubliette_model::Scope;
 use oubliette_server::ServerSettings;
 use oubliette_store::Store;
@@ -28,7 +28,7 @@ impl Transport {
         let home = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> =
             Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());
-        let minted = Minted::draw("suite", Scope::Admin, Timestamp::now(), None).unwrap();
+        let minted = NewToken::generate("suite", Scope::Admin, Timestamp::now(), None).unwrap();
         let hash = minted.key.hash();
         store.add_token(&minted.token, hash, None).await.unwrap();
         let engine = Engine::start(

@@ -415,7 +415,7 @@ async fn an_operation_that_is_repeated_under_its_name_is_not_done_twice() {
         let reply = relay.request("oubliette_call_tool", slow.clone()).await;
         assert_eq!(
             reply["result"]["content"][0]["text"],
-            "outcome unknown: look before you repeat it"
+            "outcome unknown: check the state before you repeat the call"
         );
         assert_eq!(reply["result"]["isError"], true);
     }

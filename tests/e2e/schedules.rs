@@ -420,7 +420,7 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
     let many = vec![place.clone(); 101];
     for (field, value, expected) in [
         ("cron_expr", json!("61 * * * *"), "is not a cron expression"),
-        ("cron_expr", json!("0 0 30 2 *"), "never comes"),
+        ("cron_expr", json!("0 0 30 2 *"), "never matches"),
         (
             "cron_expr",
             json!("* * * * * *"),

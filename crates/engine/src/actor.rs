@@ -1,23 +1,23 @@
-//! Who calls.
+//! The caller of an operation.
 
 use oubliette_model::{ProjectId, Scope, SessionId, TokenId, sees};
 use oubliette_store::Visible;
 
-use crate::{Engine, EngineError, Result};
+use crate::{Engine, Result};
 
-/// The token a call was made with, as it was at that moment.
+/// The token of a call, as it was when the call was made.
 #[derive(Debug, Clone)]
 pub struct Actor {
     pub token_id: TokenId,
     pub scope: Scope,
-    /// The session that calls, if it is one: whose agent has the token, or speaks on the connection.
+    /// The session whose agent calls: the token belongs to it, or the connection is attached to it.
     pub session: Option<SessionId>,
-    /// Where the call came from, for the audit log.
+    /// The address of the caller, for the audit log.
     pub address: Option<String>,
 }
 
 impl Actor {
-    /// What lists show to this actor.
+    /// The projects that lists show to this actor.
     pub fn visible(&self) -> Visible {
         self.scope.project().map_or(Visible::All, Visible::Only)
     }
@@ -28,17 +28,14 @@ impl Actor {
 }
 
 impl Engine {
-    /// What a list shows that may be of one project.
+    /// The projects that a list shows: the named one, or all that the actor can see.
     pub(crate) async fn visible(
         &self,
         actor: &Actor,
         project: Option<ProjectId>,
     ) -> Result<Visible> {
         match project {
-            Some(id) if self.store().get(id).await?.is_none() => {
-                Err(EngineError::project_not_found(id))
-            }
-            Some(id) => Ok(Visible::Only(id)),
+            Some(id) => Ok(Visible::Only(self.project(id).await?.id)),
             None => Ok(actor.visible()),
         }
     }

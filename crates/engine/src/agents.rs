@@ -1,4 +1,5 @@
-//! Which agents there are: the catalogue's, as the configuration changes them, and its own.
+//! The agents that projects can use: those of the catalogue, changed and extended by the
+//! configuration.
 
 use oubliette_agent::{Agent, catalogue};
 use oubliette_model::{Secret, nearest, quoted};
@@ -7,18 +8,18 @@ use oubliette_store::Project;
 use crate::error::did_you_mean;
 use crate::{AgentCommand, EngineError, Result, Settings};
 
-/// Where containers see what `agent install` has put into the data directory.
-pub(crate) const INSTALLED: &str = "/opt/oubliette/agents";
+/// Where containers see the agents that `agent install` has put into the data directory.
+pub(crate) const INSTALLED_AGENTS_DIR: &str = "/opt/oubliette/agents";
 
-/// Every agent that a project may name, by name.
+/// Every agent, sorted by name.
 pub(crate) fn all(settings: &Settings) -> Vec<Agent> {
     let mut agents = catalogue();
-    for (name, own) in &settings.agents {
+    for (name, configured) in &settings.agents {
         match agents.iter_mut().find(|agent| agent.name == *name) {
-            Some(known) => change(known, own),
+            Some(agent) => apply_config(agent, configured),
             None => {
                 let mut agent = Agent::command(name, Vec::new());
-                change(&mut agent, own);
+                apply_config(&mut agent, configured);
                 agents.push(agent);
             }
         }
@@ -27,17 +28,17 @@ pub(crate) fn all(settings: &Settings) -> Vec<Agent> {
     agents
 }
 
-fn change(agent: &mut Agent, own: &AgentCommand) {
-    if let Some(command) = &own.command {
+fn apply_config(agent: &mut Agent, config: &AgentCommand) {
+    if let Some(command) = &config.command {
         agent.argv = vec![command.clone()];
-        agent.argv.extend(own.args.clone());
+        agent.argv.extend(config.args.clone());
         agent.package = None;
     } else {
-        agent.argv.extend(own.args.clone());
+        agent.argv.extend(config.args.clone());
     }
-    agent.env.extend(own.env.clone());
-    agent.files.extend(own.files.clone());
-    agent.credentials.extend(own.credentials.clone());
+    agent.env.extend(config.env.clone());
+    agent.files.extend(config.files.clone());
+    agent.credentials.extend(config.credentials.clone());
 }
 
 /// The names of all agents.
@@ -45,16 +46,16 @@ pub(crate) fn names(settings: &Settings) -> Vec<String> {
     all(settings).into_iter().map(|agent| agent.name).collect()
 }
 
-/// The agent of that name.
+/// The agent with this name.
 pub(crate) fn find(settings: &Settings, name: &str) -> Result<Agent> {
     let agents = all(settings);
     if let Some(agent) = agents.iter().find(|agent| agent.name == name) {
-        return match agent.argv.is_empty() {
-            false => Ok(agent.clone()),
-            true => Err(EngineError::Failed(format!(
-                "[agents.{name}] of the configuration has no `command`"
-            ))),
-        };
+        if agent.argv.is_empty() {
+            return Err(EngineError::Failed(format!(
+                "[agents.{name}] in the configuration has no `command`"
+            )));
+        }
+        return Ok(agent.clone());
     }
     let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
     let hint = match nearest(name, names.iter().copied()) {
@@ -67,7 +68,7 @@ pub(crate) fn find(settings: &Settings, name: &str) -> Result<Agent> {
     )))
 }
 
-/// The secrets of a project's credentials that an agent takes, each with its variable.
+/// The secrets that an agent gets from a project's credentials, each with its environment variable.
 pub(crate) fn secrets(
     settings: &Settings,
     project: &Project,
@@ -96,7 +97,7 @@ pub(crate) fn secrets(
     Ok(secrets)
 }
 
-/// Whether `agent install` has put it there.
+/// Whether `agent install` has installed an agent.
 pub(crate) fn is_installed(settings: &Settings, agent: &Agent) -> bool {
     agent.package.is_some_and(|package| {
         settings
@@ -109,13 +110,16 @@ pub(crate) fn is_installed(settings: &Settings, agent: &Agent) -> bool {
     })
 }
 
-/// The program and its arguments, as the container finds them.
+/// The command line that starts an agent in a container.
 pub(crate) fn command_line(settings: &Settings, agent: &Agent) -> Vec<String> {
     let mut argv = agent.argv.clone();
     if let (Some(program), Some(package)) = (argv.first_mut(), agent.package)
         && is_installed(settings, agent)
     {
-        *program = format!("{INSTALLED}/{}/bin/{}", agent.name, package.program);
+        *program = format!(
+            "{INSTALLED_AGENTS_DIR}/{}/bin/{}",
+            agent.name, package.program
+        );
     }
     argv
 }

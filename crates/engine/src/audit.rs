@@ -1,32 +1,34 @@
-//! The audit log: writes and refusals at once, reads in batches within a second.
+//! The audit log: writes and refusals are stored before the call returns, reads in batches within a
+//! second.
 
 pub(crate) mod list;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_store::{AuditEntry, Store};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-const WAITING: usize = 4096;
-const BATCH: usize = 512;
-const PAUSE: Duration = Duration::from_millis(500);
+const MAX_QUEUED_ENTRIES: usize = 4096;
+const MAX_BATCH_ENTRIES: usize = 512;
+const BATCH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes entries and sees that they are stored.
+/// Stores audit entries.
 #[derive(Debug)]
 pub struct AuditLog {
     store: Arc<dyn Store>,
-    notes: Mutex<Option<mpsc::Sender<AuditEntry>>>,
+    queue: Mutex<Option<mpsc::Sender<AuditEntry>>>,
 }
 
 impl AuditLog {
     pub(crate) fn start(store: Arc<dyn Store>, tasks: &TaskTracker) -> Self {
-        let (notes, waiting) = mpsc::channel(WAITING);
-        tasks.spawn(write_batches(store.clone(), waiting));
+        let (queue, queued) = mpsc::channel(MAX_QUEUED_ENTRIES);
+        tasks.spawn(write_batches(store.clone(), queued));
         Self {
             store,
-            notes: Mutex::new(Some(notes)),
+            queue: Mutex::new(Some(queue)),
         }
     }
 
@@ -35,50 +37,41 @@ impl AuditLog {
         store_all(&*self.store, vec![entry]).await;
     }
 
-    /// Stores an entry within a second. Waits only when thousands are ahead of it.
-    pub async fn note(&self, entry: AuditEntry) {
-        let notes = self
-            .notes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        match notes {
-            Some(notes) => drop(notes.send(entry).await),
+    /// Queues an entry, which is stored within a second. Waits only when the queue is full.
+    pub async fn enqueue(&self, entry: AuditEntry) {
+        let queue = self.queue.lock().clone();
+        match queue {
+            Some(queue) => drop(queue.send(entry).await),
             None => self.write(entry).await,
         }
     }
 
-    /// Takes no more notes; what was taken is still written.
+    /// Closes the queue; queued entries are still written.
     pub(crate) fn close(&self) {
-        self.notes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.queue.lock().take();
     }
 }
 
-async fn write_batches(store: Arc<dyn Store>, mut waiting: mpsc::Receiver<AuditEntry>) {
+async fn write_batches(store: Arc<dyn Store>, mut queued: mpsc::Receiver<AuditEntry>) {
     let mut batch = Vec::new();
-    while waiting.recv_many(&mut batch, BATCH).await > 0 {
-        // Let a batch gather, unless it is full or no more will come.
-        let pause = tokio::time::sleep(PAUSE);
-        tokio::pin!(pause);
-        while batch.len() < BATCH {
-            let room = BATCH - batch.len();
+    while queued.recv_many(&mut batch, MAX_BATCH_ENTRIES).await > 0 {
+        let interval = tokio::time::sleep(BATCH_INTERVAL);
+        tokio::pin!(interval);
+        while batch.len() < MAX_BATCH_ENTRIES {
+            let free = MAX_BATCH_ENTRIES - batch.len();
             tokio::select! {
-                () = &mut pause => break,
-                more = waiting.recv_many(&mut batch, room) => if more == 0 { break },
+                () = &mut interval => break,
+                received = queued.recv_many(&mut batch, free) => if received == 0 { break },
             }
         }
         store_all(&*store, std::mem::take(&mut batch)).await;
     }
 }
 
-/// An audit log that cannot be written must be heard of, but must not fail the call it tells of:
-/// the call has had its effect.
+/// Stores entries. A failure is logged and does not fail the call, which has had its effect.
 async fn store_all(store: &dyn Store, entries: Vec<AuditEntry>) {
     let lost = entries.len();
     if let Err(error) = store.append_audit(entries).await {
-        tracing::error!(%error, lost, "audit entries could not be stored");
+        tracing::error!(%error, lost, "could not store audit entries");
     }
 }

@@ -1,10 +1,11 @@
-//! What a face offers to a call: progress, cancellation, and the audit entry it will leave.
+//! What a transport gives to a call: progress, cancellation, and the audit entry it will leave.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use oubliette_model::ProjectId;
 use oubliette_store::{AuditEntry, RunMark};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// How far long work has come.
@@ -15,15 +16,15 @@ pub struct Progress {
     pub message: String,
 }
 
-type Listener = Arc<dyn Fn(Progress) + Send + Sync>;
+type ProgressListener = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// One call of one operation.
 #[derive(Clone, Default)]
 pub struct Call {
-    progress: Option<Listener>,
+    progress: Option<ProgressListener>,
     cancelled: CancellationToken,
     audit: Arc<Mutex<Option<AuditEntry>>>,
-    run: Option<RunMark>,
+    schedule_run: Option<RunMark>,
 }
 
 impl Call {
@@ -31,7 +32,7 @@ impl Call {
         Self::default()
     }
 
-    /// `listener` hears of progress. It must not block.
+    /// Sets the function that receives progress. It must not block.
     #[must_use]
     pub fn with_progress(mut self, listener: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(listener));
@@ -44,15 +45,16 @@ impl Call {
         self
     }
 
-    /// The call is made for a run of a schedule: what it makes is noted with the run.
+    /// Makes the call part of a run of a schedule: the session or message that it creates is stored
+    /// with the run.
     #[must_use]
-    pub(crate) fn for_run(mut self, run: RunMark) -> Self {
-        self.run = Some(run);
+    pub(crate) fn for_schedule_run(mut self, run: RunMark) -> Self {
+        self.schedule_run = Some(run);
         self
     }
 
-    pub(crate) fn run(&self) -> Option<&RunMark> {
-        self.run.as_ref()
+    pub(crate) fn schedule_run(&self) -> Option<&RunMark> {
+        self.schedule_run.as_ref()
     }
 
     pub fn progress(&self, progress: Progress) {
@@ -65,25 +67,27 @@ impl Call {
         self.cancelled.cancelled().await;
     }
 
-    /// The entry that says this call succeeded, for the transaction that makes it so. There is one:
-    /// what an operation does not take is written after it.
-    pub(crate) fn audit(&self) -> Option<AuditEntry> {
-        self.audit
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
+    /// Takes the audit entry of a successful call, for the transaction with the call's effect. An
+    /// entry that the operation does not take is written after the call.
+    pub(crate) fn take_audit_entry(&self) -> Option<AuditEntry> {
+        self.audit.lock().take()
     }
 
-    /// The same for a call that made the project it is about.
-    pub(crate) fn audit_of(&self, project: ProjectId) -> Option<AuditEntry> {
-        self.audit().map(|entry| AuditEntry {
+    /// Takes the audit entry of a call that created the project it is about.
+    pub(crate) fn take_audit_entry_for(&self, project: ProjectId) -> Option<AuditEntry> {
+        self.take_audit_entry().map(|entry| AuditEntry {
             project_id: Some(project),
             ..entry
         })
     }
 
-    pub(crate) fn set_audit(&self, entry: AuditEntry) {
-        *self.audit.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
+    /// Whether no operation has taken the audit entry.
+    pub(crate) fn has_audit_entry(&self) -> bool {
+        self.audit.lock().is_some()
+    }
+
+    pub(crate) fn set_audit_entry(&self, entry: AuditEntry) {
+        *self.audit.lock() = Some(entry);
     }
 }
 

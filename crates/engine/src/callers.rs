@@ -1,16 +1,16 @@
-//! The tools of callers: an agent calls them, whoever drives the session answers.
+//! The tools of callers: an agent calls them, and the client that drives the session responds.
 //!
-//! The store says what is pending; sockets and streams are only ways to hear of it. A call ends by one
-//! conditional update, whether an answer, a deadline, a caller that left or an agent that gave up comes
-//! first.
+//! The store has the pending calls; sockets and streams only announce them. One conditional update
+//! ends a call: the first of a response, the timeout, a caller that disconnects and an agent that
+//! cancels.
 
 pub(crate) mod declare;
-mod ears;
-mod minder;
 mod presence;
 mod request;
+mod request_timeout;
 pub(crate) mod response;
 mod schema;
+mod tool_list;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,31 +20,38 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use declare::dry_declaration;
-pub use ears::Ear;
-pub use presence::{Listening, OpenLine};
+pub use presence::{ListeningGuard, OpenStream};
 pub use request::CallerError;
+pub use tool_list::ToolListSubscriber;
 
-use declare::Known;
-use ears::Ears;
+use declare::CompiledTools;
 use presence::Presence;
+use tool_list::ToolListSubscribers;
 
-/// Who is there to answer, and who has to hear of new tools.
-#[derive(Debug)]
-pub(crate) struct Callers {
-    pub(crate) presence: Presence,
-    ears: Ears,
-    /// Rings when some session's tools were declared anew. The store has them.
+use crate::Engine;
+
+/// Which callers are connected, and which clients of agents have to hear of new tools.
+#[derive(Debug, Default)]
+pub(crate) struct CallerState {
+    presence: Presence,
+    tool_list_subscribers: ToolListSubscribers,
+    /// Wakes subscribers when the tools of a session were declared. The store has the tools.
     declared: watch::Sender<()>,
-    known: Mutex<HashMap<SessionId, Arc<Known>>>,
+    compiled_tools: Mutex<HashMap<SessionId, Arc<CompiledTools>>>,
 }
 
-impl Default for Callers {
-    fn default() -> Self {
-        Self {
-            presence: Presence::default(),
-            ears: Ears::default(),
-            declared: watch::Sender::new(()),
-            known: Mutex::default(),
-        }
+/// The verbs about callers and their tools.
+#[derive(Debug, Clone, Copy)]
+pub struct Callers<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> Callers<'a> {
+    pub(crate) fn new(engine: &'a Engine) -> Self {
+        Self { engine }
+    }
+
+    fn state(self) -> &'a CallerState {
+        &self.engine.parts.callers
     }
 }

@@ -6,27 +6,27 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-/// Where a wall clock cannot say that it was set, it is looked at this often.
-const LOOK: Duration = Duration::from_secs(30);
+/// How often the clock is read where the system does not report that it was set.
+const CLOCK_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What tells the time.
+/// The source of the time.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
-    /// The machine's.
+    /// The clock of the system.
     #[default]
     System,
-    /// One that stands still until it is set.
-    Set(Arc<watch::Sender<Timestamp>>),
+    /// A clock that shows one time until it is set.
+    Manual(Arc<watch::Sender<Timestamp>>),
 }
 
 impl Clock {
-    pub fn standing_at(at: Timestamp) -> Self {
-        Self::Set(Arc::new(watch::Sender::new(at)))
+    pub fn manual(at: Timestamp) -> Self {
+        Self::Manual(Arc::new(watch::Sender::new(at)))
     }
 
-    /// Sets a clock that can be set.
+    /// Sets a manual clock.
     pub fn set(&self, at: Timestamp) {
-        if let Self::Set(time) = self {
+        if let Self::Manual(time) = self {
             time.send_replace(at);
         }
     }
@@ -34,20 +34,21 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match self {
             Self::System => Timestamp::now(),
-            Self::Set(time) => *time.borrow(),
+            Self::Manual(time) => *time.borrow(),
         }
     }
 
-    /// Returns when it is that time. May return earlier, when the clock was set: whoever waits looks at
-    /// it again.
-    pub(crate) async fn until(&self, at: Timestamp) {
+    /// Returns at that time. Returns earlier when the clock was set, so the caller must compare the
+    /// time again.
+    pub(crate) async fn sleep_until(&self, at: Timestamp) {
         match self {
             Self::System if at <= Timestamp::now() => {}
-            Self::System => match timer::wait(at).await {
-                Ok(()) => {}
-                Err(_) => pause(at).await,
-            },
-            Self::Set(time) => {
+            Self::System => {
+                if timer::wait(at).await.is_err() {
+                    sleep_at_most_poll_interval(at).await;
+                }
+            }
+            Self::Manual(time) => {
                 let reached = |now: &Timestamp| *now >= at;
                 // The sender lives as long as the clock.
                 let _ = time.subscribe().wait_for(reached).await;
@@ -56,14 +57,13 @@ impl Clock {
     }
 }
 
-async fn pause(at: Timestamp) {
-    let left = at.duration_since(Timestamp::now());
-    let left = Duration::try_from(left).unwrap_or_default();
-    tokio::time::sleep(left.min(LOOK)).await;
+async fn sleep_at_most_poll_interval(until: Timestamp) {
+    let left = Duration::try_from(until.duration_since(Timestamp::now())).unwrap_or_default();
+    tokio::time::sleep(left.min(CLOCK_POLL_INTERVAL)).await;
 }
 
-/// A timer on the wall clock, which other than a sleep runs on while the machine is suspended and
-/// tells when the clock is set.
+/// A timer on the wall clock. Unlike a sleep it runs on while the machine is suspended and reports
+/// that the clock was set.
 #[cfg(target_os = "linux")]
 mod timer {
     use std::io;
@@ -93,7 +93,7 @@ mod timer {
         };
         let how = TimerfdTimerFlags::ABSTIME | TimerfdTimerFlags::CANCEL_ON_SET;
         timerfd_settime(&timer, how, &once)?;
-        // It is read like a pipe.
+        // A timer descriptor is read like a pipe.
         let timer = Receiver::from_owned_fd_unchecked(timer)?;
         loop {
             timer.readable().await?;
@@ -128,22 +128,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_systems_clock_is_waited_for_to_the_millisecond() {
+    async fn the_system_clock_is_awaited_to_the_millisecond() {
         let clock = Clock::System;
         let at = clock.now() + SignedDuration::from_millis(30);
-        clock.until(at).await;
+        clock.sleep_until(at).await;
         assert!(clock.now() >= at);
-        clock.until(at).await;
+        clock.sleep_until(at).await;
     }
 
     #[tokio::test]
-    async fn a_clock_that_stands_still_moves_when_it_is_set() {
+    async fn a_manual_clock_changes_when_it_is_set() {
         let start = Timestamp::from_second(1_800_000_000).unwrap();
         let hour = SignedDuration::from_hours(1);
-        let clock = Clock::standing_at(start);
+        let clock = Clock::manual(start);
         let waiting = tokio::spawn({
             let clock = clock.clone();
-            async move { clock.until(start + hour).await }
+            async move { clock.sleep_until(start + hour).await }
         });
         clock.set(start - hour);
         assert_eq!(clock.now(), start - hour);

@@ -1,4 +1,4 @@
-//! Named secrets of the configuration, read at the moment of use so that they can be rotated.
+//! Named secrets of the configuration, read at each use so that they can be rotated.
 
 use std::path::PathBuf;
 
@@ -6,29 +6,29 @@ use oubliette_model::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// `[credentials.NAME]`: what it is for, and one place to read it from.
+/// `[credentials.NAME]`: a secret, from one of `env`, `file` and `value`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Credential {
-    /// `git` for a password or token over https, `ssh_key` for a private key, otherwise the model
-    /// provider it signs in to.
+    /// `git` for a password or token over https, `ssh_key` for a private key, otherwise the name of
+    /// the model provider.
     pub kind: String,
-    /// The user name that goes with it, where there is one.
+    /// The user name, for example for `git`.
     pub username: Option<String>,
-    /// The environment variable of the server that holds it.
+    /// The environment variable of the server that contains the secret.
     pub env: Option<String>,
-    /// The file that holds it.
+    /// The file that contains the secret.
     pub file: Option<PathBuf>,
     /// The secret itself.
     pub value: Option<Secret>,
 }
 
-/// Why a credential cannot be used. It names the place, never the secret.
+/// Why a credential cannot be used. The text never contains the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    #[error("it has neither `env`, `file` nor `value`, or more than one of them")]
+    #[error("it needs exactly one of `env`, `file` and `value`")]
     Ambiguous,
-    #[error("the environment variable {0} is not set where the server runs")]
+    #[error("the environment variable {0} of the server is not set")]
     Unset(String),
     #[error("the file {} cannot be read", .0.display())]
     Unreadable(PathBuf, #[source] std::io::Error),
@@ -38,7 +38,7 @@ pub enum CredentialError {
 
 impl Credential {
     pub fn read(&self) -> Result<Secret, CredentialError> {
-        let text = match (&self.env, &self.file, &self.value) {
+        let content = match (&self.env, &self.file, &self.value) {
             (Some(name), None, None) => {
                 std::env::var(name).map_err(|_| CredentialError::Unset(name.clone()))?
             }
@@ -47,11 +47,11 @@ impl Credential {
             (None, None, Some(value)) => value.reveal().to_owned(),
             _ => return Err(CredentialError::Ambiguous),
         };
-        // A key file needs its last newline; everything else must not have one.
+        // A private key needs its last newline; other secrets must not have one.
         let text = if self.kind == "ssh_key" {
-            text
+            content
         } else {
-            text.trim().to_owned()
+            content.trim().to_owned()
         };
         if text.is_empty() {
             Err(CredentialError::Empty)
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credential_has_one_source_and_is_read_at_use() {
+    fn a_credential_has_one_source_and_is_read_at_each_use() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("token");
         let from_file = Credential {

@@ -1,65 +1,73 @@
-//! The engine: what it is made of, how it starts and how it ends.
+//! The engine: its parts, how it starts and how it stops.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use oubliette_model::ProjectId;
-use oubliette_store::{ProjectState, Store};
+use oubliette_store::{Project, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
-use crate::callers::Callers;
-use crate::containers::{ContainerState, Containers, RuntimeChoice};
+use crate::callers::{CallerState, Callers};
+use crate::containers::{Choice, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
-use crate::operations::Running;
-use crate::schedules::Schedules;
+use crate::operations::RunningCalls;
+use crate::recovery::RecoveryState;
+use crate::schedules::{ScheduleState, Schedules};
 use crate::sessions::Sessions;
-use crate::tokens::Watch;
-use crate::{Clock, Result, Settings};
+use crate::tokens::{TokenState, Tokens};
+use crate::{Clock, EngineError, Result, Settings};
+
+/// How often records that are kept for a limited time are trimmed.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How long commands and tool calls with a caller's name can be joined by a repeated call.
+const NAMED_CALL_RETENTION: SignedDuration = SignedDuration::from_hours(24);
 
 /// What Oubliette does. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    parts: Arc<Parts>,
+    pub(crate) parts: Arc<Parts>,
 }
 
+/// What all clones of an engine share. The verbs are on the handles that [`Engine`] returns.
 #[derive(Debug)]
-struct Parts {
+pub(crate) struct Parts {
     store: Arc<dyn Store>,
     settings: Settings,
     files: Files,
     git: Git,
     audit: AuditLog,
-    tokens: Watch,
     metrics: Metrics,
-    containers: Arc<ContainerState>,
-    sessions: Sessions,
-    schedules: Schedules,
-    running: Running,
-    callers: Callers,
+    pub(crate) tokens: TokenState,
+    pub(crate) containers: Arc<Containers>,
+    pub(crate) sessions: Sessions,
+    pub(crate) schedules: ScheduleState,
+    pub(crate) callers: CallerState,
+    pub(crate) running_calls: RunningCalls,
+    pub(crate) recovery: RecoveryState,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
 }
 
 impl Engine {
-    /// Starts the engine on a store. What a server that died left unfinished is settled here, by
-    /// the ordinary ways of doing it.
+    /// Starts the engine on a store, and repairs what a server that died left unfinished
+    /// (`recovery.rs`).
     ///
-    /// `runtime` chooses what makes containers; nothing waits for it but what needs a container.
+    /// `runtime` chooses the container runtime; only calls that need a container wait for it.
     pub async fn start(
         store: Arc<dyn Store>,
         settings: Settings,
-        runtime: impl Future<Output = RuntimeChoice> + Send + 'static,
+        runtime: impl Future<Output = Choice> + Send + 'static,
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
-        let containers = Arc::new(ContainerState::new());
+        let containers = Arc::new(Containers::new());
         let choosing = containers.clone();
         tasks.spawn(async move { choosing.set_runtime(runtime.await) });
         let audit = AuditLog::start(store.clone(), &tasks);
@@ -70,105 +78,64 @@ impl Engine {
                 files,
                 git,
                 audit,
-                tokens: Watch::default(),
                 metrics: Metrics::default(),
+                tokens: TokenState::default(),
                 containers,
                 sessions: Sessions::default(),
-                schedules: Schedules::default(),
-                running: Running::default(),
-                callers: Callers::default(),
+                schedules: ScheduleState::default(),
+                callers: CallerState::default(),
+                running_calls: RunningCalls::default(),
+                recovery: RecoveryState::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
             }),
         };
-        engine.settle().await?;
-        engine.adopt_requests().await?;
-        engine.parts.tasks.spawn(engine.clone().keep_house());
+        engine.recover().await?;
+        engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
         Ok(engine)
     }
 
-    /// Finishes what was begun: projects whose making or deleting was cut off, and files on their
-    /// way out. What can take long is begun here and done beside the server's work.
-    async fn settle(&self) -> Result<()> {
-        for (id, state) in self.store().unfinished().await? {
-            if state == ProjectState::Ready {
-                continue;
+    /// Trims what is kept for a limited time, at the start and then once an hour.
+    async fn run_maintenance(&self) {
+        let days = |count: u32| SignedDuration::from_hours(24 * i64::from(count));
+        let warn = |what: &str, trimmed: Result<usize, StoreError>| {
+            if let Err(error) = trimmed {
+                tracing::warn!(%error, "could not trim {what}");
             }
-            tracing::info!(project = %id, ?state, "settling an unfinished project");
-            if !self.store().containers_of(id).await?.is_empty() {
-                self.spawn(self.clone().finish_deletion(id));
-            } else {
-                // Its name is free again when this returns.
-                self.files().condemn_project(id).await?;
-                self.store().erase(id).await?;
-            }
-        }
-        let condemned = self.files().condemned().await?;
-        let files = self.files().clone();
-        self.spawn(async move { files.sweep(condemned).await });
-        Ok(())
-    }
-
-    /// Takes away all that a project has, which must be hidden already.
-    pub(crate) async fn erase_project(&self, id: ProjectId) -> Result<()> {
-        self.containers().remove_all(id).await?;
-        self.files().discard_project(id).await?;
-        Ok(self.store().erase(id).await?)
-    }
-
-    /// The same, again and again until it is done.
-    pub(crate) async fn finish_deletion(self, id: ProjectId) {
-        let mut pause = Duration::from_secs(1);
+        };
         loop {
-            match self.erase_project(id).await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!(project = %id, %error, "could not be deleted yet"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.stopping() => return,
-            }
-            pause = (pause * 2).min(Duration::from_secs(60));
+            let (store, settings, now) = (self.store(), self.settings(), self.now());
+            let (sessions, schedules) = (&settings.sessions, &settings.schedules);
+            let audit_start = now - days(settings.audit.keep_days);
+            warn("the audit log", store.trim_audit(audit_start).await);
+            let named_start = now - NAMED_CALL_RETENTION;
+            warn("named commands", store.trim_execs(named_start).await);
+            warn("tool calls of agents", store.trim_calls(named_start).await);
+            let events_start = now - days(sessions.keep_days);
+            let max_events = i64::from(sessions.keep_events);
+            let trimmed = store.trim_events(events_start, max_events).await;
+            warn("session events", trimmed);
+            let runs_start = now - days(schedules.keep_days);
+            let trimmed = store.trim_runs(runs_start, schedules.keep_runs).await;
+            warn("scheduled runs", trimmed);
+            tokio::time::sleep(MAINTENANCE_INTERVAL).await;
         }
     }
 
-    /// Forgets what is kept by age, now and then once an hour.
-    async fn keep_house(self) {
-        let hour = Duration::from_secs(3600);
-        loop {
-            let days = i64::from(self.settings().audit.keep_days);
-            let before = self.now() - SignedDuration::from_hours(24 * days);
-            if let Err(error) = self.store().trim_audit(before).await {
-                tracing::warn!(%error, "could not trim the audit log");
-            }
-            // Long after anybody would join them.
-            let day_ago = self.now() - SignedDuration::from_hours(24);
-            if let Err(error) = self.store().trim_execs(day_ago).await {
-                tracing::warn!(%error, "could not trim named commands");
-            }
-            if let Err(error) = self.store().trim_calls(day_ago).await {
-                tracing::warn!(%error, "could not trim the calls of agents");
-            }
-            let sessions = &self.settings().sessions;
-            let oldest = SignedDuration::from_hours(24 * i64::from(sessions.keep_days));
-            let most = i64::from(sessions.keep_events);
-            if let Err(error) = self.store().trim_events(self.now() - oldest, most).await {
-                tracing::warn!(%error, "could not trim the logs of sessions");
-            }
-            let schedules = &self.settings().schedules;
-            let oldest = SignedDuration::from_hours(24 * i64::from(schedules.keep_days));
-            let trimmed = self
-                .store()
-                .trim_runs(self.now() - oldest, schedules.keep_runs);
-            if let Err(error) = trimmed.await {
-                tracing::warn!(%error, "could not trim the history of schedules");
-            }
-            tokio::select! {
-                () = tokio::time::sleep(hour) => {}
-                () = self.parts.stopping.cancelled() => return,
-            }
-        }
+    /// Whether a working container runtime is known.
+    pub fn has_runtime(&self) -> bool {
+        self.containers().is_runtime(Choice::is_ok)
+    }
+
+    /// Whether it is known that no container runtime works.
+    pub fn lacks_runtime(&self) -> bool {
+        self.containers().is_runtime(Choice::is_err)
+    }
+
+    /// Replaces a missing container runtime.
+    pub fn set_runtime(&self, choice: Choice) {
+        self.containers().set_runtime(choice);
     }
 
     /// Ends calls that only wait for something to happen; the others finish.
@@ -176,7 +143,7 @@ impl Engine {
         self.parts.draining.cancel();
     }
 
-    /// Returns when calls that only wait are to end.
+    /// Returns when calls that only wait have to end.
     pub(crate) async fn draining(&self) {
         self.parts.draining.cancelled().await;
     }
@@ -189,7 +156,12 @@ impl Engine {
         self.parts.tasks.wait().await;
     }
 
-    /// The time, at the grain the store keeps.
+    /// Returns when [`Engine::stop`] was called.
+    pub(crate) async fn stopping(&self) {
+        self.parts.stopping.cancelled().await;
+    }
+
+    /// The time, rounded to milliseconds as in the store.
     pub fn now(&self) -> Timestamp {
         let now = self.clock().now();
         now.round(Unit::Millisecond).unwrap_or(now)
@@ -219,11 +191,11 @@ impl Engine {
         &self.parts.files
     }
 
-    pub fn containers(&self) -> Containers<'_> {
-        Containers::new(self)
+    pub(crate) fn git(&self) -> &Git {
+        &self.parts.git
     }
 
-    pub(crate) fn container_state(&self) -> &Arc<ContainerState> {
+    pub(crate) fn containers(&self) -> &Arc<Containers> {
         &self.parts.containers
     }
 
@@ -231,40 +203,51 @@ impl Engine {
         &self.parts.sessions
     }
 
-    pub(crate) fn callers(&self) -> &Callers {
-        &self.parts.callers
+    pub fn callers(&self) -> Callers<'_> {
+        Callers::new(self)
     }
 
-    pub(crate) fn schedules(&self) -> &Schedules {
-        &self.parts.schedules
+    pub fn schedules(&self) -> Schedules<'_> {
+        Schedules::new(self)
     }
 
-    pub(crate) fn running(&self) -> &Running {
-        &self.parts.running
+    pub fn tokens(&self) -> Tokens<'_> {
+        Tokens::new(self)
     }
 
-    /// Ends with the engine.
-    pub(crate) async fn stopping(&self) {
-        self.parts.stopping.cancelled().await;
+    /// The project with this id.
+    ///
+    /// # Errors
+    /// There is none, or the store failed.
+    pub async fn project(&self, id: ProjectId) -> Result<Project> {
+        let found = self.store().get(id).await?;
+        found.ok_or_else(|| EngineError::project_not_found(id))
     }
 
+    /// Runs a task that [`Engine::stop`] waits for.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.parts.tasks.spawn(task);
     }
 
-    /// The same for a task that can be given up.
+    /// Runs a task that ends at its next await when the engine stops.
+    pub(crate) fn spawn_until_stopping<Fut>(&self, task: impl FnOnce(Self) -> Fut)
+    where
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        let (engine, task) = (self.clone(), task(self.clone()));
+        self.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = engine.stopping() => {}
+            }
+        });
+    }
+
+    /// Runs a task that can be aborted.
     pub(crate) fn spawn_abortable(
         &self,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> tokio::task::AbortHandle {
         self.parts.tasks.spawn(task).abort_handle()
-    }
-
-    pub(crate) fn git(&self) -> &Git {
-        &self.parts.git
-    }
-
-    pub(crate) fn token_watch(&self) -> &Watch {
-        &self.parts.tokens
     }
 }

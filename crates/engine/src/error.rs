@@ -1,4 +1,4 @@
-//! What a call can come to besides a result.
+//! The errors of calls.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use oubliette_store::StoreError;
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
-/// Few kinds, each of which a face answers in one way. The text is for people and models: what was
+/// Each kind is translated in one way by each transport. The text is for people and models: what was
 /// wrong and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
@@ -18,7 +18,7 @@ pub enum EngineError {
     },
     #[error("tool not allowed for this token scope")]
     Refused {
-        /// The parameter that needs a wider scope, if it is not the operation itself.
+        /// The parameter that requires a wider scope; none if the operation itself does.
         parameter: Option<&'static str>,
     },
     #[error("{what} {} not found; {hint}", quoted(id))]
@@ -31,12 +31,12 @@ pub enum EngineError {
     AlreadyExists { what: &'static str },
     #[error("{0}")]
     Invalid(String),
-    /// Something outside failed that the caller can do something about: a clone, for one.
+    /// Something outside the server failed that the caller can act on, for example a clone.
     #[error("{0}")]
     Failed(String),
     #[error("the call was cancelled")]
     Cancelled,
-    #[error("an internal fault; the server's log has the details")]
+    #[error("an internal error; the server's log has the details")]
     Fault(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
@@ -61,11 +61,11 @@ impl EngineError {
 impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
         match error {
-            // Nothing is wrong with the server, and whoever called can do something about it.
+            // The caller can act on it.
             StoreError::Full => Self::Failed(error.to_string()),
             StoreError::NotOwner => Self::Failed(
-                "only the token that made the session declares `caller_tools` for it; leave them out, \
-                 or begin a session of your own with `new_session`"
+                "only the token that created the session can declare `caller_tools` for it; omit them, \
+                 or start a session of your own with `new_session`"
                     .to_owned(),
             ),
             other => Self::fault(other),
@@ -88,7 +88,7 @@ impl From<std::io::Error> for EngineError {
     }
 }
 
-/// The end of a sentence about an unknown name.
+/// The end of an error message about an unknown name.
 pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest
         .map(|name| format!("; did you mean `{name}`?"))

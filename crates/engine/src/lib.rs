@@ -1,7 +1,7 @@
-//! What Oubliette does. Knows no transport, names no store and no driver.
+//! What Oubliette does, without knowledge of transports, of the store's implementation or of
+//! container drivers.
 //!
-//! Every face calls [`Engine::call`], the one path by which an operation is found, permitted,
-//! parsed, run and audited.
+//! Every transport calls [`Engine::call`], which finds, permits, parses, runs and audits an operation.
 
 mod actor;
 mod agents;
@@ -21,6 +21,7 @@ mod openspec;
 pub mod operations;
 mod paging;
 mod projects;
+mod recovery;
 mod schedules;
 mod sessions;
 mod settings;
@@ -30,18 +31,20 @@ mod workspaces;
 pub use actor::Actor;
 pub use audit::AuditLog;
 pub use call::{Call, Progress};
-pub use callers::{CallerError, Ear, Listening, OpenLine, dry_declaration};
-pub use clock::Clock;
-pub use containers::{
-    Containers, IncomingStream, RelayListeners, RuntimeChoice, Stream, SupervisorLink,
+pub use callers::{
+    CallerError, Callers, ListeningGuard, OpenStream, ToolListSubscriber, dry_declaration,
 };
+pub use clock::Clock;
+pub use containers::{Choice, Doors, Incoming, Link, Stream};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
-pub use metrics::{Counted, Metrics};
-pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
+pub use metrics::{CallCount, CallCounts, Metrics};
+pub use schedules::Schedules;
+pub use sessions::follow::Follower;
+pub use sessions::{Speaker, Verb};
 pub use settings::{
     AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
     OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,
 };
-pub use tokens::{Authenticated, Minted};
+pub use tokens::{Authenticated, NewToken, Tokens};

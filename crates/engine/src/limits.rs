@@ -1,24 +1,24 @@
-//! `config_limits`: which limits hold, and where each comes from.
+//! `config_limits`: the limits of trees of agents, and where each comes from.
 
 use oubliette_model::{Access, Mode, ProjectId, ProjectLimits, SessionId};
-use oubliette_store::Session;
+use oubliette_store::{Project, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result, paging, settings};
+use crate::{Actor, Call, Engine, Result, paging, settings};
 
 const LIST: &str = "limits";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project; all projects that the token can use if absent.
+    /// The project; if absent, all projects that the token can use.
     project_id: Option<ProjectId>,
-    /// A session: the limits of its tree, what the tree has used of them and what remains.
+    /// A session: returns the limits of its tree, what the tree has used and what remains.
     session_id: Option<SessionId>,
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -27,10 +27,10 @@ pub(crate) struct Output {
     #[serde(flatten)]
     limits: TreeLimits,
     #[serde(flatten)]
-    of_session: Option<OfSession>,
-    /// The limits of each project, when none was named.
+    session: Option<SessionUsage>,
+    /// The limits of each project, if the call names none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    projects: Option<Vec<OfProject>>,
+    projects: Option<Vec<LimitsView>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -39,40 +39,40 @@ pub(crate) struct Output {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct TreeLimits {
-    /// How deep agents may start agents; a session without a parent has depth 0.
+    /// The maximum depth of agents that start agents; a session without a parent has depth 0.
     max_recursion_depth: Limit<u32>,
-    /// How many sessions one tree may have in all.
+    /// The maximum number of sessions in one tree.
     max_agents_per_session: Limit<u32>,
-    /// What one tree may cost.
+    /// The maximum cost of one tree in US dollars.
     max_cost_usd: Limit<f64>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct OfProject {
+struct LimitsView {
     project_id: ProjectId,
     name: String,
     #[serde(flatten)]
     limits: TreeLimits,
 }
 
-/// Where a session stands in its tree.
+/// The place of a session in its tree, and the tree's use of its limits.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct OfSession {
+struct SessionUsage {
     session_id: SessionId,
-    /// How many sessions are above it.
+    /// The number of sessions above it.
     depth: u32,
     /// What its tree has used.
     used: Used,
-    /// What is left for sessions below it.
+    /// What remains for sessions below it.
     remaining: Remaining,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Used {
-    /// Sessions that the tree has had, the first included.
+    /// The number of sessions that the tree has had, including the first.
     agents: u32,
     cost_usd: f64,
     spawned_last_minute: u32,
@@ -87,7 +87,7 @@ struct Remaining {
     spawns_this_minute: u32,
 }
 
-/// A limit and who set it.
+/// A limit and where it comes from.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Limit<T> {
@@ -97,7 +97,7 @@ struct Limit<T> {
 }
 
 impl<T> Limit<T> {
-    fn of(project: Option<T>, default: T) -> Self {
+    fn new(project: Option<T>, default: T) -> Self {
         match project {
             Some(value) => Self {
                 value,
@@ -112,17 +112,17 @@ impl<T> Limit<T> {
 }
 
 impl TreeLimits {
-    fn of(project: &ProjectLimits, default: &settings::Limits) -> Self {
+    fn new(project: &ProjectLimits, default: &settings::Limits) -> Self {
         Self {
-            max_recursion_depth: Limit::of(
+            max_recursion_depth: Limit::new(
                 project.max_recursion_depth,
                 default.max_recursion_depth,
             ),
-            max_agents_per_session: Limit::of(
+            max_agents_per_session: Limit::new(
                 project.max_agents_per_session,
                 default.max_agents_per_session,
             ),
-            max_cost_usd: Limit::of(project.max_cost_usd, default.max_cost_usd),
+            max_cost_usd: Limit::new(project.max_cost_usd, default.max_cost_usd),
         }
     }
 }
@@ -132,9 +132,9 @@ pub(crate) struct Limits;
 
 impl Operation for Limits {
     const NAME: &'static str = "config_limits";
-    const ABOUT: &'static str = "Show the limits of a project's trees of agents (depth, number, cost) and whether each is \
-         the default or the project's own. With `session_id`: also what its tree has used and what \
-         remains. Without either: the defaults, and every project that the token can use.";
+    const ABOUT: &'static str = "Show the limits of trees of agents in a project (depth, number, cost), and whether each is the \
+         default or set by the project. With `session_id`: also what its tree has used and what \
+         remains. Without either: the defaults and the limits of every project that the token can use.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;
@@ -152,47 +152,45 @@ impl Operation for Limits {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let default = &engine.settings().limits;
         if let Some(id) = params.session_id {
-            let session = engine.store().session(id).await?;
-            let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
+            let found = engine.store().session(id).await?;
+            let session = found.ok_or_else(|| Engine::session_not_found(id))?;
             return engine.limits_of_session(&session).await;
         }
         if let Some(id) = params.project_id {
-            let project = engine.store().get(id).await?;
-            let project = project.ok_or_else(|| EngineError::project_not_found(id))?;
-            let limits = TreeLimits::of(&project.settings.limits, default);
+            let project = engine.project(id).await?;
+            let limits = TreeLimits::new(&project.settings.limits, default);
             return Ok(Output {
                 limits,
-                of_session: None,
+                session: None,
                 projects: None,
                 next_cursor: None,
             });
         }
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let page = engine.store().page(actor.visible(), after, limit).await?;
-        let (projects, next_cursor) = paging::close(page, LIST);
-        let of_project = |project: oubliette_store::Project| OfProject {
+        let (projects, next_cursor) = paging::rows_and_cursor(page, LIST);
+        let view = |project: Project| LimitsView {
             project_id: project.id,
             name: project.name.to_string(),
-            limits: TreeLimits::of(&project.settings.limits, default),
+            limits: TreeLimits::new(&project.settings.limits, default),
         };
         Ok(Output {
-            limits: TreeLimits::of(&ProjectLimits::default(), default),
-            of_session: None,
-            projects: Some(projects.into_iter().map(of_project).collect()),
+            limits: TreeLimits::new(&ProjectLimits::default(), default),
+            session: None,
+            projects: Some(projects.into_iter().map(view).collect()),
             next_cursor,
         })
     }
 }
 
 impl Engine {
-    /// The limits of a session's tree, which its root's project sets, and what is left of them.
+    /// The limits of a session's tree, which the project of its root sets, and what remains of them.
     pub(crate) async fn limits_of_session(&self, session: &Session) -> Result<Output> {
         let root = self.store().session(session.root_id).await?;
-        let project = root.map_or(session.project_id, |root| root.project_id);
-        let project = self.store().get(project).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
-        let limits = self.sessions().project_tree_limits(&project);
+        let project_id = root.map_or(session.project_id, |root| root.project_id);
+        let project = self.project(project_id).await?;
+        let limits = self.tree_limits(&project);
         let used = self.store().tree_use(session.root_id, self.now()).await?;
         let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
         let remaining = Remaining {
@@ -204,8 +202,8 @@ impl Engine {
                 .saturating_sub(used.spawned_last_minute),
         };
         Ok(Output {
-            limits: TreeLimits::of(&project.settings.limits, &self.settings().limits),
-            of_session: Some(OfSession {
+            limits: TreeLimits::new(&project.settings.limits, &self.settings().limits),
+            session: Some(SessionUsage {
                 session_id: session.id,
                 depth: session.depth,
                 used: Used {

@@ -1,36 +1,35 @@
-//! Counters of what was called and how it ended.
+//! Counters of calls, by operation and outcome.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use oubliette_store::Outcome;
+use parking_lot::Mutex;
 
 /// Calls of one operation with one outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Counted {
+pub struct CallCount {
     pub calls: u64,
     pub time: Duration,
 }
 
+/// Counts by operation and outcome.
+pub type CallCounts = BTreeMap<(&'static str, &'static str), CallCount>;
+
 #[derive(Debug, Default)]
 pub struct Metrics {
-    calls: Mutex<BTreeMap<(&'static str, &'static str), Counted>>,
+    calls: Mutex<CallCounts>,
 }
 
 impl Metrics {
-    pub(crate) fn called(&self, operation: &'static str, outcome: Outcome, time: Duration) {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = calls.entry((operation, outcome.as_str())).or_default();
-        counted.calls += 1;
-        counted.time += time;
+    pub(crate) fn record_call(&self, operation: &'static str, outcome: Outcome, time: Duration) {
+        let mut calls = self.calls.lock();
+        let count = calls.entry((operation, outcome.as_str())).or_default();
+        count.calls += 1;
+        count.time += time;
     }
 
-    /// By operation and outcome.
-    pub fn calls(&self) -> BTreeMap<(&'static str, &'static str), Counted> {
-        self.calls
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub fn calls(&self) -> CallCounts {
+        self.calls.lock().clone()
     }
 }

@@ -1,4 +1,4 @@
-//! The one registry of operations, and the one path by which they are called.
+//! The registry of operations, and the path by which they are called.
 //!
 //! An operation is a type in the file of its verb. [`all`] is the list of them; MCP tools, the
 //! command line, the permission of a call and `docs/operations.md` are views of that list.
@@ -19,10 +19,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub(crate) use dispatch::{Called, unpanicked};
+pub(crate) use dispatch::{FinishedCall, catch_panic};
 pub use entry::Entry;
 pub use lookup::{find, find_action};
-pub(crate) use once::Running;
+pub(crate) use once::RunningCalls;
 
 use crate::{Actor, Call, Engine, Result};
 
@@ -30,7 +30,7 @@ use crate::{Actor, Call, Engine, Result};
 pub trait Operation: Send + Sync + 'static {
     /// `noun_verb`.
     const NAME: &'static str;
-    /// Written for a model that must choose a tool.
+    /// The description, written for a model that chooses a tool.
     const ABOUT: &'static str;
     const ACCESS: Access;
     const FACE: Face;
@@ -38,7 +38,7 @@ pub trait Operation: Send + Sync + 'static {
     type Params: DeserializeOwned + JsonSchema + Send + 'static;
     type Output: Serialize + JsonSchema;
 
-    /// What the call is about, before anything is looked up.
+    /// What the call names. Permission is decided on it before `run`.
     fn reach(params: &Self::Params) -> Reach;
 
     fn run(
@@ -58,35 +58,35 @@ pub enum Face {
     Standalone,
 }
 
-/// What a host may assume about a write before it asks its user.
+/// What an MCP host may assume about a call before it asks its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Reads,
-    /// Adds something; doing it twice adds two things or fails.
+    /// Adds something; calling it twice adds two things or fails.
     Adds,
-    /// Changes something; doing it twice is the same as once.
+    /// Changes something; calling it twice has the same effect as once.
     Changes,
-    /// Takes something away for good; doing it twice fails or is the same as once.
+    /// Deletes something; calling it twice fails or has the same effect as once.
     Destroys,
 }
 
-/// What a call is about.
+/// What a call names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
-    /// The project it names; none if it covers all that the token may touch.
+    /// The project; none if the call covers all that the token may use.
     pub project: Option<ProjectId>,
-    /// The session it names: its project is the call's.
+    /// The session, whose project becomes the call's.
     pub session: Option<SessionId>,
-    /// The schedule it names: the projects of its targets are the call's.
+    /// The schedule; its target projects become the call's.
     pub schedule: Option<ScheduleId>,
-    /// The projects that a schedule is to have.
+    /// The target projects that a schedule gets.
     pub targets: Vec<ProjectId>,
-    /// A parameter that project tokens may not use.
+    /// A given parameter that project tokens may not set.
     pub restricted: Option<&'static str>,
-    /// Whether it decides about something that the session waits for.
+    /// Whether the call decides a request that the session waits for.
     pub decides: bool,
-    /// Whether it has agents begin what the schedule says.
-    pub begins: bool,
+    /// Whether the call starts a run of the schedule.
+    pub starts_run: bool,
 }
 
 impl Reach {
@@ -118,43 +118,43 @@ impl Reach {
 
 static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
     vec![
-        Entry::of::<crate::projects::create::Create>(),
-        Entry::of::<crate::projects::list::List>(),
-        Entry::of::<crate::projects::get::Get>(),
-        Entry::of::<crate::projects::update::Update>(),
-        Entry::of::<crate::projects::delete::Delete>(),
-        Entry::of::<crate::projects::options::Options>(),
-        Entry::of::<crate::containers::start::Start>(),
-        Entry::of::<crate::containers::stop::Stop>(),
-        Entry::of::<crate::containers::exec::Exec>(),
-        Entry::of::<crate::containers::logs::Logs>(),
-        Entry::of::<crate::sessions::spawn::Spawn>(),
-        Entry::of::<crate::sessions::message::Message>(),
-        Entry::of::<crate::sessions::get::Get>(),
-        Entry::of::<crate::sessions::list::List>(),
-        Entry::of::<crate::sessions::events::Events>(),
-        Entry::of::<crate::sessions::interrupt::Interrupt>(),
-        Entry::of::<crate::sessions::permit::Permit>(),
-        Entry::of::<crate::sessions::end::End>(),
-        Entry::of::<crate::sessions::cleanup::Cleanup>(),
-        Entry::of::<crate::workspaces::list::List>(),
-        Entry::of::<crate::workspaces::delete::Delete>(),
-        Entry::of::<crate::schedules::create::Create>(),
-        Entry::of::<crate::schedules::list::List>(),
-        Entry::of::<crate::schedules::get::Get>(),
-        Entry::of::<crate::schedules::update::Update>(),
-        Entry::of::<crate::schedules::delete::Delete>(),
-        Entry::of::<crate::schedules::trigger::Trigger>(),
-        Entry::of::<crate::schedules::history::History>(),
-        Entry::of::<crate::tokens::create::Create>(),
-        Entry::of::<crate::tokens::list::List>(),
-        Entry::of::<crate::tokens::revoke::Revoke>(),
-        Entry::of::<crate::projects::changes::Changes>(),
-        Entry::of::<crate::projects::tasks::Tasks>(),
-        Entry::of::<crate::limits::Limits>(),
-        Entry::of::<crate::callers::response::Response>(),
-        Entry::of::<crate::containers::rebuild::Rebuild>(),
-        Entry::of::<crate::audit::list::List>(),
+        Entry::from_operation::<crate::projects::create::Create>(),
+        Entry::from_operation::<crate::projects::list::List>(),
+        Entry::from_operation::<crate::projects::get::Get>(),
+        Entry::from_operation::<crate::projects::update::Update>(),
+        Entry::from_operation::<crate::projects::delete::Delete>(),
+        Entry::from_operation::<crate::projects::options::Options>(),
+        Entry::from_operation::<crate::containers::start::Start>(),
+        Entry::from_operation::<crate::containers::stop::Stop>(),
+        Entry::from_operation::<crate::containers::exec::Exec>(),
+        Entry::from_operation::<crate::containers::logs::Logs>(),
+        Entry::from_operation::<crate::sessions::spawn::Spawn>(),
+        Entry::from_operation::<crate::sessions::message::Message>(),
+        Entry::from_operation::<crate::sessions::get::Get>(),
+        Entry::from_operation::<crate::sessions::list::List>(),
+        Entry::from_operation::<crate::sessions::events::Events>(),
+        Entry::from_operation::<crate::sessions::interrupt::Interrupt>(),
+        Entry::from_operation::<crate::sessions::permit::Permit>(),
+        Entry::from_operation::<crate::sessions::end::End>(),
+        Entry::from_operation::<crate::sessions::cleanup::Cleanup>(),
+        Entry::from_operation::<crate::workspaces::list::List>(),
+        Entry::from_operation::<crate::workspaces::delete::Delete>(),
+        Entry::from_operation::<crate::schedules::create::Create>(),
+        Entry::from_operation::<crate::schedules::list::List>(),
+        Entry::from_operation::<crate::schedules::get::Get>(),
+        Entry::from_operation::<crate::schedules::update::Update>(),
+        Entry::from_operation::<crate::schedules::delete::Delete>(),
+        Entry::from_operation::<crate::schedules::trigger::Trigger>(),
+        Entry::from_operation::<crate::schedules::history::History>(),
+        Entry::from_operation::<crate::tokens::create::Create>(),
+        Entry::from_operation::<crate::tokens::list::List>(),
+        Entry::from_operation::<crate::tokens::revoke::Revoke>(),
+        Entry::from_operation::<crate::projects::changes::Changes>(),
+        Entry::from_operation::<crate::projects::tasks::Tasks>(),
+        Entry::from_operation::<crate::limits::Limits>(),
+        Entry::from_operation::<crate::callers::response::Response>(),
+        Entry::from_operation::<crate::containers::rebuild::Rebuild>(),
+        Entry::from_operation::<crate::audit::list::List>(),
     ]
 });
 
@@ -162,16 +162,16 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
 const NOUNS: &[(&str, &str)] = &[
     (
         "project",
-        "Projects: named places for work, each with its files, settings and limits.",
+        "Projects: each has a name, files, settings and limits.",
     ),
     (
         "container",
-        "The container of a project, in which commands and agents run.",
+        "The container of a project, in which its commands and agents run.",
     ),
     (
         "session",
-        "Sessions: agents at work in a project. `spawn` gives one a prompt, `events` shows what it \
-         does, `message` goes on.",
+        "Sessions: conversations with agents in a project. `spawn` starts one with a prompt, `events` \
+         returns what the agent does, `message` sends the next prompt.",
     ),
     (
         "workspace",
@@ -179,11 +179,11 @@ const NOUNS: &[(&str, &str)] = &[
     ),
     (
         "schedule",
-        "Schedules: prompts that agents in projects get at set times, and the history of their runs.",
+        "Schedules: prompts that are sent to agents at set times, and the history of their runs.",
     ),
     (
         "token",
-        "API tokens, their scopes and their end. Admin only.",
+        "API tokens: their scopes and expiry. Admin tokens only.",
     ),
 ];
 

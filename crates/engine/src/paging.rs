@@ -1,25 +1,25 @@
-//! Pages of lists: one way to ask for them, one way to go on.
+//! Pages of lists: the `limit` and `cursor` parameters of every list operation.
 
 use oubliette_model::quoted;
 use oubliette_store::Page;
 
 use crate::{EngineError, Result};
 
-pub(crate) const DEFAULT: u32 = 100;
-pub(crate) const MOST: u32 = 1000;
+const DEFAULT_LIMIT: u32 = 100;
+pub(crate) const MAX_LIMIT: u32 = 1000;
 
-/// Checks `limit`.
-pub(crate) fn limit(asked: Option<u32>) -> Result<u32> {
-    match asked.unwrap_or(DEFAULT) {
-        limit @ 1..=MOST => Ok(limit),
+/// The number of rows to return.
+pub(crate) fn check_limit(limit: Option<u32>) -> Result<u32> {
+    match limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_LIMIT => Ok(limit),
         other => Err(EngineError::invalid(format!(
-            "`limit` is {other}; it must be 1 to {MOST}"
+            "`limit` is {other}; it must be 1 to {MAX_LIMIT}"
         ))),
     }
 }
 
-/// The store's cursor in the one a caller gave back. `list` is the name of the list it came from.
-pub(crate) fn open<'a>(cursor: Option<&'a str>, list: &str) -> Result<Option<&'a str>> {
+/// The store's cursor in the `cursor` of a call. `list` is the name of the list that returned it.
+pub(crate) fn decode_cursor<'a>(cursor: Option<&'a str>, list: &str) -> Result<Option<&'a str>> {
     let Some(cursor) = cursor else {
         return Ok(None);
     };
@@ -29,14 +29,14 @@ pub(crate) fn open<'a>(cursor: Option<&'a str>, list: &str) -> Result<Option<&'a
         .map(Some)
         .ok_or_else(|| {
             EngineError::invalid(format!(
-                "{} is not a cursor of this list; use `next_cursor` of the page before",
+                "{} is not a cursor of this list; use `next_cursor` of the previous page",
                 quoted(cursor)
             ))
         })
 }
 
-/// The rows of a page and the cursor that leads to the next.
-pub(crate) fn close<T>(page: Page<T>, list: &str) -> (Vec<T>, Option<String>) {
+/// The rows of a page and `next_cursor`, which leads to the next page.
+pub(crate) fn rows_and_cursor<T>(page: Page<T>, list: &str) -> (Vec<T>, Option<String>) {
     (
         page.rows,
         page.next.map(|cursor| format!("{list}:{cursor}")),
@@ -48,21 +48,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_goes_round_and_a_foreign_one_is_refused() {
+    fn a_cursor_is_accepted_by_its_own_list_only() {
         let page = Page {
             rows: vec![1],
             next: Some("b".to_owned()),
         };
-        let (_, cursor) = close(page, "projects");
-        assert_eq!(open(cursor.as_deref(), "projects").unwrap(), Some("b"));
-        assert!(open(cursor.as_deref(), "tokens").is_err());
-        assert!(open(Some("junk"), "projects").is_err());
-        assert_eq!(open(None, "projects").unwrap(), None);
+        let (_, cursor) = rows_and_cursor(page, "projects");
+        assert_eq!(
+            decode_cursor(cursor.as_deref(), "projects").unwrap(),
+            Some("b")
+        );
+        assert!(decode_cursor(cursor.as_deref(), "tokens").is_err());
+        assert!(decode_cursor(Some("junk"), "projects").is_err());
+        assert_eq!(decode_cursor(None, "projects").unwrap(), None);
     }
 
     #[test]
-    fn limits_are_bounded() {
-        assert_eq!(limit(None).unwrap(), 100);
-        assert!(limit(Some(0)).is_err() && limit(Some(1001)).is_err());
+    fn a_limit_is_1_to_1000_and_100_by_default() {
+        assert_eq!(check_limit(None).unwrap(), 100);
+        assert!(check_limit(Some(0)).is_err() && check_limit(Some(1001)).is_err());
     }
 }

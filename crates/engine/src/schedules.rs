@@ -1,8 +1,8 @@
-//! Schedules: prompts that agents get at set times.
+//! Schedules: prompts that are sent to agents at set times.
 //!
-//! A schedule that is due becomes runs in one transaction (`firing.rs`). A run is begun by the one
-//! task that looks after schedules (`scheduler.rs`) and carried out as a call of its owner's token
-//! (`run.rs`). Whatever dies in between, the next start goes on from what the store says.
+//! A schedule that is due becomes runs in one transaction (`firing.rs`). The scheduler
+//! (`scheduler.rs`) starts each run, which is a call with the token of the schedule's owner
+//! (`run.rs`). After a crash the next server continues from what the store has.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -18,36 +18,67 @@ pub(crate) mod update;
 mod view;
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 
 use oubliette_model::{RunId, ScheduleId};
-use tokio::sync::{Notify, watch};
+use oubliette_store::Schedule;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, SetOnce, watch};
 
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, Result};
 
-/// What the task that looks after schedules has to know, and those that carry out runs.
+/// What the scheduler and the tasks of runs share.
 #[derive(Debug, Default)]
-pub(crate) struct Schedules {
-    wake: Notify,
+pub(crate) struct ScheduleState {
+    started: SetOnce<()>,
+    wake_scheduler: Notify,
     changes: watch::Sender<()>,
     running: Mutex<HashSet<RunId>>,
 }
 
-impl Schedules {
-    /// Something changed in the store: who looks after schedules or waits for a run looks again.
-    pub(crate) fn tell(&self) {
-        self.wake.notify_one();
-        self.changes.send_replace(());
+/// The verbs about schedules.
+#[derive(Debug, Clone, Copy)]
+pub struct Schedules<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> Schedules<'a> {
+    pub(crate) fn new(engine: &'a Engine) -> Self {
+        Self { engine }
+    }
+
+    fn state(self) -> &'a ScheduleState {
+        &self.engine.parts.schedules
+    }
+
+    /// Starts the scheduler. A server that ends with a command does not run schedules, because it
+    /// would end their sessions too.
+    pub fn start(self) {
+        // Starting twice is the same as once.
+        let _ = self.state().started.set(());
+    }
+
+    pub(crate) async fn wait_until_started(self) {
+        self.state().started.wait().await;
+    }
+
+    /// Wakes the scheduler and the tasks of runs, so that they read the store again.
+    pub(crate) fn notify_changed(self) {
+        self.state().wake_scheduler.notify_one();
+        self.state().changes.send_replace(());
+    }
+
+    /// The schedule with this id.
+    pub(crate) async fn get(self, id: ScheduleId) -> Result<Schedule> {
+        let found = self.engine.store().schedule(id).await?;
+        found.ok_or_else(|| not_found(id))
     }
 }
 
-impl Engine {
-    pub(crate) fn schedule_not_found(id: ScheduleId) -> EngineError {
-        EngineError::NotFound {
-            what: "schedule",
-            id: id.to_string(),
-            hint: "`schedule_list` shows the schedules that this token can use",
-        }
+pub(crate) fn not_found(id: ScheduleId) -> EngineError {
+    EngineError::NotFound {
+        what: "schedule",
+        id: id.to_string(),
+        hint: "`schedule_list` shows the schedules that this token can use",
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the configuration decides for the engine. Every field has a default.
+//! The part of the configuration that the engine uses. Every field has a default.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Clock, Credential};
 
-/// All of it.
+/// All settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub data_dir: PathBuf,
@@ -25,7 +25,7 @@ pub struct Settings {
     pub sessions: SessionSettings,
     pub caller_tools: CallerSettings,
     pub schedules: ScheduleSettings,
-    /// What models cost, for agents that report tokens only.
+    /// Prices of models, for agents that report tokens and no cost.
     pub models: BTreeMap<String, Price>,
     /// The static binary that containers get as `oubliette-client`.
     pub client: PathBuf,
@@ -33,7 +33,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Every setting at its default, on a directory.
+    /// The defaults, with this data directory.
     pub fn defaults(data_dir: &Path) -> Self {
         Self {
             data_dir: data_dir.to_owned(),
@@ -56,19 +56,18 @@ impl Settings {
     }
 }
 
-/// `[containers]`: how they live.
+/// `[containers]`: when containers and their commands are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerSettings {
-    /// A container that nothing uses for so long is stopped; the next use starts it.
+    /// Seconds without use after which a container is stopped; the next use starts it.
     pub idle_seconds: u64,
-    /// How long processes may take to end when their container is stopped.
+    /// Seconds that processes have to end when their container is stopped.
     pub stop_grace_seconds: u64,
-    /// A command that is talked to, a terminal for one, is ended when its caller stays away for so
-    /// long.
+    /// Seconds without a call after which an interactive command, for example a terminal, is killed.
     pub absence_seconds: u64,
-    /// Directories and files of the host that every container can read, at the same path:
-    /// toolchains and agent programs, for instance.
+    /// Directories and files of the host that every container can read at the same path, for example
+    /// toolchains.
     pub read_only_paths: Vec<PathBuf>,
 }
 
@@ -83,26 +82,27 @@ impl Default for ContainerSettings {
     }
 }
 
-/// `[sessions]`: how long things may take, and how much of a log is kept.
+/// `[sessions]`: timeouts of agents, and how much of a session's log is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionSettings {
-    /// The agent of projects and sessions that name none.
+    /// The agent of sessions that name none, in projects that name none.
     pub default_agent: String,
-    /// An agent without a turn for so long is stopped; the next message resumes it.
+    /// Seconds without a turn after which an agent is stopped; the next message resumes its session.
     pub idle_seconds: u64,
-    /// How long an agent may take to start.
+    /// Seconds that an agent has to start.
     pub start_seconds: u64,
-    /// An agent that says nothing for so long in the middle of a turn is taken for dead.
+    /// Seconds without output during a turn after which an agent counts as dead.
     pub silence_seconds: u64,
-    /// How long an agent may take to stop a turn that was cancelled.
+    /// Seconds that an agent has to end a cancelled turn.
     pub cancel_seconds: u64,
-    /// How long a decision may take before it is a no.
+    /// Seconds after which a permission request that has no answer is denied.
     pub permission_seconds: u64,
-    /// How many children one tree of sessions may get in a minute.
+    /// The maximum number of child sessions that one tree starts per minute.
     pub spawns_per_minute: u32,
-    /// Events are kept for so many days, and so many of one session.
+    /// Days that events are kept.
     pub keep_days: u32,
+    /// The maximum number of events kept per session.
     pub keep_events: u32,
 }
 
@@ -122,23 +122,23 @@ impl Default for SessionSettings {
     }
 }
 
-/// `[caller_tools]`: how long agents wait for their callers.
+/// `[caller_tools]`: how long agents wait for responses of their callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CallerSettings {
-    /// How long a caller may take to answer, unless the tool says otherwise.
+    /// Seconds that a caller has to respond, if the tool declares no timeout.
     pub timeout_seconds: u64,
-    /// What becomes of calls when the caller is gone: they fail, or wait for their time to be over.
+    /// What pending calls do when the caller disconnects: `fail`, or `wait` until their timeout.
     pub on_disconnect: OnDisconnect,
-    /// A caller is still there for so long after it stopped listening.
+    /// Seconds after a caller stopped listening for which it still counts as connected.
     pub grace_seconds: u64,
-    /// And for so long after it named the session in a call.
+    /// Seconds after a call about the session for which its caller counts as connected.
     pub presence_seconds: u64,
-    /// How many tools one session may have.
+    /// The maximum number of tools declared per session.
     pub max_tools: u32,
 }
 
-/// What becomes of calls when the caller is gone.
+/// What pending calls do when the caller disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnDisconnect {
@@ -158,20 +158,21 @@ impl Default for CallerSettings {
     }
 }
 
-/// `[schedules]`: how often schedules may run, how many at once, and how much is remembered.
+/// `[schedules]`: how often schedules may run, how many runs at once, and how much history is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScheduleSettings {
-    /// A schedule that would run more often than this is refused.
+    /// The minimum number of seconds between two runs of a schedule; a shorter interval is rejected.
     pub min_interval_seconds: u32,
-    /// So many runs go on at once; the others wait their turn.
+    /// The maximum number of runs at once; others are queued.
     pub max_concurrent_runs: u32,
-    /// A run that takes longer is stopped and has failed.
+    /// Seconds after which a run is stopped and counts as failed.
     pub run_seconds: u32,
-    /// A run that could not begin for so long after it was due was missed.
+    /// Seconds after its due time after which a run that could not start counts as missed.
     pub grace_seconds: u32,
-    /// Runs are remembered for so many days, and so many of one schedule.
+    /// Days that runs are kept.
     pub keep_days: u32,
+    /// The maximum number of runs kept per schedule.
     pub keep_runs: u32,
 }
 
@@ -188,7 +189,7 @@ impl Default for ScheduleSettings {
     }
 }
 
-/// `[models.NAME]`: what a model costs, in US dollars per million tokens.
+/// `[models.NAME]`: the price of a model, in US dollars per million tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Price {
@@ -197,7 +198,7 @@ pub struct Price {
     pub cached_usd: f64,
 }
 
-/// `[limits]`: what a project gets that does not say otherwise.
+/// `[limits]`: the limits of projects that do not set their own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
@@ -207,8 +208,8 @@ pub struct Limits {
     pub memory_mb: u32,
     pub cpus: f64,
     pub max_processes: u32,
-    /// What a project may take on the disk; 0 means without a limit. `project_options` says how far
-    /// it holds.
+    /// The maximum disk use of a project in MB; 0 means no limit. `project_options` shows whether it
+    /// is enforced.
     pub disk_mb: u32,
 }
 
@@ -228,7 +229,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a project may take on the disk, if that is limited.
+    /// The maximum disk use of a project in MB, if it is limited.
     pub(crate) fn disk_of(&self, project: &ProjectLimits) -> Option<u32> {
         project
             .disk_mb
@@ -236,7 +237,7 @@ impl Limits {
     }
 }
 
-/// `[projects]`: how repositories come in.
+/// `[projects]`: limits for cloning repositories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProjectRules {
@@ -256,15 +257,15 @@ impl Default for ProjectRules {
     }
 }
 
-/// `[tools]`: which names of the operations lists show.
+/// `[tools]`: the names of tools in lists.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ToolSettings {
-    /// Absent: unified names on the endpoint, both inside containers.
+    /// If absent: unified names on the MCP endpoint, both inside containers.
     pub style: Option<ToolStyle>,
 }
 
-/// `[audit]`: how long the log is kept.
+/// `[audit]`: how long the audit log is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditSettings {
@@ -277,7 +278,7 @@ impl Default for AuditSettings {
     }
 }
 
-/// `[container_types.NAME]`: where its image comes from.
+/// `[container_types.NAME]`: the image of a container type.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerType {
@@ -285,16 +286,16 @@ pub struct ContainerType {
     pub dockerfile: Option<PathBuf>,
 }
 
-/// `[agents.NAME]`: an ACP agent that is not in the catalogue, or changes to one that is.
+/// `[agents.NAME]`: an additional ACP agent, or changes to one of the catalogue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentCommand {
-    /// The program in the container; may be absent for an agent of the catalogue.
+    /// The program in the container; optional for an agent of the catalogue.
     pub command: Option<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// Files that it needs in its home directory, by their path there; written if they are not.
+    /// Files in the agent's home directory, by path; written if they do not exist.
     pub files: BTreeMap<String, String>,
-    /// Which kinds of credentials it takes, and in which environment variable.
+    /// The environment variable for each kind of credential that the agent uses.
     pub credentials: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Tokens: who a key belongs to, and when it ends.
+//! API tokens: which token a key belongs to, and when it ends.
 
 pub(crate) mod create;
 pub(crate) mod list;
@@ -12,30 +12,27 @@ use uuid::Uuid;
 
 use crate::{Actor, Engine, EngineError, Result};
 
-/// A key that was recognised, for one call.
+/// The actor that a valid key stands for, for one call.
 #[derive(Debug, Clone)]
 pub struct Authenticated {
     pub actor: Actor,
     pub expires_at: Option<Timestamp>,
 }
 
-/// A token and its key, which exists in clear only here.
+/// A token that is not stored yet, with its key, which is nowhere else in plain text.
 #[derive(Debug)]
-pub struct Minted {
+pub struct NewToken {
     pub token: Token,
     pub key: ApiKey,
 }
 
-impl Minted {
-    /// Draws a key. Nothing is stored yet.
-    pub fn draw(
+impl NewToken {
+    pub fn generate(
         name: &str,
         scope: Scope,
         now: Timestamp,
         expires_at: Option<Timestamp>,
     ) -> Result<Self> {
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
         let token = Token {
             id: TokenId::new(Uuid::new_v4()),
             name: name.to_owned(),
@@ -48,25 +45,48 @@ impl Minted {
         };
         Ok(Self {
             token,
-            key: ApiKey::from_random(random),
+            key: generate_key()?,
         })
     }
 }
 
-impl Engine {
-    /// Who a key belongs to at this moment; none if it is unknown, revoked or expired. Nothing is
-    /// remembered between calls.
+/// A random key: of a token, a container or a session.
+pub(crate) fn generate_key() -> Result<ApiKey> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(|error| EngineError::fault(error.to_string()))?;
+    Ok(ApiKey::from_random(random))
+}
+
+/// Wakes the tasks that wait for the end of a token. The store has the tokens.
+#[derive(Debug, Default)]
+pub(crate) struct TokenState {
+    ended: watch::Sender<()>,
+}
+
+/// The verbs about tokens.
+#[derive(Debug, Clone, Copy)]
+pub struct Tokens<'a> {
+    engine: &'a Engine,
+}
+
+impl<'a> Tokens<'a> {
+    pub(crate) fn new(engine: &'a Engine) -> Self {
+        Self { engine }
+    }
+
+    /// The actor that a key stands for now; none if the key is unknown, revoked or expired. The
+    /// store is asked at each call, so that a revoked key ends at once.
     pub async fn authenticate(
-        &self,
+        self,
         key: &str,
         address: Option<String>,
     ) -> Result<Option<Authenticated>> {
         let Ok(key) = key.parse::<ApiKey>() else {
             return Ok(None);
         };
-        let token = self.store().token_by_hash(key.hash()).await?;
+        let token = self.engine.store().token_by_hash(key.hash()).await?;
         Ok(token
-            .filter(|token| token.is_valid(self.now()))
+            .filter(|token| token.is_valid(self.engine.now()))
             .map(|token| Authenticated {
                 actor: Actor {
                     token_id: token.id,
@@ -78,15 +98,20 @@ impl Engine {
             }))
     }
 
-    /// Returns when the token is no longer valid: revoked, deleted or expired.
-    pub async fn token_ended(&self, id: TokenId) {
-        let mut changes = self.token_watch().subscribe();
+    /// Wakes the tasks that wait for the end of a token, so that they ask the store again.
+    pub(crate) fn notify_ended(self) {
+        self.engine.parts.tokens.ended.send_replace(());
+    }
+
+    /// Returns when a token is revoked, deleted or expired.
+    pub async fn wait_until_ended(self, id: TokenId) {
+        let mut changes = self.engine.parts.tokens.ended.subscribe();
         loop {
             changes.mark_unchanged();
-            let now = self.now();
-            let token = match self.store().token(id).await {
+            let now = self.engine.now();
+            let token = match self.engine.store().token(id).await {
                 Ok(Some(token)) if token.is_valid(now) => token,
-                // A store that cannot answer must not keep a stream open.
+                // A store that fails must not keep a stream open.
                 Ok(_) | Err(_) => return,
             };
             let expiry = async {
@@ -103,25 +128,5 @@ impl Engine {
                 changed = changes.changed() => if changed.is_err() { return },
             }
         }
-    }
-}
-
-/// Wakes those who must know that some token ended. It carries no state: the store has that.
-#[derive(Debug)]
-pub(crate) struct Watch(watch::Sender<()>);
-
-impl Default for Watch {
-    fn default() -> Self {
-        Self(watch::Sender::new(()))
-    }
-}
-
-impl Watch {
-    pub(crate) fn wake(&self) {
-        self.0.send_replace(());
-    }
-
-    fn subscribe(&self) -> watch::Receiver<()> {
-        self.0.subscribe()
     }
 }

@@ -1,7 +1,7 @@
-//! The example of the contributors' guide, which quotes this file: an operation from nothing.
+//! The example operation of CONTRIBUTING.md, which quotes this file.
 
 use oubliette_engine::operations::{Effect, Entry, Face, Operation, Reach};
-use oubliette_engine::{Actor, Call, Engine, EngineError, Result};
+use oubliette_engine::{Actor, Call, Engine, Result};
 use oubliette_model::{Access, Mode, ProjectId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 // The comments on fields are the descriptions that models and `--help` show.
 #[derive(Deserialize, JsonSchema)]
 struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     project_id: ProjectId,
     /// How to greet; `hello` if absent.
     greeting: Option<String>,
@@ -32,14 +32,13 @@ impl Operation for Greet {
     type Params = Params;
     type Output = Output;
 
-    // What the call is about: permission is decided on it before `run` is reached.
+    // What the call names: permission is decided on it before `run`.
     fn reach(params: &Params) -> Reach {
         Reach::project(params.project_id)
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let project = engine.store().get(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         let greeting = params.greeting.as_deref().unwrap_or("hello");
         Ok(Output {
             project_id: project.id,
@@ -49,8 +48,8 @@ impl Operation for Greet {
 }
 
 #[test]
-fn the_operation_describes_itself() {
-    let entry = Entry::of::<Greet>();
+fn the_entry_has_the_name_and_parameters_of_the_operation() {
+    let entry = Entry::from_operation::<Greet>();
     assert_eq!((entry.noun(), entry.verb()), ("project", "greet"));
     assert!(entry.requires("project_id") && !entry.requires("greeting"));
 }

@@ -1,13 +1,32 @@
-//! The one place where permission is decided.
+//! Every permission decision: pure functions on scopes, owners and positions in trees of sessions.
 //!
-//! Every path of every face asks [`allows_class`] before it parses a call's parameters and
-//! [`allows`] before it looks anything up. Nobody else compares scopes.
+//! No other module compares scopes or owners. These entry points ask it:
+//!
+//! - `Engine::call` (`operations/dispatch.rs`), for every tool call on the MCP endpoint, from the
+//!   command line and of a scheduled run: [`allows_class`] before the parameters are parsed, then
+//!   [`allows_session`], [`schedule_decision`] or [`allows`] for the projects the call names, then
+//!   [`allows_restricted_parameter`], and for a token of an agent [`AgentPosition`] and
+//!   [`agent_may_start_schedule`]. `Engine::call_once` (`operations/once.rs`), for agents that call
+//!   with a key, leads to it.
+//! - `Engine::permit_following` (`operations/dispatch.rs`), for open streams and resource
+//!   subscriptions: the decision of a `session_events` call, made again before each page.
+//! - `Engine::call_as` (`sessions/children.rs`), for what an agent does through its own session:
+//!   [`is_below`] and [`autonomy_below`].
+//! - `Callers::call_tool` (`callers/request.rs`), for an agent that calls a tool of its caller: it
+//!   reaches the session whose key the agent has shown and no other. The response goes through
+//!   `Engine::call`, then [`may_respond_as_caller`].
+//! - Tool lists and suggestions (`operations/tools.rs`, `operations/lookup.rs`): [`allows_class`].
+//! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/ask.rs`):
+//!   [`may_grant`].
+//! - Presence of callers and declarations of their tools (`callers/presence.rs`,
+//!   `sessions/deliver.rs`), and pushed events (`mcp/push.rs` of the server): [`owns_session`].
+//! - `GET /metrics` (`router.rs` of the server): [`may_read_metrics`].
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ProjectId, Scope};
+use crate::{Level, ProjectId, Scope, SessionId, TokenId};
 
-/// Whether something looks or changes.
+/// Whether an operation reads or changes something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -15,7 +34,7 @@ pub enum Mode {
     Write,
 }
 
-/// What an operation needs of the token that calls it.
+/// What an operation requires of the token that calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Reserved to admin tokens.
@@ -29,7 +48,7 @@ pub enum Access {
 impl Access {
     pub fn mode(self) -> Mode {
         match self {
-            // Admin operations are treated as writes: all of them are audited at once.
+            // Admin operations count as writes: each is in the audit log before it returns.
             Self::Admin => Mode::Write,
             Self::Global(mode) | Self::Project(mode) => mode,
         }
@@ -40,13 +59,13 @@ impl Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     Allowed,
-    /// Outside the token's scope whatever the project is.
+    /// Outside the token's scope for any project.
     Refused,
-    /// The same answer as for a project that does not exist.
+    /// Answered as if the project did not exist.
     Hidden,
 }
 
-/// Whether a scope may call operations of this class at all. Lists of tools are filtered by it.
+/// Whether a scope may call operations of this class at all. Tool lists are filtered by it.
 pub fn allows_class(scope: Scope, access: Access) -> bool {
     match (scope, access) {
         (Scope::Admin, _) => true,
@@ -60,8 +79,8 @@ pub fn allows_class(scope: Scope, access: Access) -> bool {
     }
 }
 
-/// Whether a scope may do something of this class to these projects: to write it must reach all of
-/// them, to read it is enough to reach one.
+/// Whether a scope may do something of this class to these projects: a write must reach all of
+/// them, a read at least one.
 pub fn allows(scope: Scope, access: Access, projects: &[ProjectId]) -> Decision {
     if !allows_class(scope, access) {
         return Decision::Refused;
@@ -83,6 +102,105 @@ pub fn allows(scope: Scope, access: Access, projects: &[ProjectId]) -> Decision 
 /// Whether a scope sees a project in lists.
 pub fn sees(scope: Scope, project: ProjectId) -> bool {
     allows(scope, Access::Project(Mode::Read), &[project]) == Decision::Allowed
+}
+
+/// Whether a call may name a session of this project. When the call also names a project, it must
+/// be the session's. A session that is not allowed is reported as not found.
+pub fn allows_session(
+    scope: Scope,
+    access: Access,
+    project: ProjectId,
+    named: Option<ProjectId>,
+) -> bool {
+    named.is_none_or(|named| named == project)
+        && allows(scope, access, &[project]) == Decision::Allowed
+}
+
+/// Whether a call may name a schedule with these target projects. A token that sees some of them
+/// but may not write all learns that it is refused; one that sees none does not learn that the
+/// schedule exists.
+pub fn schedule_decision(scope: Scope, access: Access, targets: &[ProjectId]) -> Decision {
+    match allows(scope, access, targets) {
+        Decision::Allowed => Decision::Allowed,
+        _ if targets.iter().any(|target| sees(scope, *target)) => Decision::Refused,
+        _ => Decision::Hidden,
+    }
+}
+
+/// Whether a scope may set parameters that project tokens may not set, for example limits.
+pub fn allows_restricted_parameter(scope: Scope) -> bool {
+    allows_class(scope, Access::Global(Mode::Write))
+}
+
+/// Whether a scope may read the server's metrics.
+pub fn may_read_metrics(scope: Scope) -> bool {
+    allows_class(scope, Access::Admin)
+}
+
+/// Whether a token with the scope `held` may give an agent a key of the scope `wanted`. An agent
+/// without a key has no scope and can give none.
+pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
+    held.is_some_and(|held| held.covers(wanted))
+}
+
+/// Whether a token is the caller of a session: the one that created it.
+pub fn owns_session(owner: Option<TokenId>, token: TokenId) -> bool {
+    owner == Some(token)
+}
+
+/// Whether a token may act as the caller of a session: declare tools and respond to calls of them.
+/// The session's own agent may not, even with its owner's key.
+pub fn may_respond_as_caller(
+    owner: Option<TokenId>,
+    session: SessionId,
+    token: TokenId,
+    calling_session: Option<SessionId>,
+) -> bool {
+    owns_session(owner, token) && calling_session != Some(session)
+}
+
+/// The session of an agent that calls, and its place in its tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentPosition {
+    /// The first session of the tree.
+    pub root: SessionId,
+    pub project: ProjectId,
+    /// The project of `root`, whose limits bound the tree.
+    pub root_project: ProjectId,
+}
+
+impl AgentPosition {
+    /// Whether the agent may decide a request or raise a limit of a session whose tree begins with
+    /// `root`. It may not in its own tree, whatever its scope.
+    pub fn may_decide(self, root: SessionId) -> bool {
+        root != self.root
+    }
+
+    /// Whether the agent may change limits of a project, or of all projects if none is named. It may
+    /// not where they bound its own tree, whatever its scope.
+    pub fn may_change_limits(self, project: Option<ProjectId>) -> bool {
+        project.is_some_and(|project| project != self.project && project != self.root_project)
+    }
+}
+
+/// Whether an agent may start a run of a schedule: only if the schedule was created in the agent's
+/// own tree, because otherwise the sessions it starts are outside the limits of that tree.
+pub fn agent_may_start_schedule(
+    agent_root: Option<SessionId>,
+    creator_root: Option<SessionId>,
+) -> bool {
+    agent_root.is_some() && agent_root == creator_root
+}
+
+/// Whether a session is below another one, given its ancestors.
+pub fn is_below(above: SessionId, ancestors: &[SessionId]) -> bool {
+    ancestors.contains(&above)
+}
+
+/// The autonomy of a session that an agent starts: no higher than its parent's. Otherwise an agent
+/// could permit itself what it has to ask for.
+pub fn autonomy_below(parent: Level, wanted: Level) -> Level {
+    wanted.min(parent)
 }
 
 #[cfg(test)]
@@ -153,6 +271,107 @@ mod tests {
         assert_eq!(allows(own, Project(Write), &[]), Hidden);
     }
 
+    fn session(n: u128) -> SessionId {
+        SessionId::new(Uuid::from_u128(n))
+    }
+
+    fn token(n: u128) -> TokenId {
+        TokenId::new(Uuid::from_u128(n))
+    }
+
+    #[test]
+    fn a_session_is_reached_through_its_own_project_only() {
+        let own = Scope::Project(id(1), Write);
+        assert!(allows_session(own, Project(Write), id(1), None));
+        assert!(allows_session(own, Project(Write), id(1), Some(id(1))));
+        assert!(!allows_session(own, Project(Write), id(1), Some(id(2))));
+        assert!(!allows_session(own, Project(Read), id(2), None));
+        assert!(!allows_session(Scope::Read, Project(Write), id(1), None));
+    }
+
+    #[test]
+    fn a_schedule_is_refused_to_tokens_that_see_a_target_and_hidden_from_others() {
+        let (first, third) = (Scope::Project(id(1), Write), Scope::Project(id(3), Write));
+        let targets = [id(1), id(2)];
+        assert_eq!(schedule_decision(first, Project(Read), &targets), Allowed);
+        assert_eq!(schedule_decision(first, Project(Write), &targets), Refused);
+        assert_eq!(schedule_decision(third, Project(Read), &targets), Hidden);
+        assert_eq!(schedule_decision(third, Project(Write), &targets), Hidden);
+        assert_eq!(
+            schedule_decision(Scope::Write, Project(Write), &targets),
+            Allowed
+        );
+        assert_eq!(
+            schedule_decision(Scope::Read, Project(Write), &targets),
+            Refused
+        );
+    }
+
+    #[test]
+    fn restricted_parameters_and_metrics_need_more_than_a_project_scope() {
+        let own = Scope::Project(id(1), Write);
+        assert!(allows_restricted_parameter(Scope::Write));
+        assert!(!allows_restricted_parameter(Scope::Read));
+        assert!(!allows_restricted_parameter(own));
+        assert!(may_read_metrics(Scope::Admin));
+        assert!(!may_read_metrics(Scope::Write) && !may_read_metrics(Scope::Read));
+    }
+
+    #[test]
+    fn a_scope_is_granted_only_by_a_scope_that_covers_it() {
+        let own = Scope::Project(id(1), Write);
+        assert!(may_grant(Some(Scope::Admin), Scope::Admin));
+        assert!(may_grant(Some(own), Scope::Project(id(1), Read)));
+        assert!(!may_grant(Some(own), Scope::Project(id(2), Read)));
+        assert!(!may_grant(Some(own), Scope::Write));
+        assert!(!may_grant(None, Scope::Project(id(1), Read)));
+    }
+
+    #[test]
+    fn only_the_owner_responds_as_caller_and_never_the_sessions_own_agent() {
+        let respond = |owner, by, calling| may_respond_as_caller(owner, session(1), by, calling);
+        assert!(respond(Some(token(1)), token(1), None));
+        assert!(respond(Some(token(1)), token(1), Some(session(2))));
+        assert!(!respond(Some(token(1)), token(1), Some(session(1))));
+        assert!(!respond(Some(token(1)), token(2), None));
+        assert!(!respond(None, token(1), None));
+    }
+
+    #[test]
+    fn an_agent_neither_decides_in_its_own_tree_nor_changes_what_bounds_it() {
+        let agent = AgentPosition {
+            root: session(1),
+            project: id(2),
+            root_project: id(1),
+        };
+        assert!(!agent.may_decide(session(1)));
+        assert!(agent.may_decide(session(9)));
+        assert!(!agent.may_change_limits(None));
+        assert!(!agent.may_change_limits(Some(id(1))));
+        assert!(!agent.may_change_limits(Some(id(2))));
+        assert!(agent.may_change_limits(Some(id(3))));
+    }
+
+    #[test]
+    fn an_agent_starts_schedules_of_its_own_tree_only() {
+        assert!(agent_may_start_schedule(Some(session(1)), Some(session(1))));
+        assert!(!agent_may_start_schedule(
+            Some(session(1)),
+            Some(session(2))
+        ));
+        assert!(!agent_may_start_schedule(Some(session(1)), None));
+        assert!(!agent_may_start_schedule(None, None));
+    }
+
+    #[test]
+    fn a_child_is_below_every_ancestor_and_no_more_autonomous_than_its_parent() {
+        assert!(is_below(session(1), &[session(2), session(1)]));
+        assert!(!is_below(session(3), &[session(2), session(1)]));
+        assert!(!is_below(session(1), &[]));
+        assert_eq!(autonomy_below(Level::Low, Level::High), Level::Low);
+        assert_eq!(autonomy_below(Level::High, Level::Low), Level::Low);
+    }
+
     fn scopes() -> impl Strategy<Value = Scope> {
         let mode = prop_oneof![Just(Read), Just(Write)];
         prop_oneof![
@@ -174,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_scope_that_covers_another_may_do_all_the_other_may(
+        fn a_scope_that_covers_another_allows_all_that_the_other_allows(
             wide in scopes(), narrow in scopes(), access in accesses(), n in 1..4u128,
         ) {
             if wide.covers(narrow) && allows(narrow, access, &[id(n)]) == Allowed {
@@ -209,7 +428,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_scope_or_a_short_refusal(text in "\\PC*") {
+        fn any_text_is_a_scope_or_a_short_error(text in "\\PC*") {
             if let Err(error) = text.parse::<Scope>() {
                 prop_assert!(error.0.chars().count() < 1000);
             }

@@ -15,7 +15,11 @@ mod scope;
 mod secret;
 mod session;
 
-pub use access::{Access, Decision, Mode, allows, allows_class, sees};
+pub use access::{
+    Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
+    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_grant,
+    may_read_metrics, may_respond_as_caller, owns_session, schedule_decision, sees,
+};
 pub use event::Event;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};

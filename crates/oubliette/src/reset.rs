@@ -1,7 +1,7 @@
 //! `oubliette token reset-admin`: a new admin key, when the old one is lost. It works on the data
 //! directory itself, because without a key no server would listen.
 
-use oubliette_engine::Minted;
+use oubliette_engine::NewToken;
 use oubliette_model::Scope;
 use oubliette_store::Tokens;
 use oubliette_store::sqlite::Sqlite;
@@ -20,7 +20,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     let _hold = home.hold()?;
     let store = Sqlite::open(&home.database())?;
     let now = jiff::Timestamp::now();
-    let minted = Minted::draw("admin", Scope::Admin, now, None)
+    let minted = NewToken::generate("admin", Scope::Admin, now, None)
         .map_err(|error| Failure::of("cannot make a key", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use oubliette_engine::{Engine, Minted};
+use oubliette_engine::{Engine, NewToken};
 use oubliette_model::Scope;
 use oubliette_store::Store;
 use oubliette_store::sqlite::Sqlite;
@@ -144,7 +144,7 @@ impl Opened {
             .containers()
             .accept_connections(Arc::new(oubliette_server::Doorkeeper(relay)));
         if self.stays {
-            engine.run_schedules();
+            engine.schedules().start();
         }
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
@@ -225,7 +225,7 @@ async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
     if store.has_admin(now).await? {
         return Ok(false);
     }
-    let minted = Minted::draw("admin", Scope::Admin, now, None)
+    let minted = NewToken::generate("admin", Scope::Admin, now, None)
         .map_err(|error| Failure::of("cannot make the admin token", &error))?;
     // The file comes first: a start that dies in between finds the key there and uses it.
     let key = match home.admin_key() {

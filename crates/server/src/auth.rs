@@ -41,6 +41,7 @@ impl Gate {
         let key = bearer(headers).unwrap_or_default();
         let found = self
             .engine
+            .tokens()
             .authenticate(key, Some(address.to_string()))
             .await;
         match found {
@@ -76,7 +77,7 @@ impl Gate {
             outcome: Outcome::Unauthenticated,
             address: Some(address.to_string()),
         };
-        self.engine.audit_log().note(entry).await;
+        self.engine.audit_log().enqueue(entry).await;
         let text = "a valid API key is needed: send `Authorization: Bearer oub_…`; \
                     `oubliette token create` makes one";
         (

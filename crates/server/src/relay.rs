@@ -88,7 +88,7 @@ impl Relay {
             outcome: Outcome::Unauthenticated,
             address: Some(address(container)),
         };
-        self.engine.audit_log().note(entry).await;
+        self.engine.audit_log().enqueue(entry).await;
         RpcError::new(codes::UNAUTHENTICATED, what)
     }
 }

@@ -11,7 +11,7 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use oubliette_engine::{Actor, Engine};
-use oubliette_model::{Access, allows_class};
+use oubliette_model::may_read_metrics;
 use rmcp::ServerHandler;
 use tokio_util::sync::CancellationToken;
 
@@ -169,7 +169,7 @@ async fn show_metrics(
     State(sources): State<metrics::Sources>,
     axum::Extension(actor): axum::Extension<Actor>,
 ) -> Response {
-    if !allows_class(actor.scope, Access::Admin) {
+    if !may_read_metrics(actor.scope) {
         return (StatusCode::FORBIDDEN, "metrics need an admin token\n").into_response();
     }
     let kind = "text/plain; version=0.0.4; charset=utf-8";

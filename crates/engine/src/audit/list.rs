@@ -17,29 +17,29 @@ pub(crate) struct Params {
     project_id: Option<ProjectId>,
     /// Only calls made with this token.
     token_id: Option<TokenId>,
-    /// Only calls of this operation, e.g. `project_create`.
+    /// Only calls of this operation, for example `project_create`.
     operation: Option<String>,
-    /// Only calls that ended like this: `ok`, `error`, `refused`, `unauthenticated` or `fault`.
+    /// Only calls with this outcome: `ok`, `error`, `refused`, `unauthenticated` or `fault`.
     outcome: Option<String>,
     /// Only calls at or after this time (RFC 3339).
     since: Option<String>,
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     /// Newest first.
-    entries: Vec<Line>,
+    entries: Vec<AuditEntryView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Line {
+struct AuditEntryView {
     at: String,
     operation: String,
     outcome: String,
@@ -51,7 +51,7 @@ struct Line {
     address: Option<String>,
 }
 
-impl From<AuditRecord> for Line {
+impl From<AuditRecord> for AuditEntryView {
     fn from(record: AuditRecord) -> Self {
         let entry = record.entry;
         Self {
@@ -70,8 +70,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "audit_list";
-    const ABOUT: &'static str = "Show who called what and how it ended, newest first. Every call of every token is there, \
-         refusals included; never a key, a credential or a prompt.";
+    const ABOUT: &'static str = "List calls, newest first: when, by which token, which operation, about which project, with which \
+         outcome. Contains every call, also refused ones; never keys, credentials or prompts.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;
@@ -86,8 +86,8 @@ impl Operation for List {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let outcome = params.outcome.as_deref().map(outcome).transpose()?;
-        let since = params.since.as_deref().map(since).transpose()?;
+        let outcome = params.outcome.as_deref().map(parse_outcome).transpose()?;
+        let since = params.since.as_deref().map(parse_time).transpose()?;
         let filter = AuditFilter {
             token_id: params.token_id,
             project_id: params.project_id,
@@ -95,18 +95,18 @@ impl Operation for List {
             outcome,
             since,
         };
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let page = engine.store().audit(&filter, after, limit).await?;
-        let (records, next_cursor) = paging::close(page, LIST);
+        let (records, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
-            entries: records.into_iter().map(Line::from).collect(),
+            entries: records.into_iter().map(AuditEntryView::from).collect(),
             next_cursor,
         })
     }
 }
 
-fn outcome(text: &str) -> Result<Outcome> {
+fn parse_outcome(text: &str) -> Result<Outcome> {
     Outcome::parse(text).ok_or_else(|| {
         EngineError::invalid(format!(
             "{} is not an outcome; use ok, error, refused, unauthenticated or fault",
@@ -115,7 +115,7 @@ fn outcome(text: &str) -> Result<Outcome> {
     })
 }
 
-fn since(text: &str) -> Result<Timestamp> {
+fn parse_time(text: &str) -> Result<Timestamp> {
     text.parse().map_err(|_| {
         EngineError::invalid(format!(
             "{} is not a time; write it like 2026-11-01T09:00:00Z",

@@ -5,61 +5,59 @@ use std::sync::{Arc, OnceLock};
 
 use jsonschema::Validator;
 use oubliette_model::{SessionId, TokenId, quoted};
-use oubliette_store::Declaration;
+use oubliette_store::{Declaration, Declared};
 use oubliette_wire::{CallerTools, ToolEntry, caller_tool_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use super::schema;
-use crate::{Engine, EngineError, Result, Verb};
+use super::{Callers, schema};
+use crate::{EngineError, Result, Verb};
 
-const LONGEST_NAME: usize = 256;
-const LONGEST_ABOUT: usize = 16 << 10;
-/// Of all tools together.
-const LONGEST: usize = 4 << 20;
-/// Bytes of arguments that are checked where they come.
-const QUICK: usize = 64 << 10;
-/// Longer names are shortened by some agents.
-const COMFORTABLE: usize = 40;
-const LONGEST_TIMEOUT: f64 = 3600.0;
-/// Sessions whose tools are kept ready.
-const KEPT: usize = 500;
-/// As many as the configuration allows by itself.
-const MOST_TOOLS: usize = 500;
-/// How the names of Oubliette's own tools begin inside a container.
-const RESERVED: &str = "oubliette_";
+const MAX_NAME_BYTES: usize = 256;
+const MAX_DESCRIPTION_BYTES: usize = 16 << 10;
+const MAX_DECLARATION_BYTES: usize = 4 << 20;
+/// Larger arguments are validated on the blocking pool.
+const MAX_INLINE_VALIDATION_BYTES: usize = 64 << 10;
+/// Some agents shorten longer names.
+const MAX_PORTABLE_NAME_BYTES: usize = 40;
+const MAX_TIMEOUT_SECONDS: f64 = 3600.0;
+const MAX_CACHED_SESSIONS: usize = 500;
+/// The default of `caller_tools.max_tools`.
+const DRY_RUN_MAX_TOOLS: usize = 500;
+/// The prefix of Oubliette's own tools inside a container.
+const RESERVED_PREFIX: &str = "oubliette_";
 
-/// What a caller says about itself with a message.
+/// Caller context of a message.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(inline)]
 pub(crate) struct Context {
-    /// A short name of yours: your tools are called `{caller_id}_{name}` by the agent.
+    /// A short name for you. The agent sees your tools as `{caller_id}_{name}`.
     caller_id: Option<String>,
-    /// Tools of yours that the agent may call. You answer with `caller_tool_response`. Absent leaves
-    /// those declared before, an empty list removes them.
-    caller_tools: Option<Vec<Tool>>,
+    /// Tools that you offer the agent; respond to calls with `caller_tool_response`. If absent, the
+    /// tools declared before stay; an empty list removes them.
+    caller_tools: Option<Vec<ToolParam>>,
 }
 
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(inline)]
-struct Tool {
+struct ToolParam {
     name: String,
-    /// What it does, for the agent.
+    /// What the tool does. The agent reads it.
     description: Option<String>,
-    /// A JSON Schema of its arguments, of type `object`.
+    /// JSON Schema of the arguments, of type `object`.
     #[serde(rename = "inputSchema")]
     #[schemars(with = "Option<Map<String, Value>>")]
     input_schema: Option<Value>,
-    /// How long the agent waits for the answer; 60 seconds if absent.
+    /// How long the agent waits for the response, in seconds (at most 3600; 60 if absent).
     timeout_seconds: Option<f64>,
 }
 
 /// A tool as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Declared {
+pub(super) struct DeclaredTool {
     pub(super) name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<String>,
@@ -69,32 +67,41 @@ pub(super) struct Declared {
     pub(super) timeout_seconds: Option<f64>,
 }
 
-/// The tools of a session, read once.
+/// The tools of a session with their compiled schemas.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) as_declared: oubliette_store::Declared,
-    pub(super) tools: Vec<Ready>,
+pub(super) struct CompiledTools {
+    /// As stored; tools are compiled again when it changes.
+    pub(super) declared: Declared,
+    pub(super) tools: Vec<CompiledTool>,
 }
 
-/// A tool whose schema is compiled when it is called first.
+/// A tool whose schema is compiled at its first call.
 #[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) tool: Declared,
+pub(super) struct CompiledTool {
+    pub(super) tool: DeclaredTool,
     validator: OnceLock<std::result::Result<Validator, String>>,
 }
 
-impl Ready {
-    /// Whether so many bytes of arguments are checked in no time.
-    pub(super) fn is_quick(&self, bytes: usize) -> bool {
-        self.tool.schema.is_none() || (self.validator.get().is_some() && bytes <= QUICK)
+impl CompiledTool {
+    fn new(tool: DeclaredTool) -> Self {
+        Self {
+            tool,
+            validator: OnceLock::new(),
+        }
     }
 
-    /// Checks arguments; the sentence says what is wrong with them.
+    /// Whether arguments of this size can be validated without the blocking pool.
+    pub(super) fn validates_fast(&self, bytes: usize) -> bool {
+        let is_compiled = self.validator.get().is_some();
+        self.tool.schema.is_none() || (is_compiled && bytes <= MAX_INLINE_VALIDATION_BYTES)
+    }
+
+    /// Validates arguments; the error says what is wrong with them.
     pub(super) fn validate(&self, arguments: &Value) -> std::result::Result<(), String> {
         let Some(schema) = &self.tool.schema else {
             return Ok(());
         };
-        let compile = || schema::compiled(&Value::Object(schema.clone()));
+        let compile = || schema::compile(&Value::Object(schema.clone()));
         match self.validator.get_or_init(compile) {
             Ok(validator) => schema::validate(validator, arguments),
             Err(why) => Err(why.clone()),
@@ -103,10 +110,10 @@ impl Ready {
 }
 
 impl Context {
-    /// What it declares, if anything, and what its caller should know about that.
+    /// The declaration, if there is one, with warnings for the caller.
     pub(crate) fn declaration(
         &self,
-        most: usize,
+        max_tools: usize,
         by: TokenId,
     ) -> Result<Option<(Declaration, Vec<String>)>> {
         let Some(tools) = &self.caller_tools else {
@@ -117,42 +124,42 @@ impl Context {
             None if tools.is_empty() => "",
             None => {
                 return Err(EngineError::invalid(
-                    "`context`: missing `caller_id`, a short name of yours for the agent to tell your \
-                     tools by",
+                    "`context`: missing `caller_id`, a short name that becomes the prefix of your tools",
                 ));
             }
         };
         if !tools.is_empty() {
             check_name("caller_id", caller_id)?;
         }
-        if tools.len() > most {
+        if tools.len() > max_tools {
             return Err(EngineError::invalid(format!(
-                "`context`: {} tools are declared; at most {most} are taken",
+                "`context`: {} tools are declared; the maximum is {max_tools}",
                 tools.len()
             )));
         }
         let (mut names, mut declared) = (HashSet::new(), Vec::new());
         let mut warnings = Vec::new();
         for tool in tools {
-            let name = tool.name_for_agents(caller_id)?;
-            if name.len() > COMFORTABLE {
+            let name = tool.agent_name(caller_id)?;
+            if name.len() > MAX_PORTABLE_NAME_BYTES {
                 warnings.push(format!(
-                    "the agent sees the tool {} as `{name}`, which is longer than {COMFORTABLE} \
-                     characters; some agents shorten it",
+                    "the agent sees the tool {} as `{name}`, which is longer than \
+                     {MAX_PORTABLE_NAME_BYTES} characters; some agents shorten it",
                     quoted(&tool.name)
                 ));
             }
             if !names.insert(name.clone()) {
                 return Err(EngineError::invalid(format!(
-                    "`context`: two tools would both be called `{name}`; give them other names"
+                    "`context`: two tools would both be called `{name}`; rename one of them"
                 )));
             }
-            declared.push(tool.declared()?);
+            declared.push(tool.to_declared()?);
         }
         let tools = serde_json::to_string(&declared).map_err(EngineError::fault)?;
-        if tools.len() > LONGEST {
+        if tools.len() > MAX_DECLARATION_BYTES {
             return Err(EngineError::invalid(format!(
-                "`context`: the tools have {} bytes in all; at most {LONGEST} are taken",
+                "`context`: the tools have {} bytes in total; the maximum is \
+                 {MAX_DECLARATION_BYTES}",
                 tools.len()
             )));
         }
@@ -165,11 +172,11 @@ impl Context {
     }
 }
 
-/// Goes through a declaration without declaring anything: the tools as the agent would see them, and
-/// what would be wrong with these arguments for each. For `fuzz/`.
+/// Checks a declaration without storing it, for `fuzz/`: returns the names of the tools as the agent
+/// would see them, each with the error that these arguments would cause.
 ///
 /// # Errors
-/// What the caller would be told.
+/// The error that the caller would get.
 #[doc(hidden)]
 pub fn dry_declaration(
     context: Value,
@@ -177,73 +184,73 @@ pub fn dry_declaration(
 ) -> std::result::Result<Vec<(String, Option<String>)>, String> {
     let context: Context = serde_json::from_value(context).map_err(|error| error.to_string())?;
     let by = TokenId::new(uuid::Uuid::nil());
-    let declaration = context.declaration(MOST_TOOLS, by);
+    let declaration = context.declaration(DRY_RUN_MAX_TOOLS, by);
     let Some((declaration, _)) = declaration.map_err(|error| error.to_string())? else {
         return Ok(Vec::new());
     };
-    let tools: Vec<Declared> =
+    let tools: Vec<DeclaredTool> =
         serde_json::from_str(&declaration.tools).map_err(|error| error.to_string())?;
-    let seen = |tool: Declared| {
+    let check = |tool: DeclaredTool| {
         let name = caller_tool_name(&declaration.caller_id, &tool.name);
-        let validator = OnceLock::new();
-        (name, Ready { tool, validator }.validate(arguments).err())
+        (name, CompiledTool::new(tool).validate(arguments).err())
     };
-    Ok(tools.into_iter().map(seen).collect())
+    Ok(tools.into_iter().map(check).collect())
 }
 
 fn check_name(what: &str, name: &str) -> Result<()> {
-    let sound = !name.trim().is_empty()
-        && name.len() <= LONGEST_NAME
+    let valid = !name.trim().is_empty()
+        && name.len() <= MAX_NAME_BYTES
         && !name.chars().any(char::is_control);
-    if sound {
+    if valid {
         return Ok(());
     }
     Err(EngineError::invalid(format!(
-        "`context`: {} is not a {what}; use 1 to {LONGEST_NAME} printable characters",
+        "`context`: {} is not a {what}; use 1 to {MAX_NAME_BYTES} printable characters",
         quoted(name)
     )))
 }
 
-impl Tool {
-    fn name_for_agents(&self, caller_id: &str) -> Result<String> {
+impl ToolParam {
+    fn agent_name(&self, caller_id: &str) -> Result<String> {
         check_name("tool name", &self.name)?;
         let name = caller_tool_name(caller_id, &self.name);
-        if Verb::named(&name).is_some() || name.starts_with(RESERVED) {
+        if Verb::named(&name).is_some() || name.starts_with(RESERVED_PREFIX) {
             return Err(EngineError::invalid(format!(
-                "`context`: the tool {} would be called `{name}`, which is the name of a tool of \
-                 Oubliette's own; choose another `caller_id`",
+                "`context`: the tool {} would be called `{name}`, which is reserved for Oubliette's own \
+                 tools; choose another `caller_id`",
                 quoted(&self.name)
             )));
         }
         Ok(name)
     }
 
-    fn declared(&self) -> Result<Declared> {
-        let wrong = |why: &str| {
+    fn to_declared(&self) -> Result<DeclaredTool> {
+        let invalid = |why: &str| {
             let name = quoted(&self.name);
             EngineError::invalid(format!("`context`: the tool {name}: {why}"))
         };
-        if let Some(about) = &self.description
-            && about.len() > LONGEST_ABOUT
+        if let Some(description) = &self.description
+            && description.len() > MAX_DESCRIPTION_BYTES
         {
-            return Err(wrong("its description is longer than 16 KiB"));
+            return Err(invalid("its description is longer than 16 KiB"));
         }
         let schema = match &self.input_schema {
             None | Some(Value::Null) => None,
             Some(schema) => {
-                schema::check(schema).map_err(|why| wrong(&format!("its `inputSchema` {why}")))?;
+                schema::check(schema)
+                    .map_err(|why| invalid(&format!("its `inputSchema` {why}")))?;
                 schema.as_object().cloned()
             }
         };
         let timeout_seconds = match self.timeout_seconds {
-            Some(seconds) if !(seconds > 0.0 && seconds <= LONGEST_TIMEOUT) => {
-                return Err(wrong(
+            Some(seconds) if !(seconds > 0.0 && seconds <= MAX_TIMEOUT_SECONDS) => {
+                return Err(invalid(
                     "`timeout_seconds` must be more than 0 and at most 3600",
                 ));
             }
             given => given,
         };
-        Ok(Declared {
+        Ok(DeclaredTool {
             name: self.name.clone(),
             description: self.description.clone(),
             schema,
@@ -252,57 +259,52 @@ impl Tool {
     }
 }
 
-impl Engine {
-    /// The tools that the caller of a session has declared, as its agent's client is told of them.
-    pub async fn caller_tools(&self, id: SessionId) -> Result<CallerTools> {
-        let Some(known) = self.declared_tools(id).await? else {
+impl Callers<'_> {
+    /// The tools that the caller of a session has declared, for the client of its agent.
+    pub async fn tools(self, id: SessionId) -> Result<CallerTools> {
+        let Some(compiled) = self.compiled_tools(id).await? else {
             return Ok(CallerTools::default());
         };
-        let entry = |ready: &Ready| ToolEntry {
-            name: ready.tool.name.clone(),
-            description: ready.tool.description.clone(),
-            input_schema: ready.tool.schema.clone(),
+        let entry = |compiled: &CompiledTool| ToolEntry {
+            name: compiled.tool.name.clone(),
+            description: compiled.tool.description.clone(),
+            input_schema: compiled.tool.schema.clone(),
         };
         Ok(CallerTools {
-            caller_id: Some(known.as_declared.caller_id.clone()),
-            tools: known.tools.iter().map(entry).collect(),
+            caller_id: Some(compiled.declared.caller_id.clone()),
+            tools: compiled.tools.iter().map(entry).collect(),
         })
     }
 
-    /// The same, ready to be called.
-    pub(super) async fn declared_tools(&self, id: SessionId) -> Result<Option<Arc<Known>>> {
-        let Some(found) = self.store().caller_tools(id).await? else {
+    pub(super) async fn compiled_tools(self, id: SessionId) -> Result<Option<Arc<CompiledTools>>> {
+        let Some(declared) = self.engine.store().caller_tools(id).await? else {
             return Ok(None);
         };
-        let mut known = self.callers().known.lock();
-        if let Some(known) = known.get(&id)
-            && known.as_declared == found
+        let mut cache = self.state().compiled_tools.lock();
+        if let Some(cached) = cache.get(&id)
+            && cached.declared == declared
         {
-            return Ok(Some(known.clone()));
+            return Ok(Some(cached.clone()));
         }
-        let tools: Vec<Declared> =
-            serde_json::from_str(&found.tools).map_err(EngineError::fault)?;
-        let ready = |tool: Declared| Ready {
-            tool,
-            validator: OnceLock::new(),
-        };
-        let new = Arc::new(Known {
-            tools: tools.into_iter().map(ready).collect(),
-            as_declared: found,
+        let tools: Vec<DeclaredTool> =
+            serde_json::from_str(&declared.tools).map_err(EngineError::fault)?;
+        let compiled = Arc::new(CompiledTools {
+            tools: tools.into_iter().map(CompiledTool::new).collect(),
+            declared,
         });
-        if known.len() >= KEPT {
-            known.clear();
+        if cache.len() >= MAX_CACHED_SESSIONS {
+            cache.clear();
         }
-        known.insert(id, new.clone());
-        Ok(Some(new))
+        cache.insert(id, compiled.clone());
+        Ok(Some(compiled))
     }
 
-    /// Rings whenever the tools of some session were declared anew.
-    pub fn tools_declared(&self) -> watch::Receiver<()> {
-        self.callers().declared.subscribe()
+    /// Wakes the receiver whenever the tools of any session were declared.
+    pub fn subscribe_declarations(self) -> watch::Receiver<()> {
+        self.state().declared.subscribe()
     }
 
-    pub(crate) fn tell_declared(&self) {
-        self.callers().declared.send_replace(());
+    pub(crate) fn notify_declared(self) {
+        self.state().declared.send_replace(());
     }
 }

@@ -1,215 +1,221 @@
-//! Whether the caller of a session is there: it listens, it has just asked, or it was given something to
-//! answer.
+//! Whether the caller of a session is connected: it listens, it has called recently, or it has a
+//! request to respond to.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_model::SessionId;
+use oubliette_model::{SessionId, TokenId, owns_session};
 use oubliette_store::Session;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{Actor, CallerSettings, Engine};
+use super::Callers;
+use crate::{Actor, CallerSettings};
 
-/// Sessions and lines that are remembered; past it the longest unseen go.
-const REMEMBERED: usize = 50_000;
-/// Lines of one session; past it a closed one goes, or else the one named longest ago.
-const LINES: usize = 16;
+/// Past this number, sessions whose caller was not seen for an hour are forgotten.
+const MAX_TRACKED_SESSIONS: usize = 50_000;
+/// Past this number a closed stream is forgotten, or else the one bound longest ago.
+const MAX_STREAMS_PER_SESSION: usize = 16;
+/// Closed streams and absent callers are forgotten after this time.
+const FORGET_AFTER: Duration = Duration::from_secs(3600);
 
-/// Whether somebody is there.
+/// Whether a caller is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum There {
+pub(super) enum Connected {
     Yes,
-    /// For as long as nothing happens.
+    /// Until then, unless the caller is seen again.
     Until(Instant),
     No,
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Presence {
-    known: Arc<Mutex<Known>>,
+#[derive(Debug, Clone, Default)]
+pub(super) struct Presence {
+    tracked: Arc<Mutex<Tracked>>,
     changed: Arc<watch::Sender<()>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct Tracked {
     /// A server start counts as a call of every caller.
     started: Instant,
-    sessions: HashMap<SessionId, Seen>,
-    lines: HashMap<String, Line>,
+    sessions: HashMap<SessionId, CallerActivity>,
+    streams: HashMap<String, StreamState>,
 }
 
-#[derive(Debug, Default)]
-struct Seen {
-    /// How often its caller waits for it or is subscribed to it.
-    listening: usize,
-    listened: Option<Instant>,
-    called: Option<Instant>,
-    /// What it has to answer, and until when.
-    handed: HashMap<Uuid, Instant>,
-    /// Where it is told of events, the one named last at the end.
-    lines: Vec<String>,
-}
-
-/// A stream to a caller.
-#[derive(Debug)]
-struct Line {
-    open: usize,
-    closed: Instant,
-}
-
-impl Default for Presence {
+impl Default for Tracked {
     fn default() -> Self {
         Self {
-            known: Arc::new(Mutex::new(Known {
-                started: Instant::now(),
-                sessions: HashMap::new(),
-                lines: HashMap::new(),
-            })),
-            changed: Arc::new(watch::Sender::new(())),
+            started: Instant::now(),
+            sessions: HashMap::new(),
+            streams: HashMap::new(),
         }
     }
 }
 
+#[derive(Debug, Default)]
+struct CallerActivity {
+    /// How many calls and subscriptions of the caller wait for events.
+    listeners: usize,
+    last_listened: Option<Instant>,
+    last_called: Option<Instant>,
+    /// The requests that the caller has received, with their deadlines.
+    delivered: HashMap<Uuid, Instant>,
+    /// The streams that the session's events go to, the one bound last at the end.
+    streams: Vec<String>,
+}
+
+#[derive(Debug)]
+struct StreamState {
+    open: usize,
+    closed_at: Instant,
+}
+
 impl Presence {
-    /// Hears from now on whenever somebody may be there for less long than before. Who is there for
-    /// longer is seen when its time would have been over.
+    /// Wakes the receiver whenever a caller may be connected for less long than before. A longer
+    /// time is noticed when the shorter one would have ended.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    fn change(&self, id: SessionId, change: impl FnOnce(&mut Seen)) {
-        self.change_by_lines(id, |seen, _| {
-            change(seen);
+    fn extend(&self, id: SessionId, change: impl FnOnce(&mut CallerActivity)) {
+        self.change(id, |activity, _| {
+            change(activity);
             false
         });
     }
 
-    /// `change` says whether something was taken away.
-    fn change_by_lines(
+    /// `change` returns whether it may have shortened the time that the caller is connected.
+    fn change(
         &self,
         id: SessionId,
-        change: impl FnOnce(&mut Seen, &HashMap<String, Line>) -> bool,
+        change: impl FnOnce(&mut CallerActivity, &HashMap<String, StreamState>) -> bool,
     ) {
-        let mut known = self.known.lock();
-        if known.sessions.len() >= REMEMBERED && !known.sessions.contains_key(&id) {
-            known.make_room();
+        let mut tracked = self.tracked.lock();
+        if tracked.sessions.len() >= MAX_TRACKED_SESSIONS && !tracked.sessions.contains_key(&id) {
+            tracked.forget_absent();
         }
-        let Known {
-            sessions, lines, ..
-        } = &mut *known;
-        let less = change(sessions.entry(id).or_default(), lines);
-        drop(known);
-        if less {
+        let Tracked {
+            sessions, streams, ..
+        } = &mut *tracked;
+        let shortened = change(sessions.entry(id).or_default(), streams);
+        drop(tracked);
+        if shortened {
             self.changed.send_replace(());
         }
     }
 
-    /// The caller has named the session in a call.
-    pub(crate) fn called(&self, id: SessionId) {
-        self.change(id, |seen| seen.called = Some(Instant::now()));
+    fn record_call(&self, id: SessionId) {
+        self.extend(id, |activity| activity.last_called = Some(Instant::now()));
     }
 
-    /// The caller was given something to answer until then.
-    pub(super) fn handed(&self, id: SessionId, request: Uuid, left: Duration) {
+    /// Records that the caller has received a request, which it has `left` to respond to.
+    pub(super) fn record_delivered(&self, id: SessionId, request: Uuid, left: Duration) {
         let until = Instant::now() + left;
-        self.change(id, |seen| {
-            seen.handed.insert(request, until);
+        self.extend(id, |activity| {
+            activity.delivered.insert(request, until);
         });
     }
 
-    /// There is nothing more to answer about it.
-    pub(super) fn settled(&self, id: SessionId, request: Uuid) {
-        self.change_by_lines(id, |seen, _| seen.handed.remove(&request).is_some());
+    /// Records that a request has ended.
+    pub(super) fn remove_delivered(&self, id: SessionId, request: Uuid) {
+        self.change(id, |activity, _| {
+            activity.delivered.remove(&request).is_some()
+        });
     }
 
-    /// From now on the session's events go there too.
-    fn bind(&self, id: SessionId, line: &str) {
-        self.change_by_lines(id, |seen, lines| {
-            seen.lines.retain(|bound| bound != line);
-            let full = seen.lines.len() >= LINES;
+    /// Adds a stream that the session's events go to.
+    fn bind(&self, id: SessionId, stream: &str) {
+        self.change(id, |activity, streams| {
+            activity.streams.retain(|bound| bound != stream);
+            let full = activity.streams.len() >= MAX_STREAMS_PER_SESSION;
             if full {
-                let is_closed = |bound: &String| lines.get(bound).is_none_or(|line| line.open == 0);
-                let closed = seen.lines.iter().position(is_closed);
-                seen.lines.remove(closed.unwrap_or(0));
+                let is_closed =
+                    |bound: &String| streams.get(bound).is_none_or(|stream| stream.open == 0);
+                let closed = activity.streams.iter().position(is_closed);
+                activity.streams.remove(closed.unwrap_or(0));
             }
-            seen.lines.push(line.to_owned());
+            activity.streams.push(stream.to_owned());
             full
         });
     }
 
-    fn listen(&self, id: SessionId) -> Listening {
-        self.change(id, |seen| seen.listening += 1);
-        Listening(Some((self.clone(), id)))
+    fn listen(&self, id: SessionId) -> ListeningGuard {
+        self.extend(id, |activity| activity.listeners += 1);
+        ListeningGuard(Some((self.clone(), id)))
     }
 
-    fn open(&self, line: &str) -> OpenLine {
+    fn open(&self, stream: &str) -> OpenStream {
         let now = Instant::now();
-        let mut known = self.known.lock();
-        known.lines.retain(|_, line| {
-            line.open > 0 || now.duration_since(line.closed) < Duration::from_secs(3600)
+        let mut tracked = self.tracked.lock();
+        tracked.streams.retain(|_, stream| {
+            stream.open > 0 || now.duration_since(stream.closed_at) < FORGET_AFTER
         });
-        let entry = known.lines.entry(line.to_owned()).or_insert(Line {
+        let fresh = StreamState {
             open: 0,
-            closed: now,
-        });
-        entry.open += 1;
-        drop(known);
-        OpenLine {
+            closed_at: now,
+        };
+        let state = tracked.streams.entry(stream.to_owned()).or_insert(fresh);
+        state.open += 1;
+        drop(tracked);
+        OpenStream {
             presence: self.clone(),
-            line: line.to_owned(),
+            stream: stream.to_owned(),
         }
     }
 
-    /// Whether the caller of a session is there.
-    pub(super) fn of(&self, id: SessionId, settings: &CallerSettings) -> There {
+    /// Whether the caller of a session is connected.
+    pub(super) fn connected(&self, id: SessionId, settings: &CallerSettings) -> Connected {
         let now = Instant::now();
         let grace = Duration::from_secs(settings.grace_seconds);
         let presence = Duration::from_secs(settings.presence_seconds);
-        let known = self.known.lock();
-        let nobody = Seen::default();
-        let seen = known.sessions.get(&id).unwrap_or(&nobody);
-        let lines = || seen.lines.iter().filter_map(|line| known.lines.get(line));
-        if seen.listening > 0 || lines().any(|line| line.open > 0) {
-            return There::Yes;
+        let tracked = self.tracked.lock();
+        let unseen = CallerActivity::default();
+        let activity = tracked.sessions.get(&id).unwrap_or(&unseen);
+        let streams = || {
+            let names = activity.streams.iter();
+            names.filter_map(|name| tracked.streams.get(name))
+        };
+        if activity.listeners > 0 || streams().any(|stream| stream.open > 0) {
+            return Connected::Yes;
         }
         let ends = [
-            Some(seen.called.unwrap_or(known.started) + presence),
-            seen.listened.map(|at| at + grace),
-            lines().map(|line| line.closed + grace).max(),
-            seen.handed.values().max().copied(),
+            Some(activity.last_called.unwrap_or(tracked.started) + presence),
+            activity.last_listened.map(|at| at + grace),
+            streams().map(|stream| stream.closed_at + grace).max(),
+            activity.delivered.values().max().copied(),
         ];
         match ends.into_iter().flatten().max() {
-            Some(end) if end > now => There::Until(end),
-            _ => There::No,
+            Some(end) if end > now => Connected::Until(end),
+            _ => Connected::No,
         }
     }
 }
 
-impl Known {
-    fn make_room(&mut self) {
-        let hour_ago = Instant::now().checked_sub(Duration::from_secs(3600));
-        self.sessions.retain(|_, seen| {
-            let recent = [seen.called, seen.listened].into_iter().flatten().max();
-            seen.listening > 0 || recent.is_some_and(|at| hour_ago.is_none_or(|then| at > then))
+impl Tracked {
+    fn forget_absent(&mut self) {
+        let oldest = Instant::now().checked_sub(FORGET_AFTER);
+        self.sessions.retain(|_, activity| {
+            let seen = [activity.last_called, activity.last_listened];
+            let last = seen.into_iter().flatten().max();
+            activity.listeners > 0 || last.is_some_and(|at| oldest.is_none_or(|oldest| at > oldest))
         });
     }
 }
 
-/// Held while a caller listens to a session.
+/// Held while a caller waits for events of a session. Empty for others than the caller.
 #[derive(Debug, Default)]
-pub struct Listening(Option<(Presence, SessionId)>);
+pub struct ListeningGuard(Option<(Presence, SessionId)>);
 
-impl Drop for Listening {
+impl Drop for ListeningGuard {
     fn drop(&mut self) {
         if let Some((presence, id)) = &self.0 {
-            presence.change_by_lines(*id, |seen, _| {
-                seen.listening = seen.listening.saturating_sub(1);
-                seen.listened = Some(Instant::now());
+            presence.change(*id, |activity, _| {
+                activity.listeners = activity.listeners.saturating_sub(1);
+                activity.last_listened = Some(Instant::now());
                 true
             });
         }
@@ -218,54 +224,53 @@ impl Drop for Listening {
 
 /// Held while a stream to a caller is open.
 #[derive(Debug)]
-pub struct OpenLine {
+pub struct OpenStream {
     presence: Presence,
-    line: String,
+    stream: String,
 }
 
-impl Drop for OpenLine {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        let mut known = self.presence.known.lock();
-        if let Some(line) = known.lines.get_mut(&self.line) {
-            line.open = line.open.saturating_sub(1);
-            line.closed = Instant::now();
+        let mut tracked = self.presence.tracked.lock();
+        if let Some(stream) = tracked.streams.get_mut(&self.stream) {
+            stream.open = stream.open.saturating_sub(1);
+            stream.closed_at = Instant::now();
         }
-        drop(known);
+        drop(tracked);
         self.presence.changed.send_replace(());
     }
 }
 
-impl Engine {
-    /// Notes that somebody listens to a session, if it is the session's caller.
-    pub async fn listen_to(&self, actor: &Actor, id: SessionId) -> Listening {
-        match self.store().session(id).await {
-            Ok(Some(session)) if session.owner_id == Some(actor.token_id) => {
-                self.callers().presence.listen(id)
+impl Callers<'_> {
+    /// Records that an actor waits for events of a session, if it is the session's caller.
+    pub async fn listen(self, actor: &Actor, id: SessionId) -> ListeningGuard {
+        match self.engine.store().session(id).await {
+            Ok(Some(session)) if owns_session(session.owner_id, actor.token_id) => {
+                self.state().presence.listen(id)
             }
-            _ => Listening::default(),
+            _ => ListeningGuard::default(),
         }
     }
 
-    /// Notes that a stream is open on which callers are told of events.
-    pub fn open_line(&self, line: &str) -> OpenLine {
-        self.callers().presence.open(line)
+    /// Records that a stream is open that carries events to callers.
+    pub fn open_stream(self, stream: &str) -> OpenStream {
+        self.state().presence.open(stream)
     }
 
-    /// Notes on which stream the caller of a session is told of its events.
-    pub fn bind_line(&self, id: SessionId, line: &str) {
-        self.callers().presence.bind(id, line);
+    /// Records that a stream carries the events of a session to its caller.
+    pub fn bind_stream(self, id: SessionId, stream: &str) {
+        self.state().presence.bind(id, stream);
     }
 
-    /// Notes a call of a session's caller, if it is one.
-    pub(crate) fn note_call(&self, actor: &Actor, session: &Session) {
-        if session.owner_id == Some(actor.token_id) {
-            self.callers().presence.called(session.id);
+    /// Records a call about a session, if its caller made it.
+    pub(crate) fn record_call(self, token: TokenId, session: &Session) {
+        if owns_session(session.owner_id, token) {
+            self.state().presence.record_call(session.id);
         }
     }
 
-    /// How long until then.
-    pub(super) fn left(&self, until: Timestamp) -> Duration {
-        let left = until.duration_since(self.now());
+    pub(super) fn time_left(self, deadline: Timestamp) -> Duration {
+        let left = deadline.duration_since(self.engine.now());
         Duration::try_from(left).unwrap_or_default()
     }
 }
@@ -275,69 +280,76 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_caller_is_there_while_it_listens_and_a_little_longer() {
+    async fn a_caller_is_connected_while_it_listens_and_for_a_grace_period() {
         let settings = CallerSettings::default();
         let presence = Presence::default();
         let id = SessionId::new(Uuid::from_u128(1));
-        let there = || presence.of(id, &settings);
+        let connected = || presence.connected(id, &settings);
         let after = |seconds| tokio::time::advance(Duration::from_secs(seconds));
         // A server start counts as a call.
-        assert!(matches!(there(), There::Until(_)));
+        assert!(matches!(connected(), Connected::Until(_)));
         after(31).await;
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
 
         let (one, other) = (presence.listen(id), presence.listen(id));
-        assert_eq!(there(), There::Yes);
+        assert_eq!(connected(), Connected::Yes);
         drop(one);
         after(100).await;
-        assert_eq!(there(), There::Yes);
+        assert_eq!(connected(), Connected::Yes);
         drop(other);
         after(2).await;
-        assert!(matches!(there(), There::Until(_)));
+        assert!(matches!(connected(), Connected::Until(_)));
         after(2).await;
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
 
         let stream = presence.open("mcp");
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
         presence.bind(id, "mcp");
-        assert_eq!(there(), There::Yes);
+        assert_eq!(connected(), Connected::Yes);
         drop(stream);
         after(2).await;
         let again = presence.open("mcp");
         after(60).await;
-        assert_eq!(there(), There::Yes);
+        assert_eq!(connected(), Connected::Yes);
         drop(again);
         after(4).await;
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
 
         let (first, second) = (presence.open("mcp"), presence.open("other"));
         presence.bind(id, "other");
         drop(second);
         after(60).await;
-        assert_eq!(there(), There::Yes, "its first stream is open");
-        for number in 0..2 * LINES {
+        assert_eq!(connected(), Connected::Yes, "its first stream is open");
+        for number in 0..2 * MAX_STREAMS_PER_SESSION {
             presence.bind(id, &format!("closed {number}"));
         }
-        assert_eq!(presence.known.lock().sessions[&id].lines.len(), LINES);
-        assert_eq!(there(), There::Yes, "an open stream outlasts closed ones");
+        assert_eq!(
+            presence.tracked.lock().sessions[&id].streams.len(),
+            MAX_STREAMS_PER_SESSION
+        );
+        assert_eq!(
+            connected(),
+            Connected::Yes,
+            "an open stream outlasts closed ones"
+        );
         drop(first);
         after(2).await;
-        assert!(matches!(there(), There::Until(_)));
+        assert!(matches!(connected(), Connected::Until(_)));
         after(2).await;
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
 
-        presence.called(id);
+        presence.record_call(id);
         after(29).await;
-        assert!(matches!(there(), There::Until(_)));
+        assert!(matches!(connected(), Connected::Until(_)));
         let request = Uuid::from_u128(2);
-        presence.handed(id, request, Duration::from_secs(50));
+        presence.record_delivered(id, request, Duration::from_secs(50));
         after(40).await;
-        assert!(matches!(there(), There::Until(_)));
+        assert!(matches!(connected(), Connected::Until(_)));
         after(11).await;
-        assert_eq!(there(), There::No);
-        presence.handed(id, request, Duration::from_secs(50));
-        assert!(matches!(there(), There::Until(_)));
-        presence.settled(id, request);
-        assert_eq!(there(), There::No);
+        assert_eq!(connected(), Connected::No);
+        presence.record_delivered(id, request, Duration::from_secs(50));
+        assert!(matches!(connected(), Connected::Until(_)));
+        presence.remove_delivered(id, request);
+        assert_eq!(connected(), Connected::No);
     }
 }

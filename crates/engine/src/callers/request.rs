@@ -1,27 +1,28 @@
-//! A call of a caller's tool, from the agent's question to whatever ends it.
+//! A call of a caller's tool, from the agent's request to its end.
 
 use std::time::Instant;
 
 use jiff::SignedDuration;
-use oubliette_model::{CallerOutcome, Event, Mode, quoted};
+use oubliette_model::{CallerOutcome, Event, Mode, owns_session, quoted};
 use oubliette_store::{Asked, AuditEntry, CallerRequest, Ended, Outcome, Session, Settled};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::presence::There;
-use crate::operations::{Called, unpanicked};
+use super::Callers;
+use super::presence::Connected;
+use crate::operations::{FinishedCall, catch_panic};
 use crate::sessions::view::PendingRequest;
-use crate::{Actor, Call, Engine, EngineError, OnDisconnect, Result};
+use crate::{Actor, Call, EngineError, OnDisconnect, Result};
 
-/// Bytes of the arguments of one call, as JSON.
-const LONGEST: usize = 4 << 20;
+/// Of one call, as JSON.
+const MAX_ARGUMENTS_BYTES: usize = 4 << 20;
 
-/// Why a call of a caller's tool came to nothing.
+/// Why a call of a caller's tool has no result.
 #[derive(Debug, Clone)]
 pub enum CallerError {
-    /// It was asked, or would have been: what became of it, and the sentence for the agent.
+    /// The caller did not respond with a result: the outcome, and the sentence for the agent.
     Ended(CallerOutcome, String),
-    /// It could not be asked.
+    /// The request could not be made.
     Engine(EngineError),
 }
 
@@ -31,11 +32,11 @@ impl<E: Into<EngineError>> From<E> for CallerError {
     }
 }
 
-impl Engine {
-    /// Calls a tool of a session's caller for its agent, and waits for what becomes of it. `call_id` is the
-    /// agent's client's own name for the call: repeated, it joins the first.
-    pub async fn call_caller(
-        &self,
+impl Callers<'_> {
+    /// Calls a tool of a session's caller for its agent, and waits until the call ends. The agent's
+    /// client chooses `call_id`: a repeated call with the same id joins the first.
+    pub async fn call_tool(
+        self,
         session: &Session,
         address: String,
         tool: &str,
@@ -44,7 +45,7 @@ impl Engine {
         call: Call,
     ) -> Result<Value, CallerError> {
         let entry = AuditEntry {
-            at: self.now(),
+            at: self.engine.now(),
             token_id: session.owner_id,
             operation: "caller_tool".to_owned(),
             project_id: Some(session.project_id),
@@ -52,113 +53,114 @@ impl Engine {
             address: Some(address),
         };
         let started = Instant::now();
-        let asking = async {
-            Ok(self
-                .ask_and_wait(session, tool, arguments, call_id, &call)
-                .await)
-        };
-        let result = unpanicked(asking).await.map_err(CallerError::Engine);
-        let result = result.and_then(|result| result);
-        let called = Called {
+        let request = self.request_and_wait(session, tool, arguments, call_id, &call);
+        let result = catch_panic(async { Ok(request.await) })
+            .await
+            .map_err(CallerError::Engine)
+            .flatten();
+        let finished = FinishedCall {
             operation: "caller_tool",
             mode: Mode::Read,
             entry,
             started,
         };
-        let accounted = match &result {
+        let recorded = match &result {
             Ok(_) => Ok(Value::Null),
             Err(CallerError::Ended(_, why)) => Err(EngineError::Failed(why.clone())),
             Err(CallerError::Engine(error)) => Err(error.clone()),
         };
-        self.account(called, &accounted, &call).await;
+        self.engine.record_call(finished, &recorded, &call).await;
         result
     }
 
-    async fn ask_and_wait(
-        &self,
+    async fn request_and_wait(
+        self,
         session: &Session,
         tool: &str,
         arguments: Map<String, Value>,
         call_id: Uuid,
         call: &Call,
     ) -> Result<Value, CallerError> {
-        // Before the look: what changes after it is heard.
-        let mut end = self.sessions().subscriptions().call_outcome(call_id);
-        let before = self.store().caller_call(session.id, call_id).await?;
-        let asked = match before {
-            Some(before) => before,
-            None => self.ask_caller(session, tool, arguments, call_id).await?,
+        // Subscribed before the store is read, so that no change is missed.
+        let mut end = self.engine.sessions().watch.call(call_id);
+        let store = self.engine.store();
+        let request = match store.caller_call(session.id, call_id).await? {
+            Some(earlier) => earlier,
+            None => {
+                self.create_request(session, tool, arguments, call_id)
+                    .await?
+            }
         };
-        if let Some(ended) = asked.ended {
-            return ended_as(ended);
+        if let Some(ended) = request.ended {
+            return into_result(ended);
         }
         tokio::select! {
-            ended = end.wait() => return ended_as(Ended::clone(&ended)),
+            ended = end.reached() => return into_result(Ended::clone(&ended)),
             () = call.cancelled() => {
-                self.cancel_request(&asked, session).await?;
+                self.cancel_request(&request, session).await?;
             }
         }
-        // Cancelled, unless somebody was faster.
-        let now = self.store().caller_call(session.id, call_id).await?;
-        match now.and_then(|now| now.ended) {
-            Some(ended) => ended_as(ended),
-            None => Err(EngineError::Failed("the session is gone".to_owned()).into()),
+        // It may have ended in another way just before.
+        let stored = store.caller_call(session.id, call_id).await?;
+        match stored.and_then(|request| request.ended) {
+            Some(ended) => into_result(ended),
+            None => Err(EngineError::Failed("the session was deleted".to_owned()).into()),
         }
     }
 
-    async fn ask_caller(
-        &self,
+    async fn create_request(
+        self,
         session: &Session,
         tool: &str,
         arguments: Map<String, Value>,
         call_id: Uuid,
     ) -> Result<CallerRequest, CallerError> {
-        let known = self.declared_tools(session.id).await?;
-        let place = known.as_ref().and_then(|known| {
-            let mut tools = known.tools.iter();
-            tools.position(|ready| ready.tool.name == tool)
+        let compiled = self.compiled_tools(session.id).await?;
+        let position = compiled.as_ref().and_then(|compiled| {
+            let mut tools = compiled.tools.iter();
+            tools.position(|compiled| compiled.tool.name == tool)
         });
-        let (Some(known), Some(place)) = (known, place) else {
+        let (Some(compiled), Some(position)) = (compiled, position) else {
             let why = format!(
                 "the caller of this session has declared no tool {}",
                 quoted(tool)
             );
             return Err(EngineError::invalid(why).into());
         };
-        let caller_id = known.as_declared.caller_id.clone();
-        let hidden = self.sessions().redactor(session).await?;
-        let mut arguments = hidden.redact_value(Value::Object(arguments));
+        let caller_id = compiled.declared.caller_id.clone();
+        let redaction = self.engine.redaction(session).await?;
+        let mut arguments = redaction.value(Value::Object(arguments));
         let bytes = arguments.to_string().len();
-        if bytes > LONGEST {
+        if bytes > MAX_ARGUMENTS_BYTES {
             return Err(EngineError::invalid(format!(
-                "the arguments have {bytes} bytes; at most {LONGEST} are taken. Write what is longer \
-                 into the workspace, and say where"
+                "the arguments have {bytes} bytes; the maximum is {MAX_ARGUMENTS_BYTES}. Write the \
+                 data to a file in the workspace and pass its path"
             ))
             .into());
         }
-        let declared = &known.tools[place];
-        let fits = match declared.is_quick(bytes) {
-            true => declared.validate(&arguments),
-            false => {
-                let known = known.clone();
-                let check = move || (known.tools[place].validate(&arguments), arguments);
-                let checked = tokio::task::spawn_blocking(check).await;
-                let (fits, checked) = checked.map_err(EngineError::fault)?;
-                arguments = checked;
-                fits
-            }
+        let declared = &compiled.tools[position];
+        let valid = if declared.validates_fast(bytes) {
+            declared.validate(&arguments)
+        } else {
+            let compiled = compiled.clone();
+            let validate = move || (compiled.tools[position].validate(&arguments), arguments);
+            let (valid, validated) = tokio::task::spawn_blocking(validate)
+                .await
+                .map_err(EngineError::fault)?;
+            arguments = validated;
+            valid
         };
-        fits.map_err(EngineError::invalid)?;
-        let settings = &self.settings().caller_tools;
-        let there = self.callers().presence.of(session.id, settings);
-        if there == There::No && settings.on_disconnect == OnDisconnect::Fail {
+        valid.map_err(EngineError::invalid)?;
+        let settings = &self.engine.settings().caller_tools;
+        let connected = self.state().presence.connected(session.id, settings);
+        if connected == Connected::No && settings.on_disconnect == OnDisconnect::Fail {
             let why = disconnected(&caller_id);
             return Err(CallerError::Ended(CallerOutcome::Disconnected, why));
         }
-        let seconds = declared.tool.timeout_seconds;
-        let seconds = seconds.unwrap_or(settings.timeout_seconds as f64);
-        let now = self.now();
-        let asked = CallerRequest {
+        let declared_timeout = declared.tool.timeout_seconds;
+        let seconds = declared_timeout.unwrap_or(settings.timeout_seconds as f64);
+        let now = self.engine.now();
+        let request = CallerRequest {
             session_id: session.id,
             request_id: Uuid::new_v4(),
             call_id,
@@ -170,18 +172,18 @@ impl Engine {
             handed: false,
             ended: None,
         };
-        let ears = self.ears_for(&asked);
-        match self.store().ask_caller(&asked).await? {
-            Asked::New(now) => {
-                self.sessions()
-                    .subscriptions()
-                    .notify_log(session.id, session.root_id);
-                self.mind(&asked, session.clone(), caller_id, Some((ears, *now)));
-                Ok(asked)
+        let events = self.subscribe_request(&request);
+        match self.engine.store().ask_caller(&request).await? {
+            Asked::New(stored) => {
+                let watch = &self.engine.sessions().watch;
+                watch.tell(session.id, session.root_id);
+                let stored = Some((events, *stored));
+                self.watch_request(&request, session.clone(), caller_id, stored);
+                Ok(request)
             }
-            Asked::Before(before) => Ok(*before),
+            Asked::Before(earlier) => Ok(*earlier),
             Asked::TooMany => Err(EngineError::Failed(
-                "too many calls of this session wait for its caller; wait for some of them"
+                "too many calls of this session wait for its caller; wait until some have ended"
                     .to_owned(),
             )
             .into()),
@@ -189,17 +191,17 @@ impl Engine {
         }
     }
 
-    /// Ends a call that is pending; false if somebody was faster.
+    /// Ends a request that is pending; [`Settled::Late`] if it has ended already.
     pub(super) async fn settle_request(
-        &self,
-        asked: &CallerRequest,
+        self,
+        request: &CallerRequest,
         session: &Session,
         ended: Ended,
         audit: Option<AuditEntry>,
     ) -> Result<Settled> {
-        let now = self.now();
-        let (request_id, tool) = (asked.request_id.to_string(), asked.tool.clone());
-        let taken = now.duration_since(asked.asked_at).as_millis();
+        let now = self.engine.now();
+        let (request_id, tool) = (request.request_id.to_string(), request.tool.clone());
+        let duration = now.duration_since(request.asked_at).as_millis();
         let event = match ended.outcome {
             CallerOutcome::Cancelled => Event::CallerToolCancelled { request_id, tool },
             outcome => {
@@ -214,58 +216,61 @@ impl Engine {
                     outcome,
                     result,
                     error,
-                    duration_ms: u64::try_from(taken).unwrap_or_default(),
+                    duration_ms: u64::try_from(duration).unwrap_or_default(),
                 }
             }
         };
-        let (id, request) = (asked.session_id, asked.request_id);
+        let (id, request_id) = (request.session_id, request.request_id);
         let settled = self
+            .engine
             .store()
-            .settle_request(id, request, &ended, event, now, audit)
+            .settle_request(id, request_id, &ended, event, now, audit)
             .await?;
-        self.callers().presence.settled(id, request);
+        self.state().presence.remove_delivered(id, request_id);
         if settled == Settled::Done {
-            let subscriptions = self.sessions().subscriptions();
-            subscriptions.notify_call_outcome(asked.call_id, ended);
-            subscriptions.notify_log(id, session.root_id);
+            let watch = &self.engine.sessions().watch;
+            watch.tell_call(request.call_id, ended);
+            watch.tell(id, session.root_id);
         }
         Ok(settled)
     }
 
     pub(super) async fn cancel_request(
-        &self,
-        asked: &CallerRequest,
+        self,
+        request: &CallerRequest,
         session: &Session,
     ) -> Result<()> {
         let ended = Ended {
             outcome: CallerOutcome::Cancelled,
             answer: Value::from("the call was cancelled"),
         };
-        self.settle_request(asked, session, ended, None).await?;
+        self.settle_request(request, session, ended, None).await?;
         Ok(())
     }
 
-    /// The calls of a session that wait for an answer, as results show them.
-    pub(crate) async fn pending_requests(&self, session: &Session) -> Result<Vec<PendingRequest>> {
-        let pending = self.store().pending_requests(session.id).await?;
+    /// The requests of a session that wait for a response, as results show them.
+    pub(crate) async fn pending_requests(self, session: &Session) -> Result<Vec<PendingRequest>> {
+        let pending = self.engine.store().pending_requests(session.id).await?;
         Ok(pending.into_iter().map(PendingRequest::from).collect())
     }
 
-    /// The same for the session's caller: what it was given, it is taken to be working on.
-    pub(crate) async fn hand_out(&self, actor: &Actor, session: &Session) -> Result<()> {
-        if session.owner_id != Some(actor.token_id) {
+    /// Records that the pending requests of a session are in a result, if the session's caller gets
+    /// it. The caller then counts as connected until their deadlines.
+    pub(crate) async fn mark_delivered(self, actor: &Actor, session: &Session) -> Result<()> {
+        if !owns_session(session.owner_id, actor.token_id) {
             return Ok(());
         }
-        let pending = self.store().pending_requests(session.id).await?;
-        let mut fresh = Vec::new();
-        for asked in pending.iter().filter(|asked| !asked.handed) {
-            let left = self.left(asked.deadline);
-            let presence = &self.callers().presence;
-            presence.handed(session.id, asked.request_id, left);
-            fresh.push(asked.request_id);
+        let store = self.engine.store();
+        let pending = store.pending_requests(session.id).await?;
+        let mut delivered = Vec::new();
+        for request in pending.iter().filter(|request| !request.handed) {
+            let left = self.time_left(request.deadline);
+            let presence = &self.state().presence;
+            presence.record_delivered(session.id, request.request_id, left);
+            delivered.push(request.request_id);
         }
-        if !fresh.is_empty() {
-            self.store().hand_out(session.id, &fresh).await?;
+        if !delivered.is_empty() {
+            store.hand_out(session.id, &delivered).await?;
         }
         Ok(())
     }
@@ -275,7 +280,7 @@ pub(super) fn disconnected(caller_id: &str) -> String {
     format!("caller \"{caller_id}\" is disconnected")
 }
 
-fn ended_as(ended: Ended) -> Result<Value, CallerError> {
+fn into_result(ended: Ended) -> Result<Value, CallerError> {
     if ended.outcome == CallerOutcome::Answered {
         return Ok(ended.answer);
     }

@@ -1,6 +1,6 @@
 //! `caller_tool_response`.
 
-use oubliette_model::{Access, CallerOutcome, Mode, SessionId};
+use oubliette_model::{Access, CallerOutcome, Mode, SessionId, may_respond_as_caller};
 use oubliette_store::{Ended, Settled};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,23 +10,23 @@ use uuid::Uuid;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
-const LONGEST: usize = 4 << 20;
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
     /// The session whose agent called your tool.
     session_id: SessionId,
-    /// The request, from its `caller_tool_request` event or from `pending_caller_requests`.
+    /// `request_id` of the `caller_tool_request` event or of `pending_caller_requests`.
     request_id: String,
-    /// What your tool returned: any JSON, or MCP content as `{"content": [...]}`.
+    /// The result of your tool: any JSON, or MCP content as `{"content": [...]}`.
     #[serde(default)]
-    #[schemars(schema_with = "anything")]
+    #[schemars(schema_with = "any_json")]
     result: Option<Value>,
-    /// Instead, what went wrong, in words for the agent.
+    /// Why your tool failed, instead of `result`. The agent reads it.
     error: Option<String>,
 }
 
-fn anything(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+fn any_json(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({})
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Response;
 
 impl Operation for Response {
     const NAME: &'static str = "caller_tool_response";
-    const ABOUT: &'static str = "Answer a `caller_tool_request`: the agent of your session has called a tool that you declared \
-         in `context`, and waits. Give `result` or `error`. Only the token that made the session can; \
-         the first answer counts.";
+    const ABOUT: &'static str = "Respond to a `caller_tool_request`: the agent of your session called a tool that you declared \
+         in `context`, and waits. Give `result` or `error`. Only the token that created the session \
+         can respond; the first response counts.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Adds;
@@ -58,9 +58,8 @@ impl Operation for Response {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
-        // An agent does not answer itself, whichever key it has come by.
-        if session.owner_id != Some(actor.token_id) || actor.session == Some(id) {
+        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        if !may_respond_as_caller(session.owner_id, id, actor.token_id, actor.session) {
             return Err(EngineError::Refused { parameter: None });
         }
         let ended = match (params.result, params.error) {
@@ -79,32 +78,33 @@ impl Operation for Response {
             },
         };
         let bytes = ended.answer.to_string().len();
-        if bytes > LONGEST {
+        if bytes > MAX_RESPONSE_BYTES {
             return Err(EngineError::invalid(format!(
-                "the answer has {bytes} bytes; at most {LONGEST} are taken. Write what is longer into \
-                 the workspace, and say where"
+                "the response has {bytes} bytes; the maximum is {MAX_RESPONSE_BYTES}. Write the data to \
+                 a file in the workspace and respond with its path"
             )));
         }
-        let request = Uuid::try_parse(&params.request_id).ok();
-        let asked = match request {
-            Some(request) => engine.store().caller_request(id, request).await?,
-            None => None,
+        let request = match Uuid::try_parse(&params.request_id) {
+            Ok(request) => engine.store().caller_request(id, request).await?,
+            Err(_) => None,
         };
-        let settled = match &asked {
-            Some(asked) => {
-                engine
-                    .settle_request(asked, &session, ended, call.audit())
+        let settled = match &request {
+            Some(request) => {
+                let audit = call.take_audit_entry();
+                let callers = engine.callers();
+                callers
+                    .settle_request(request, &session, ended, audit)
                     .await?
             }
             None => Settled::Late,
         };
         if settled != Settled::Done {
-            tracing::warn!(session = %id, request = params.request_id, "an answer to nothing");
+            tracing::warn!(session = %id, request = params.request_id, "no such pending request");
             return Err(EngineError::NotFound {
                 what: "pending request",
                 id: params.request_id,
-                hint: "it was answered already, its time is over, or it is of another session; \
-                       `session_events` shows in `pending_caller_requests` what waits now",
+                hint: "it has a response already, has timed out or belongs to another session; \
+                       `pending_caller_requests` of `session_events` lists the pending ones",
             });
         }
         Ok(Output {

@@ -1,5 +1,5 @@
-//! Schemas of callers' tools. They come from outside: what would take for ever is refused when it is
-//! declared.
+//! JSON Schemas of callers' tools. They are untrusted: one that would be slow to compile or to
+//! validate with is rejected when it is declared.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use serde_json::Value;
 
-const LONGEST: usize = 64 << 10;
-/// Nodes of a schema with every reference followed.
-const LARGEST: u64 = 20_000;
-/// The largest program that a pattern may become.
-const PATTERN: usize = 64 << 10;
-const MOST_PATTERNS: usize = 64;
+const MAX_SCHEMA_BYTES: usize = 64 << 10;
+/// With every reference followed.
+const MAX_SCHEMA_NODES: u64 = 20_000;
+/// Of a compiled pattern.
+const MAX_PATTERN_BYTES: usize = 64 << 10;
+const MAX_PATTERNS: usize = 64;
 
-/// Keywords whose schemas are about the same value as the schema they are in.
+/// Keywords whose schemas apply to the same value as the schema they are in.
 const IN_PLACE: [&str; 9] = [
     "allOf",
     "anyOf",
@@ -27,7 +27,7 @@ const IN_PLACE: [&str; 9] = [
     "$ref",
 ];
 
-/// Checks the schema of a tool; the sentence says what is wrong with it.
+/// Checks the schema of a tool; the error says what is wrong with it.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let Value::Object(fields) = schema else {
         return Err("is not an object".to_owned());
@@ -36,27 +36,30 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         return Err("must have `\"type\": \"object\"`: arguments are an object".to_owned());
     }
     let bytes = schema.to_string().len();
-    if bytes > LONGEST {
-        return Err(format!("has {bytes} bytes; at most {LONGEST} are taken"));
+    if bytes > MAX_SCHEMA_BYTES {
+        return Err(format!(
+            "has {bytes} bytes; the maximum is {MAX_SCHEMA_BYTES}"
+        ));
     }
-    Walk::new(schema).whole()?;
-    compiled(schema).map(drop)
+    SizeCheck::new(schema).check()?;
+    compile(schema).map(drop)
 }
 
-pub(super) fn compiled(schema: &Value) -> Result<Validator, String> {
+pub(super) fn compile(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .with_draft(jsonschema::Draft::Draft202012)
-        .with_pattern_options(PatternOptions::regex().size_limit(PATTERN))
+        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_BYTES))
         .build(schema)
         .map_err(|error| {
-            let hint = match is_about_pattern(&error) {
-                true => format!(
+            let hint = if is_about_pattern(&error) {
+                format!(
                     "; a pattern is a regular expression without look-around and back-references \
-                     that takes at most {PATTERN} bytes when it is compiled"
-                ),
-                false => String::new(),
+                     that takes at most {MAX_PATTERN_BYTES} bytes when it is compiled"
+                )
+            } else {
+                String::new()
             };
-            format!("is not a schema: {}{hint}", short(&error.to_string()))
+            format!("is not a schema: {}{hint}", shorten(&error.to_string()))
         })
 }
 
@@ -64,33 +67,34 @@ fn is_about_pattern(error: &ValidationError<'_>) -> bool {
     matches!(error.kind(), ValidationErrorKind::Format { format } if format == "regex")
 }
 
-/// Checks arguments; the sentence says what is wrong with them.
+/// Validates arguments; the error says what is wrong with them.
 pub(super) fn validate(validator: &Validator, arguments: &Value) -> Result<(), String> {
     match validator.iter_errors(arguments).next() {
         None => Ok(()),
         Some(error) => {
             let path = error.instance_path().to_string();
-            let place = match path.as_str() {
+            let location = match path.as_str() {
                 "" => "the arguments".to_owned(),
                 path => format!("`{}`", path.trim_start_matches('/').replace('/', ".")),
             };
-            Err(format!("{place}: {}", short(&error.to_string())))
+            Err(format!("{location}: {}", shorten(&error.to_string())))
         }
     }
 }
 
-fn short(text: &str) -> String {
-    const MOST: usize = 300;
-    match text.char_indices().nth(MOST) {
+fn shorten(text: &str) -> String {
+    const MAX_CHARS: usize = 300;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
 }
 
-/// How large a schema is when every reference is followed.
-struct Walk<'a> {
+/// Measures a schema with every reference followed.
+struct SizeCheck<'a> {
     root: &'a Value,
-    known: HashMap<String, Size>,
+    /// The sizes of references that were followed.
+    sizes: HashMap<String, Size>,
     /// References that are being followed.
     open: Vec<String>,
 }
@@ -98,30 +102,30 @@ struct Walk<'a> {
 #[derive(Clone, Copy, Default)]
 struct Size {
     nodes: u64,
-    /// Whether it leads back to something that it is part of.
+    /// Whether it refers to something that it is part of.
     recursive: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SizeCheck<'a> {
     fn new(root: &'a Value) -> Self {
         Self {
             root,
-            known: HashMap::new(),
+            sizes: HashMap::new(),
             open: vec!["#".to_owned()],
         }
     }
 
-    fn whole(mut self) -> Result<(), String> {
-        let patterns = patterns(self.root);
-        if patterns > MOST_PATTERNS {
+    fn check(mut self) -> Result<(), String> {
+        let patterns = count_patterns(self.root);
+        if patterns > MAX_PATTERNS {
             return Err(format!(
-                "has {patterns} patterns; at most {MOST_PATTERNS} are taken"
+                "has {patterns} patterns; the maximum is {MAX_PATTERNS}"
             ));
         }
         let size = self.size(self.root)?;
-        if size.nodes > LARGEST {
+        if size.nodes > MAX_SCHEMA_NODES {
             return Err(format!(
-                "is too large when its references are followed: more than {LARGEST} parts"
+                "is too large: more than {MAX_SCHEMA_NODES} parts when its references are followed"
             ));
         }
         Ok(())
@@ -139,13 +143,13 @@ impl<'a> Walk<'a> {
                 }
             }
             Value::Object(fields) => {
-                // Who goes deeper in two ways at the same place does so twice as often with every step.
-                let (mut deeper, mut beside) = (false, 0);
+                // A schema that recurses in two ways for the same value takes time exponential in depth.
+                let (mut nested_recursion, mut in_place_recursions) = (false, 0);
                 for (key, value) in fields {
                     let part = match (key.as_str(), value) {
                         ("$ref", Value::String(to)) => self.follow(to)?,
                         ("$dynamicRef" | "$recursiveRef", _) => {
-                            return Err(format!("uses `{key}`, which is not taken"));
+                            return Err(format!("uses `{key}`, which is not supported"));
                         }
                         ("const" | "enum" | "default" | "examples", _) => continue,
                         _ => {
@@ -160,18 +164,20 @@ impl<'a> Walk<'a> {
                             let mut sum = Size::default();
                             for branch in branches {
                                 let part = self.size(branch)?;
-                                beside += u32::from(in_place && part.recursive);
+                                in_place_recursions += u32::from(in_place && part.recursive);
                                 sum = add(sum, part);
                             }
-                            deeper |= !in_place && sum.recursive;
+                            nested_recursion |= !in_place && sum.recursive;
                             sum
                         }
                     };
-                    beside += u32::from(key == "$ref" && part.recursive);
+                    in_place_recursions += u32::from(key == "$ref" && part.recursive);
                     size = add(size, part);
                 }
-                if beside + u32::from(deeper) > 1 {
-                    return Err("leads back to itself in more than one way at once".to_owned());
+                if in_place_recursions + u32::from(nested_recursion) > 1 {
+                    return Err(
+                        "refers to itself in more than one way for the same value".to_owned()
+                    );
                 }
             }
             _ => {}
@@ -186,8 +192,8 @@ impl<'a> Walk<'a> {
                 recursive: true,
             });
         }
-        if let Some(known) = self.known.get(to) {
-            return Ok(*known);
+        if let Some(size) = self.sizes.get(to) {
+            return Ok(*size);
         }
         let target = to
             .strip_prefix('#')
@@ -195,24 +201,24 @@ impl<'a> Walk<'a> {
             .and_then(|pointer| self.root.pointer(pointer));
         let Some(target) = target else {
             return Err(format!(
-                "refers to `{}`; only places inside it can be, as in `#/$defs/name`",
-                short(to)
+                "refers to `{}`; a reference must be inside the schema, for example `#/$defs/name`",
+                shorten(to)
             ));
         };
         self.open.push(to.to_owned());
-        let size = self.size(target);
+        let followed = self.size(target);
         self.open.pop();
-        let size = size?;
-        self.known.insert(to.to_owned(), size);
+        let size = followed?;
+        self.sizes.insert(to.to_owned(), size);
         Ok(size)
     }
 }
 
-/// How many patterns stand in a schema. References need not be followed, as each pattern is compiled
-/// once; but they may lead anywhere, so that values count like schemas.
-fn patterns(node: &Value) -> usize {
+/// The number of patterns in a schema. Each is compiled once, so references are not followed; but a
+/// reference may point anywhere, so patterns in plain values count too.
+fn count_patterns(node: &Value) -> usize {
     match node {
-        Value::Array(items) => items.iter().map(patterns).sum(),
+        Value::Array(items) => items.iter().map(count_patterns).sum(),
         Value::Object(fields) => fields
             .iter()
             .map(|(key, value)| {
@@ -221,7 +227,7 @@ fn patterns(node: &Value) -> usize {
                     ("patternProperties", Value::Object(by_pattern)) => by_pattern.len(),
                     _ => 0,
                 };
-                own + patterns(value)
+                own + count_patterns(value)
             })
             .sum(),
         _ => 0,
@@ -248,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_schemas_are_taken_and_hold() {
+    fn ordinary_schemas_are_accepted_and_enforced() {
         let schema = json!({
             "type": "object",
             "properties": {
@@ -265,7 +271,7 @@ mod tests {
             ] } },
         });
         assert_eq!(check(&schema), Ok(()));
-        let validator = compiled(&schema).unwrap();
+        let validator = compile(&schema).unwrap();
         let tree = json!({ "left": { "left": null }, "right": null });
         let good = json!({ "message": "hello you", "to": ["a"], "tree": tree });
         assert_eq!(validate(&validator, &good), Ok(()));
@@ -281,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_few_and_small() {
+    fn the_number_and_size_of_patterns_are_limited() {
         let numbered = |count: usize, value: fn(usize) -> Value| -> Value {
             let pairs = (0..count).map(|n| (format!("x{n}"), value(n)));
             Value::Object(pairs.collect())
@@ -294,18 +300,18 @@ mod tests {
             let keys = numbered(count, |_| json!({ "type": "string" }));
             json!({ "type": "object", "patternProperties": keys })
         };
-        for (most, more) in [
-            (named(MOST_PATTERNS), named(MOST_PATTERNS + 1)),
-            (keyed(MOST_PATTERNS), keyed(MOST_PATTERNS + 1)),
+        for (allowed, excessive) in [
+            (named(MAX_PATTERNS), named(MAX_PATTERNS + 1)),
+            (keyed(MAX_PATTERNS), keyed(MAX_PATTERNS + 1)),
         ] {
-            assert_eq!(check(&most), Ok(()));
-            let error = check(&more).unwrap_err();
-            assert!(error.contains("at most 64 are taken"), "{error}");
+            assert_eq!(check(&allowed), Ok(()));
+            let error = check(&excessive).unwrap_err();
+            assert!(error.contains("the maximum is 64"), "{error}");
         }
         let hidden = json!({
             "type": "object",
             "properties": { "x": { "$ref": "#/default" } },
-            "default": named(MOST_PATTERNS + 1),
+            "default": named(MAX_PATTERNS + 1),
         });
         assert!(check(&hidden).is_err());
         let large = "\\w{5000}";
@@ -319,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_schema_or_would_take_for_ever_is_refused() {
+    fn schemas_that_are_not_of_objects_or_would_be_slow_are_rejected() {
         let mut doubling = json!({ "type": "string" });
         let mut defs = Map::new();
         for n in 0..40 {
@@ -351,16 +357,16 @@ mod tests {
             two_ways,
             doubling,
         ] {
-            let begun = Instant::now();
+            let started = Instant::now();
             assert!(check(&bad).is_err(), "{bad:.200}");
-            assert!(begun.elapsed() < Duration::from_secs(2));
+            assert!(started.elapsed() < Duration::from_secs(2));
         }
         let slow = object(json!({ "x": { "type": "string", "pattern": "^(a+)+$" } }));
         assert_eq!(check(&slow), Ok(()));
-        let begun = Instant::now();
+        let started = Instant::now();
         let text = format!("{}b", "a".repeat(50_000));
-        let slow = compiled(&slow).unwrap();
+        let slow = compile(&slow).unwrap();
         assert!(validate(&slow, &json!({ "x": text })).is_err());
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(5));
     }
 }

@@ -1,11 +1,13 @@
-//! The one path of every call: find, check the class, parse, check the project, run, audit.
+//! The path of every call: find the operation, check its class, parse the parameters, look up and
+//! filter what they name, check the projects, run, audit.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
 
 use futures_util::FutureExt;
 use oubliette_model::{
-    Access, Decision, Mode, ProjectId, ScheduleId, SessionId, allows, allows_class,
+    AgentPosition, Decision, Mode, ProjectId, ScheduleId, SessionId, agent_may_start_schedule,
+    allows, allows_class, allows_restricted_parameter, allows_session, schedule_decision,
 };
 use oubliette_store::{AuditEntry, Outcome, Session};
 use serde_json::{Map, Value};
@@ -16,10 +18,10 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// A call that is over.
 #[derive(Debug)]
-pub(crate) struct Called {
+pub(crate) struct FinishedCall {
     pub(crate) operation: &'static str,
     pub(crate) mode: Mode,
-    /// For the audit log, whatever its outcome says.
+    /// For the audit log; the outcome is set when the call is recorded.
     pub(crate) entry: AuditEntry,
     pub(crate) started: Instant,
 }
@@ -34,52 +36,59 @@ impl Engine {
         call: Call,
     ) -> Result<Value> {
         let started = Instant::now();
-        let (operation, reach, result) = match lookup::resolve(actor.scope, name, &mut arguments) {
-            Ok(entry) => {
-                let (reach, result) = self.perform(actor, entry, arguments, &call).await;
-                (entry.name, reach, result)
-            }
-            Err(error) => ("unknown", Reach::everywhere(), Err(error)),
-        };
-        let found = lookup::find(operation);
-        let called = Called {
+        let (operation, mode, reach, result) =
+            match lookup::resolve(actor.scope, name, &mut arguments) {
+                Ok(entry) => {
+                    let (reach, result) = self.perform(actor, entry, arguments, &call).await;
+                    (entry.name, entry.access.mode(), reach, result)
+                }
+                Err(error) => ("unknown", Mode::Read, Reach::everywhere(), Err(error)),
+            };
+        let finished = FinishedCall {
             operation,
-            mode: found.map_or(Mode::Read, |entry| entry.access.mode()),
-            entry: self.entry(actor, operation, reach.project, Outcome::Ok),
+            mode,
+            entry: self.audit_entry(actor, operation, reach.project),
             started,
         };
-        self.account(called, &result, &call).await;
+        self.record_call(finished, &result, &call).await;
         result
     }
 
-    /// Sees that a call is counted, and in the audit log.
-    pub(crate) async fn account(&self, called: Called, result: &Result<Value>, call: &Call) {
-        let Called {
+    /// Counts a call and puts it into the audit log.
+    pub(crate) async fn record_call(
+        &self,
+        finished: FinishedCall,
+        result: &Result<Value>,
+        call: &Call,
+    ) {
+        let FinishedCall {
             operation,
             mode,
             entry,
             started,
-        } = called;
+        } = finished;
         let outcome = outcome(result);
-        self.metrics().called(operation, outcome, started.elapsed());
+        self.metrics()
+            .record_call(operation, outcome, started.elapsed());
         let token = entry.token_id.map(|id| id.to_string()).unwrap_or_default();
         tracing::debug!(operation, outcome = outcome.as_str(), %token, "called");
         if let Err(EngineError::Fault(source)) = result {
-            tracing::error!(operation, %token, error = %chain(&**source), "fault");
+            tracing::error!(operation, %token, error = %error_chain(&**source), "internal error");
         }
         let entry = AuditEntry { outcome, ..entry };
         match mode {
-            // A success whose operation did not commit its own entry, and every failure.
-            Mode::Write if outcome != Outcome::Ok || call.audit().is_some() => {
+            // Operations commit the entry of a success with their effect, if they take it.
+            Mode::Write if outcome != Outcome::Ok || call.has_audit_entry() => {
                 self.audit_log().write(entry).await;
             }
             Mode::Write => {}
             Mode::Read if outcome == Outcome::Refused => self.audit_log().write(entry).await,
-            Mode::Read => self.audit_log().note(entry).await,
+            Mode::Read => self.audit_log().enqueue(entry).await,
         }
     }
 
-    /// What somebody may follow on an open stream: the decision is that of a `session_events` call.
+    /// The session, if the actor may follow its events on an open stream: the decision is that of a
+    /// `session_events` call.
     pub(crate) async fn permit_following(&self, actor: &Actor, id: SessionId) -> Result<Session> {
         let entry = lookup::find(<Events as Operation>::NAME)
             .ok_or_else(|| EngineError::fault("no such operation"))?;
@@ -88,7 +97,7 @@ impl Engine {
         }
         let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
-        session.ok_or_else(|| EngineError::session_not_found(id))
+        session.ok_or_else(|| Self::session_not_found(id))
     }
 
     async fn perform(
@@ -108,28 +117,27 @@ impl Engine {
             Ok(prepared) => prepared,
             Err(error) => return (Reach::everywhere(), Err(error)),
         };
-        let asked = prepared.reach.clone();
+        let named = prepared.reach.clone();
         let (reach, session) = match self.resolve(actor, entry, prepared.reach).await {
             Ok(resolved) => resolved,
-            Err(error) => return (asked, Err(error)),
+            Err(error) => return (named, Err(error)),
         };
         if let Err(error) = permit(actor, entry, &reach) {
             return (reach, Err(error));
         }
-        if let Err(error) = self.restrain(actor, &reach).await {
+        if let Err(error) = self.permit_agent(actor, &reach).await {
             return (reach, Err(error));
         }
-        // Whoever names its session is there to answer for it.
         if let Some(session) = &session {
-            self.note_call(actor, session);
+            self.callers().record_call(actor.token_id, session);
         }
-        call.set_audit(self.entry(actor, entry.name, reach.project, Outcome::Ok));
-        let result = unpanicked((prepared.run)(self, actor, call.clone())).await;
+        call.set_audit_entry(self.audit_entry(actor, entry.name, reach.project));
+        let result = catch_panic((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
     }
 
-    /// Finds the session that a call names, and its project. A session of a project that the token may
-    /// not touch, or of another than the call names too, is the same as none.
+    /// Looks up the session or schedule that a call names, and filters it: one that the token may not
+    /// reach gives the same error as one that does not exist.
     async fn resolve(
         &self,
         actor: &Actor,
@@ -143,13 +151,11 @@ impl Engine {
         let Some(id) = reach.session else {
             return Ok((reach, None));
         };
-        let session = self.store().session(id).await?;
-        let session = session.filter(|session| {
-            let project = session.project_id;
-            let named = reach.project.is_none_or(|named| named == project);
-            named && allows(actor.scope, entry.access, &[project]) == Decision::Allowed
+        let found = self.store().session(id).await?;
+        let allowed = found.filter(|session| {
+            allows_session(actor.scope, entry.access, session.project_id, reach.project)
         });
-        let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
+        let session = allowed.ok_or_else(|| Self::session_not_found(id))?;
         let reach = Reach {
             project: Some(session.project_id),
             ..reach
@@ -157,8 +163,6 @@ impl Engine {
         Ok((reach, Some(session)))
     }
 
-    /// The same for the targets of a schedule: to read it is enough to reach one, to write it takes
-    /// all of them. Who reaches none cannot tell it from one that does not exist.
     async fn resolve_schedule(
         &self,
         actor: &Actor,
@@ -166,101 +170,100 @@ impl Engine {
         id: ScheduleId,
         reach: Reach,
     ) -> Result<Reach> {
-        let schedule = self.store().schedule(id).await?;
-        let schedule = schedule.ok_or_else(|| Self::schedule_not_found(id))?;
+        let schedule = self.schedules().get(id).await?;
         let projects: Vec<ProjectId> = schedule.targets.iter().map(|t| t.project_id).collect();
-        if allows(actor.scope, entry.access, &projects) != Decision::Allowed {
-            let seen = projects.iter().any(|project| actor.sees(*project));
-            return Err(match seen {
-                true => EngineError::Refused { parameter: None },
-                false => Self::schedule_not_found(id),
-            });
+        match schedule_decision(actor.scope, entry.access, &projects) {
+            Decision::Allowed => {}
+            Decision::Refused => return Err(EngineError::Refused { parameter: None }),
+            Decision::Hidden => return Err(crate::schedules::not_found(id)),
         }
-        let seen = projects.into_iter().find(|project| actor.sees(*project));
+        let visible = projects.into_iter().find(|project| actor.sees(*project));
         Ok(Reach {
-            project: reach.project.or(seen),
+            project: reach.project.or(visible),
             ..reach
         })
     }
 
-    /// An agent does not decide about itself, whatever its scope: neither what its tree of sessions
-    /// asks for, nor what bounds that tree.
-    async fn restrain(&self, actor: &Actor, reach: &Reach) -> Result<()> {
-        if reach.begins {
-            self.keep_in_tree(actor, reach).await?;
-        }
-        let bounds = reach.restricted;
-        let (Some(own), true) = (actor.session, reach.decides || bounds.is_some()) else {
+    /// Checks what no agent may do in its own tree of sessions, whatever its scope: decide requests of
+    /// the tree, change limits that bound it, start sessions outside it.
+    async fn permit_agent(&self, actor: &Actor, reach: &Reach) -> Result<()> {
+        let Some(own) = actor.session else {
             return Ok(());
         };
-        let refused = EngineError::Refused { parameter: bounds };
+        if reach.starts_run {
+            self.permit_agent_run(own, reach).await?;
+        }
+        let parameter = reach.restricted;
+        if !reach.decides && parameter.is_none() {
+            return Ok(());
+        }
+        let refused = EngineError::Refused { parameter };
         let store = self.store();
         let Some(own) = store.session(own).await? else {
             return Err(refused);
         };
-        if let Some(asked) = reach.session
-            && let Some(asked) = store.session(asked).await?
-            && asked.root_id == own.root_id
-        {
-            return Err(refused);
-        }
         let root = store.session(own.root_id).await?;
-        let home = root.map_or(own.project_id, |root| root.project_id);
-        let own_bounds = |project| project == own.project_id || project == home;
-        if bounds.is_some() && reach.session.is_none() && reach.project.is_none_or(own_bounds) {
-            return Err(refused);
-        }
-        Ok(())
+        let agent = AgentPosition {
+            root: own.root_id,
+            project: own.project_id,
+            root_project: root.map_or(own.project_id, |root| root.project_id),
+        };
+        let allowed = match reach.session {
+            Some(id) => {
+                let named = store.session(id).await?;
+                named.is_none_or(|named| agent.may_decide(named.root_id))
+            }
+            None => parameter.is_none() || agent.may_change_limits(reach.project),
+        };
+        if allowed { Ok(()) } else { Err(refused) }
     }
 
-    /// An agent starts no session outside its tree, by way of a schedule neither: the sessions of one
-    /// that others made are not below its own.
-    async fn keep_in_tree(&self, actor: &Actor, reach: &Reach) -> Result<()> {
-        let (Some(own), Some(id)) = (actor.session, reach.schedule) else {
+    async fn permit_agent_run(&self, own: SessionId, reach: &Reach) -> Result<()> {
+        let Some(id) = reach.schedule else {
             return Ok(());
         };
         let store = self.store();
-        let made_by = store.schedule(id).await?.and_then(|s| s.owner_session);
+        let schedule = store.schedule(id).await?;
+        let creator = schedule.and_then(|schedule| schedule.owner_session);
         let root = async |id: Option<SessionId>| -> Result<Option<SessionId>> {
             let Some(id) = id else { return Ok(None) };
             Ok(store.session(id).await?.map(|session| session.root_id))
         };
-        let (own, made_by) = (root(Some(own)).await?, root(made_by).await?);
-        match own.is_some() && own == made_by {
-            true => Ok(()),
-            false => Err(EngineError::Refused { parameter: None }),
+        if agent_may_start_schedule(root(Some(own)).await?, root(creator).await?) {
+            Ok(())
+        } else {
+            Err(EngineError::Refused { parameter: None })
         }
     }
 
-    fn entry(
+    fn audit_entry(
         &self,
         actor: &Actor,
         operation: &str,
         project_id: Option<ProjectId>,
-        outcome: Outcome,
     ) -> AuditEntry {
         AuditEntry {
             at: self.now(),
             token_id: Some(actor.token_id),
             operation: operation.to_owned(),
             project_id,
-            outcome,
+            outcome: Outcome::Ok,
             address: actor.address.clone(),
         }
     }
 }
 
-/// A panic in one call is that call's fault, not the server's end.
-pub(crate) async fn unpanicked<T>(running: impl Future<Output = Result<T>>) -> Result<T> {
+/// Turns a panic in a call into an error of that call.
+pub(crate) async fn catch_panic<T>(running: impl Future<Output = Result<T>>) -> Result<T> {
     let outcome = AssertUnwindSafe(running).catch_unwind().await;
     outcome.unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))))
 }
 
-/// Decides before anything is looked up, so that a foreign project and a missing one take the same
-/// way to the same answer.
+/// Decides about the projects of a call before any is looked up, so that a project that the token may
+/// not reach and one that does not exist give the same error after the same work.
 fn permit(actor: &Actor, entry: &Entry, reach: &Reach) -> Result<()> {
     if let Some(parameter) = reach.restricted
-        && !allows_class(actor.scope, Access::Global(Mode::Write))
+        && !allows_restricted_parameter(actor.scope)
     {
         return Err(EngineError::Refused {
             parameter: Some(parameter),
@@ -285,8 +288,8 @@ fn outcome(result: &Result<Value>) -> Outcome {
     }
 }
 
-/// An error and its causes, once, for the log.
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error and its causes, for the log.
+fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

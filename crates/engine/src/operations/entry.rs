@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use super::{Effect, Face, Operation, Reach, parameters, schema};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
-type Running<'a> = Pin<Box<dyn Future<Output = Result<Value>> + Send + 'a>>;
-type Run = Box<dyn for<'a> FnOnce(&'a Engine, &'a Actor, Call) -> Running<'a> + Send>;
+type OperationFuture<'a> = Pin<Box<dyn Future<Output = Result<Value>> + Send + 'a>>;
+type Run = Box<dyn for<'a> FnOnce(&'a Engine, &'a Actor, Call) -> OperationFuture<'a> + Send>;
 
-/// A call whose parameters are understood: what it reaches, and how to run it.
+/// A call with parsed parameters: what it reaches, and how to run it.
 pub(super) struct Prepared {
     pub(super) reach: Reach,
     pub(super) run: Run,
@@ -35,15 +35,15 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn of<T: Operation>() -> Self {
+    pub fn from_operation<T: Operation>() -> Self {
         Self {
             name: T::NAME,
             about: T::ABOUT,
             access: T::ACCESS,
             face: T::FACE,
             effect: T::EFFECT,
-            input: Arc::new(schema::of_parameters::<T::Params>()),
-            output: Arc::new(schema::of_result::<T::Output>()),
+            input: Arc::new(schema::parameters_schema::<T::Params>()),
+            output: Arc::new(schema::result_schema::<T::Output>()),
             prepare: prepare::<T>,
         }
     }

@@ -1,4 +1,4 @@
-//! From the name in a call to the operation it means.
+//! Finds the operation that a call names.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -13,12 +13,12 @@ use crate::{EngineError, Result};
 static BY_NAME: LazyLock<HashMap<&str, &Entry>> =
     LazyLock::new(|| all().iter().map(|entry| (entry.name, entry)).collect());
 
-/// The operation of that name.
+/// The operation with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     BY_NAME.get(name).copied()
 }
 
-/// The operation that is this action of this noun's tool.
+/// The operation that is this action of a noun's tool.
 pub fn find_action(noun: &str, action: &str) -> Option<&'static Entry> {
     actions(noun).find(|entry| entry.verb() == action)
 }
@@ -29,8 +29,8 @@ fn actions(noun: &str) -> impl Iterator<Item = &'static Entry> {
         .filter(move |entry| entry.face == Face::Action && entry.noun() == noun)
 }
 
-/// The operation that a tool call means: its own name, or a noun with an `action`, which is taken
-/// out of the arguments.
+/// The operation that a tool call names: by its own name, or by a noun and an `action`, which is
+/// removed from the arguments.
 pub(super) fn resolve(
     scope: Scope,
     name: &str,
@@ -68,7 +68,7 @@ pub(super) fn resolve(
     }
 }
 
-/// Suggests only what the token may call.
+/// Suggests only tools that the token may call.
 fn unknown_tool(scope: Scope, name: &str) -> EngineError {
     let callable = all()
         .iter()

@@ -1,7 +1,8 @@
-//! Calls that have a name: repeated, they are the same call.
+//! Calls with an id that the caller chose: a repeated call joins the first.
 //!
-//! What only looks is done again. What changes something is noted before it begins and runs whether
-//! or not anybody still waits for it; who repeats it gets what came of it, or hears that nobody knows.
+//! A read is simply done again. A write is stored before it starts and runs to its end even if its
+//! caller disconnects. A repeated write gets the stored outcome, or an error that says that the
+//! outcome is unknown because the server died meanwhile.
 
 use std::collections::HashMap;
 
@@ -16,31 +17,31 @@ use uuid::Uuid;
 use super::lookup;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
-/// Longer results are not kept for somebody who asks again.
-const LONGEST: usize = 1 << 20;
+/// Larger outcomes are not stored; a repeated call then gets the error about an unknown outcome.
+const MAX_STORED_OUTCOME_BYTES: usize = 1 << 20;
 
-type Key = (TokenId, Uuid);
-type Waiting = watch::Receiver<Option<Result<Value>>>;
+type CallKey = (TokenId, Uuid);
+type OutcomeReceiver = watch::Receiver<Option<Result<Value>>>;
 
-/// Calls that are being done.
+/// Calls with an id that run in this server.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
-    calls: Mutex<HashMap<Key, Waiting>>,
+pub(crate) struct RunningCalls {
+    calls: Mutex<HashMap<CallKey, OutcomeReceiver>>,
 }
 
-/// What came of a call, as it is kept.
+/// The outcome of a call, as it is stored.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kept {
+enum StoredOutcome {
     Done(Value),
     Refused,
-    /// The program that called has to mend it.
+    /// No operation has this name.
     Unknown(String),
     Failed(String),
 }
 
-impl Kept {
-    fn of(result: &Result<Value>) -> Self {
+impl StoredOutcome {
+    fn from_result(result: &Result<Value>) -> Self {
         match result {
             Ok(value) => Self::Done(value.clone()),
             Err(EngineError::Refused { .. }) => Self::Refused,
@@ -49,7 +50,7 @@ impl Kept {
         }
     }
 
-    fn result(self) -> Result<Value> {
+    fn into_result(self) -> Result<Value> {
         match self {
             Self::Done(value) => Ok(value),
             Self::Refused => Err(EngineError::Refused { parameter: None }),
@@ -62,12 +63,12 @@ impl Kept {
     }
 }
 
-fn unknown() -> EngineError {
-    EngineError::Failed("outcome unknown: look before you repeat it".to_owned())
+fn outcome_unknown() -> EngineError {
+    EngineError::Failed("outcome unknown: check the state before you repeat the call".to_owned())
 }
 
 impl Engine {
-    /// Calls an operation under a name that the caller chose for the call.
+    /// Calls an operation under an id that the caller chose.
     pub async fn call_once(
         &self,
         actor: &Actor,
@@ -76,39 +77,40 @@ impl Engine {
         call_id: Uuid,
         call: Call,
     ) -> Result<Value> {
-        if !changes(actor, name, &arguments) {
+        if !is_write(actor, name, &arguments) {
             return self.call(actor, name, arguments, call).await;
         }
         let key = (actor.token_id, call_id);
-        let (mut waiting, first) = {
-            let mut running = self.running().calls.lock();
+        let (mut receiver, sender) = {
+            let mut running = self.parts.running_calls.calls.lock();
             match running.get(&key) {
-                Some(waiting) => (waiting.clone(), None),
+                Some(receiver) => (receiver.clone(), None),
                 None => {
-                    let (done, waiting) = watch::channel(None);
-                    running.insert(key, waiting.clone());
-                    (waiting, Some(done))
+                    let (sender, receiver) = watch::channel(None);
+                    running.insert(key, receiver.clone());
+                    (receiver, Some(sender))
                 }
             }
         };
-        if let Some(done) = first {
+        if let Some(sender) = sender {
             let (engine, actor, name) = (self.clone(), actor.clone(), name.to_owned());
             self.spawn(async move {
                 let outcome = tokio::select! {
-                    outcome = engine.begin_once(&actor, &name, arguments, call_id, call) => outcome,
-                    // Whoever asks the next server hears that nobody knows.
-                    () = engine.stopping() => Err(unknown()),
+                    outcome = engine.call_stored(&actor, &name, arguments, call_id, call) => outcome,
+                    () = engine.stopping() => Err(outcome_unknown()),
                 };
-                engine.running().calls.lock().remove(&key);
-                done.send_replace(Some(outcome));
+                engine.parts.running_calls.calls.lock().remove(&key);
+                sender.send_replace(Some(outcome));
             });
         }
-        let outcome = waiting.wait_for(Option::is_some).await;
-        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-        outcome.unwrap_or_else(|| Err(unknown()))
+        let outcome = receiver.wait_for(Option::is_some).await;
+        outcome
+            .ok()
+            .and_then(|outcome| outcome.clone())
+            .unwrap_or_else(|| Err(outcome_unknown()))
     }
 
-    async fn begin_once(
+    async fn call_stored(
         &self,
         actor: &Actor,
         name: &str,
@@ -119,23 +121,25 @@ impl Engine {
         let (store, token) = (self.store(), actor.token_id);
         match store.begin_tool_call(token, call_id, self.now()).await? {
             Begun::New => {}
-            Begun::Before(kept) => {
-                let kept: Kept = serde_json::from_str(&kept).map_err(EngineError::fault)?;
-                return kept.result();
+            Begun::Before(stored) => {
+                let stored: StoredOutcome =
+                    serde_json::from_str(&stored).map_err(EngineError::fault)?;
+                return stored.into_result();
             }
-            Begun::Unknown => return Err(unknown()),
+            Begun::Unknown => return Err(outcome_unknown()),
         }
         let result = self.call(actor, name, arguments, call).await;
-        let kept = serde_json::to_string(&Kept::of(&result)).map_err(EngineError::fault)?;
-        if kept.len() <= LONGEST {
-            store.end_tool_call(token, call_id, &kept).await?;
+        let outcome = StoredOutcome::from_result(&result);
+        let stored = serde_json::to_string(&outcome).map_err(EngineError::fault)?;
+        if stored.len() <= MAX_STORED_OUTCOME_BYTES {
+            store.end_tool_call(token, call_id, &stored).await?;
         }
         result
     }
 }
 
-/// Whether a call may change something. What is no operation changes nothing.
-fn changes(actor: &Actor, name: &str, arguments: &Map<String, Value>) -> bool {
+/// Whether a call may change something. An unknown or refused operation changes nothing.
+fn is_write(actor: &Actor, name: &str, arguments: &Map<String, Value>) -> bool {
     let action = arguments.get("action").and_then(Value::as_str);
     let entry = match (lookup::find(name), action) {
         (Some(entry), _) => Some(entry),

@@ -1,4 +1,4 @@
-//! From the JSON of a call to typed parameters, with sentences a model can mend its call by.
+//! Parses the JSON arguments of a call, with errors from which a model can correct its call.
 
 use oubliette_model::{nearest, quoted};
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use super::schema;
 use crate::error::did_you_mean;
 use crate::{EngineError, Result};
 
-/// Parses arguments against an operation's schema. Null for an optional parameter is absence.
+/// Parses arguments against an operation's schema. A null value counts as absent.
 pub(crate) fn parse<T: DeserializeOwned>(
     schema: &Map<String, Value>,
     mut arguments: Map<String, Value>,
@@ -19,14 +19,12 @@ pub(crate) fn parse<T: DeserializeOwned>(
         .keys()
         .find(|name| !known.contains(&name.as_str()))
     {
-        let suggestion = did_you_mean(nearest(unknown, known.iter().copied()));
-        let takes = if suggestion.is_empty() {
-            takes(&known)
-        } else {
-            suggestion
+        let hint = match nearest(unknown, known.iter().copied()) {
+            Some(near) => did_you_mean(Some(near)),
+            None => list_parameters(&known),
         };
         return Err(EngineError::invalid(format!(
-            "unknown parameter {}{takes}",
+            "unknown parameter {}{hint}",
             quoted(unknown)
         )));
     }
@@ -42,20 +40,20 @@ pub(crate) fn parse<T: DeserializeOwned>(
     }
     serde_path_to_error::deserialize(Value::Object(arguments.clone())).map_err(|error| {
         let path = error.path().to_string();
-        let why = shortened(&error.into_inner().to_string());
-        let culprit = match path.as_str() {
-            "." | "" => culprit::<T>(&arguments),
+        let why = shorten(&error.into_inner().to_string());
+        let parameter = match path.as_str() {
+            "." | "" => find_invalid::<T>(&arguments),
             path => Some(path.to_owned()),
         };
-        EngineError::invalid(match culprit {
+        EngineError::invalid(match parameter {
             Some(path) => format!("parameter `{path}`: {why}"),
             None => why,
         })
     })
 }
 
-/// The parameter without which the others are fine: serde loses the path of flattened fields.
-fn culprit<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Option<String> {
+/// The parameter without which the others can be parsed. Serde reports no path for flattened fields.
+fn find_invalid<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Option<String> {
     let without = |name: &String| {
         let mut rest = arguments.clone();
         rest.remove(name);
@@ -67,17 +65,17 @@ fn culprit<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Option<String
         .cloned()
 }
 
-fn takes(known: &[&str]) -> String {
+fn list_parameters(known: &[&str]) -> String {
     match known {
         [] => "; this operation takes no parameters".to_owned(),
         known => format!("; the parameters are `{}`", known.join("`, `")),
     }
 }
 
-/// A value from outside may be megabytes long and is quoted in the parser's message.
-fn shortened(text: &str) -> String {
-    const MOST: usize = 400;
-    match text.char_indices().nth(MOST) {
+/// The parser's message quotes a value that can be megabytes long.
+fn shorten(text: &str) -> String {
+    const MAX_CHARS: usize = 400;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -1,5 +1,5 @@
-//! JSON schemas as MCP hosts can use them: flat objects, nothing referenced, nothing combined at
-//! the top.
+//! JSON schemas that every MCP host accepts: flat objects without references, and without `oneOf` or
+//! the like at the top.
 
 use schemars::JsonSchema;
 use schemars::Schema;
@@ -24,8 +24,7 @@ fn generate<T: JsonSchema>(settings: SchemaSettings) -> Map<String, Value> {
     }
 }
 
-/// The formats of numbers are names of Rust's types, about which clients that do not know them
-/// complain.
+/// Removes number formats, which are names of Rust types: some clients warn about unknown formats.
 fn without_number_format(schema: &mut Schema) {
     let is_number = |kind: &Value| kind == "integer" || kind == "number";
     let number = match schema.get("type") {
@@ -37,9 +36,8 @@ fn without_number_format(schema: &mut Schema) {
     }
 }
 
-/// The schema of an operation's parameters. Optional parameters are simply absent, so their
-/// schemas do not speak of null.
-pub(crate) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
+/// The schema of an operation's parameters. Optional parameters are absent rather than null.
+pub(crate) fn parameters_schema<T: JsonSchema>() -> Map<String, Value> {
     let mut schema = generate::<T>(SchemaSettings::draft2020_12());
     schema
         .entry("properties")
@@ -51,8 +49,9 @@ pub(crate) fn of_parameters<T: JsonSchema>() -> Map<String, Value> {
     schema
 }
 
-/// The schema of an operation's result. What a result leaves out is not required: clients check.
-pub(super) fn of_result<T: JsonSchema>() -> Map<String, Value> {
+/// The schema of an operation's result. Fields that may be absent are not required, because clients
+/// validate results.
+pub(super) fn result_schema<T: JsonSchema>() -> Map<String, Value> {
     generate::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
 
@@ -118,8 +117,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_result_may_leave_out_is_not_required() {
-        let schema = of_result::<Output>();
+    fn result_fields_that_may_be_absent_are_not_required() {
+        let schema = result_schema::<Output>();
         assert_eq!(schema["required"], json!(["always"]));
         let output = Output {
             always: None,

@@ -20,7 +20,7 @@ pub struct Tool {
     pub hints: Hints,
 }
 
-/// What a host may assume before it asks its user.
+/// What an MCP host may assume about a tool before it asks its user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hints {
     pub read_only: bool,
@@ -28,9 +28,9 @@ pub struct Hints {
     pub idempotent: bool,
 }
 
-/// Scopes that may call the same operations share a list.
+/// Scopes that may call the same operations, and share a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Class {
+enum ScopeClass {
     Admin,
     Write,
     Read,
@@ -38,8 +38,8 @@ enum Class {
     ProjectRead,
 }
 
-impl Class {
-    fn of(scope: Scope) -> Self {
+impl ScopeClass {
+    fn from_scope(scope: Scope) -> Self {
         match scope {
             Scope::Admin => Self::Admin,
             Scope::Write => Self::Write,
@@ -62,55 +62,44 @@ impl Class {
     }
 }
 
-static LISTS: LazyLock<HashMap<(Class, Names), Vec<Tool>>> = LazyLock::new(|| {
+static LISTS: LazyLock<HashMap<(ScopeClass, ToolStyle), Vec<Tool>>> = LazyLock::new(|| {
     let classes = [
-        Class::Admin,
-        Class::Write,
-        Class::Read,
-        Class::Project,
-        Class::ProjectRead,
+        ScopeClass::Admin,
+        ScopeClass::Write,
+        ScopeClass::Read,
+        ScopeClass::Project,
+        ScopeClass::ProjectRead,
     ];
-    let names = [Names::Unified, Names::Split, Names::Both];
+    let styles = [ToolStyle::Unified, ToolStyle::Split, ToolStyle::Both];
     classes
         .into_iter()
-        .flat_map(|class| names.map(|names| ((class, names), list_for(class, names))))
+        .flat_map(|class| styles.map(|style| ((class, style), list_for(class, style))))
         .collect()
 });
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Names {
-    Unified,
-    Split,
-    Both,
-}
-
 /// The tools that a token of this scope may call, in a stable order.
 pub fn list(scope: Scope, style: ToolStyle) -> &'static [Tool] {
-    let names = match style {
-        ToolStyle::Unified => Names::Unified,
-        ToolStyle::Split => Names::Split,
-        ToolStyle::Both => Names::Both,
-    };
     LISTS
-        .get(&(Class::of(scope), names))
+        .get(&(ScopeClass::from_scope(scope), style))
         .map_or(&[], Vec::as_slice)
 }
 
 impl Engine {
-    /// Which names of the operations the agents in a container see.
+    /// The style of the tool names that the agents in a container see.
     pub async fn tool_style(&self, container: &ContainerId) -> Result<ToolStyle> {
         let store = self.store();
         let project = match store.container(container.as_str()).await? {
             Some(container) => store.get(container.project_id).await?,
             None => None,
         };
-        let own = project.and_then(|project| project.settings.tools_style);
-        let style = own.or(self.settings().tools.style);
-        Ok(style.unwrap_or(ToolStyle::Both))
+        let configured = project.and_then(|project| project.settings.tools_style);
+        Ok(configured
+            .or(self.settings().tools.style)
+            .unwrap_or(ToolStyle::Both))
     }
 }
 
-fn list_for(class: Class, names: Names) -> Vec<Tool> {
+fn list_for(class: ScopeClass, style: ToolStyle) -> Vec<Tool> {
     let permitted: Vec<&Entry> = all()
         .iter()
         .filter(|entry| class.allows(entry.access))
@@ -118,24 +107,28 @@ fn list_for(class: Class, names: Names) -> Vec<Tool> {
     let unified = NOUNS.iter().filter_map(|(noun, about)| {
         let of_noun = |entry: &&&Entry| entry.face == Face::Action && entry.noun() == *noun;
         let actions: Vec<&Entry> = permitted.iter().filter(of_noun).copied().collect();
-        (!actions.is_empty()).then(|| unify(noun, about, &actions))
+        (!actions.is_empty()).then(|| unified_tool(noun, about, &actions))
     });
     let standalone = permitted
         .iter()
         .filter(|entry| entry.face == Face::Standalone);
     let split = permitted.iter().filter(|entry| entry.face == Face::Action);
-    match names {
-        Names::Unified => unified
-            .chain(standalone.map(|entry| single(entry)))
+    match style {
+        ToolStyle::Unified => unified
+            .chain(standalone.map(|entry| split_tool(entry)))
             .collect(),
-        Names::Split => split.chain(standalone).map(|entry| single(entry)).collect(),
-        Names::Both => unified
-            .chain(split.chain(standalone).map(|entry| single(entry)))
+        ToolStyle::Split => split
+            .chain(standalone)
+            .map(|entry| split_tool(entry))
+            .collect(),
+        ToolStyle::Both => unified
+            .chain(split.chain(standalone).map(|entry| split_tool(entry)))
             .collect(),
     }
 }
 
-fn single(entry: &Entry) -> Tool {
+/// A tool for one operation.
+fn split_tool(entry: &Entry) -> Tool {
     Tool {
         name: entry.name.to_owned(),
         about: entry.about.to_owned(),
@@ -145,18 +138,18 @@ fn single(entry: &Entry) -> Tool {
     }
 }
 
-/// One tool for the permitted actions of a noun: `action` and the union of their parameters.
-fn unify(noun: &str, about: &str, actions: &[&Entry]) -> Tool {
+/// A tool for the permitted actions of a noun: `action` and the union of their parameters.
+fn unified_tool(noun: &str, about: &str, actions: &[&Entry]) -> Tool {
     let verbs: Vec<&str> = actions.iter().map(|entry| entry.verb()).collect();
     let mut properties = Map::new();
     properties.insert(
         "action".to_owned(),
-        json!({ "type": "string", "enum": verbs, "description": "What to do." }),
+        json!({ "type": "string", "enum": verbs, "description": "The action to call." }),
     );
     for entry in actions {
         for (name, schema) in entry.properties() {
             if !properties.contains_key(name) {
-                let merged = describe(name, schema, actions);
+                let merged = merge_descriptions(name, schema, actions);
                 properties.insert(name.to_owned(), merged);
             }
         }
@@ -181,7 +174,7 @@ fn unify(noun: &str, about: &str, actions: &[&Entry]) -> Tool {
 }
 
 /// A parameter's schema with a description that names the actions it belongs to.
-fn describe(name: &str, schema: &Value, actions: &[&Entry]) -> Value {
+fn merge_descriptions(name: &str, schema: &Value, actions: &[&Entry]) -> Value {
     let mut texts: Vec<(Vec<&str>, &str)> = Vec::new();
     for entry in actions {
         let Some((_, schema)) = entry.properties().find(|(property, _)| *property == name) else {
@@ -207,8 +200,8 @@ fn describe(name: &str, schema: &Value, actions: &[&Entry]) -> Value {
     schema
 }
 
-/// The union of the results, with nothing required; where two actions disagree about a field,
-/// anything goes.
+/// The union of the results, with nothing required. A field that has different schemas in two actions
+/// allows any value.
 fn unified_output(actions: &[&Entry]) -> Value {
     let mut properties: Map<String, Value> = Map::new();
     for entry in actions {

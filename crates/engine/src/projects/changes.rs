@@ -96,8 +96,8 @@ impl Operation for Changes {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let after = after.map(position).transpose()?;
         let listed = engine
             .look_at_openspec(
@@ -116,7 +116,7 @@ impl Operation for Changes {
         let page = Page::cut(rest, limit, |change| {
             format!("{}:{}", change.modified, change.name)
         });
-        let (changes, next_cursor) = paging::close(page, LIST);
+        let (changes, next_cursor) = paging::rows_and_cursor(page, LIST);
         let mut at_work = match changes.is_empty() {
             true => HashMap::new(),
             false => engine.at_work(params.project_id, None).await?,
@@ -194,7 +194,7 @@ impl Engine {
             let visible = Visible::Only(project);
             let page = self
                 .store()
-                .sessions(visible, &filter, after.as_deref(), paging::MOST)
+                .sessions(visible, &filter, after.as_deref(), paging::MAX_LIMIT)
                 .await?;
             for session in page.rows {
                 if let Some(change) = session.choices.change_id {

@@ -70,7 +70,7 @@ impl Operation for Create {
             Ok(()) => {
                 engine
                     .store()
-                    .confirm(project.id, call.audit_of(project.id))
+                    .confirm(project.id, call.take_audit_entry_for(project.id))
                     .await
             }
             Err(error) => {
@@ -127,7 +127,7 @@ async fn fill(engine: &Engine, project: &Project, init: bool, call: &Call) -> Re
 
 /// Takes a project back whose making failed. What cannot be taken back now is tried again.
 async fn abandon(engine: &Engine, id: ProjectId) {
-    if engine.erase_project(id).await.is_err() {
-        engine.spawn(engine.clone().finish_deletion(id));
+    if engine.delete_project_data(id).await.is_err() {
+        engine.delete_project_in_background(id);
     }
 }

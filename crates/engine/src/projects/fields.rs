@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use oubliette_model::{
-    Level, McpServer, Network, ProjectSettings, Scope, Secret, ToolStyle, nearest, quoted,
+    Level, McpServer, Network, ProjectSettings, Scope, Secret, ToolStyle, may_grant, nearest,
+    quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -191,10 +192,12 @@ impl Fields {
             known("credential_refs", Some(name), &credentials)?;
         }
         match self.agent_scope {
-            Some(wanted) if !actor.scope.covers(wanted) => Err(EngineError::invalid(format!(
-                "`agent_scope` `{wanted}` is wider than your own scope `{}`",
-                actor.scope
-            ))),
+            Some(wanted) if !may_grant(Some(actor.scope), wanted) => {
+                Err(EngineError::invalid(format!(
+                    "`agent_scope` `{wanted}` is wider than your own scope `{}`",
+                    actor.scope
+                )))
+            }
             _ => Ok(()),
         }
     }

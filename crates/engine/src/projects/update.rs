@@ -49,7 +49,7 @@ impl Operation for Update {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<View> {
-        let audit = call.audit();
+        let audit = call.take_audit_entry();
         for _ in 0..TRIES {
             let project = engine.store().get(params.project_id).await?;
             let mut project =

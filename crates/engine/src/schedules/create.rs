@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::fields::{self, Place};
+use super::fields::{self, TargetParam};
 use super::view::Details;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::sessions::message_params::check_prompt;
@@ -14,24 +14,25 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// What the schedule is called.
+    /// The name of the schedule (1 to 100 characters).
     name: String,
-    /// When it runs: five cron fields (`0 9 * * MON-FRI`), six with seconds in front, or `@hourly`,
+    /// When it runs: five cron fields (`0 9 * * MON-FRI`), six with seconds first, or `@hourly`,
     /// `@daily`, `@weekly`, `@monthly`, `@yearly`.
     cron_expr: String,
-    /// What the agent is to do, each time.
+    /// The prompt of each run.
     prompt: String,
-    /// Where: `[{"project_id": "…", "workspace_id": "…"}]`, the default workspace if none is named.
-    targets: Vec<Place>,
-    /// The time zone of `cron_expr`, like `Europe/Berlin`; UTC if absent.
+    /// Where it runs: `[{"project_id": "…", "workspace_id": "…"}]`; `workspace_id` is optional.
+    targets: Vec<TargetParam>,
+    /// The time zone of `cron_expr`, for example `Europe/Berlin`; UTC if absent.
     timezone: Option<String>,
-    /// Whether it runs by itself (true if absent); `schedule_trigger` runs it in any case.
+    /// Whether it runs at its times (true if absent); `schedule_trigger` runs it in any case.
     enabled: Option<bool>,
-    /// If the run before is not over: `skip` (if absent), `queue` (at most one waits) or `parallel`.
+    /// If the previous run is not over: `skip` (the default), `queue` (at most one waits) or `parallel`.
     overlap_behavior: Option<Overlap>,
-    /// `resume` (if absent) goes on with one session for each target, `new` begins one each time.
+    /// `resume` (the default) continues one session per target, `new` starts a session for each run.
     session_behavior: Option<SessionBehavior>,
-    /// Runs that were due while the server was down: `skip` (if absent), or `run_once` for all of them.
+    /// Runs that were due while the server was down: `skip` (the default), or `run_once` for all of them
+    /// together.
     missed_runs: Option<MissedRuns>,
 }
 
@@ -40,8 +41,8 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "schedule_create";
-    const ABOUT: &'static str = "Have agents get a prompt at set times. `next_runs` of the result shows when: look whether \
-         that is what was meant. Runs act with your token, as it is then.";
+    const ABOUT: &'static str = "Send a prompt to agents on a schedule. Check `next_runs` in the result: these are the next run \
+         times. Runs use your token with the scope it has at that time.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -53,18 +54,19 @@ impl Operation for Create {
             targets: params
                 .targets
                 .iter()
-                .map(|place| place.project_id)
+                .map(|target| target.project_id)
                 .collect(),
             ..Reach::default()
         }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Details> {
-        let name = fields::name(&params.name)?;
+        let name = fields::check_name(&params.name)?;
         check_prompt(&params.prompt)?;
         let timezone = params.timezone.as_deref().unwrap_or("UTC");
-        let checked = engine.check_cadence(&params.cron_expr, timezone).await?;
-        let targets = engine.check_targets(&params.targets).await?;
+        let schedules = engine.schedules();
+        let checked = schedules.check_cadence(&params.cron_expr, timezone).await?;
+        let targets = schedules.check_targets(&params.targets).await?;
         let enabled = params.enabled.unwrap_or(true);
         let now = engine.now();
         let schedule = Schedule {
@@ -89,15 +91,15 @@ impl Operation for Create {
         };
         let first = schedule.targets.first().map(|target| target.project_id);
         let audit = match first {
-            Some(project) => call.audit_of(project),
-            None => call.audit(),
+            Some(project) => call.take_audit_entry_for(project),
+            None => call.take_audit_entry(),
         };
         if !engine.store().add_schedule(&schedule, audit).await? {
             return Err(EngineError::Failed(
-                "a project that `targets` names was deleted".to_owned(),
+                "a project in `targets` was deleted".to_owned(),
             ));
         }
-        engine.schedules().tell();
-        Ok(Details::of(schedule, &checked.next, actor))
+        schedules.notify_changed();
+        Ok(Details::new(schedule, &checked.next, actor))
     }
 }

@@ -9,7 +9,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule, as `schedule_list` shows it.
+    /// The schedule's id, from `schedule_list`.
     schedule_id: ScheduleId,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     schedule_id: ScheduleId,
     deleted: bool,
-    /// Runs that were not over. What their sessions do goes on; `session_interrupt` stops it.
+    /// The number of runs that were not over. Their sessions continue; `session_interrupt` stops them.
     unfinished_runs: usize,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "schedule_delete";
-    const ABOUT: &'static str = "Delete a schedule and its history, for good. Sessions that it began stay, and what they do \
-         at the moment goes on.";
+    const ABOUT: &'static str = "Delete a schedule and its history permanently. The sessions that it started remain, and their \
+         current turns continue.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -40,9 +40,12 @@ impl Operation for Delete {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.schedule_id;
-        let removed = engine.store().remove_schedule(id, call.audit()).await?;
-        let unfinished_runs = removed.ok_or_else(|| Engine::schedule_not_found(id))?;
-        engine.schedules().tell();
+        let removed = engine
+            .store()
+            .remove_schedule(id, call.take_audit_entry())
+            .await?;
+        let unfinished_runs = removed.ok_or_else(|| super::not_found(id))?;
+        engine.schedules().notify_changed();
         Ok(Output {
             schedule_id: id,
             deleted: true,

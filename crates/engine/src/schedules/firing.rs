@@ -1,13 +1,16 @@
-//! What is to be done about a schedule whose time has come.
+//! Decides what a schedule that is due does: run, skip, or be disabled.
 
 use jiff::{SignedDuration, Timestamp};
 use oubliette_model::{Cadence, Cause, MissedRuns};
 use oubliette_store::{Firing, Schedule};
 
-/// Decides about a schedule that is due at `now`. The last of its instants that have passed counts: if
-/// that is no longer ago than `grace` it runs, and otherwise it was missed. The instants before it are
-/// over in any case.
-pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -> Option<Firing> {
+/// Decides about a schedule at `now`; none if it is not due. Only its last due time counts: within
+/// `grace` it runs, later it was missed. Earlier due times are dropped.
+pub(super) fn plan_firing(
+    schedule: &Schedule,
+    now: Timestamp,
+    grace: SignedDuration,
+) -> Option<Firing> {
     let first = schedule.next_at.filter(|at| *at <= now)?;
     let mut firing = Firing {
         schedule_id: schedule.id,
@@ -32,15 +35,16 @@ pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -
     let next = cadence.next_after(now);
     firing.moves = Some((first, next));
     if next.is_none() {
-        firing.disabled = Some("its expression does not come again".to_owned());
+        firing.disabled = Some("its cron expression matches no later date".to_owned());
     }
     if now.duration_since(firing.due_at) > grace {
         firing.cause = Cause::Missed;
-        let since = match first < firing.due_at {
-            true => format!("it and others since {first} were"),
-            false => "it was".to_owned(),
+        let subject = if first < firing.due_at {
+            format!("it and others since {first} were")
+        } else {
+            "it was".to_owned()
         };
-        let why = format!("{since} due while no server ran, or the clock was set forward");
+        let why = format!("{subject} due while no server ran, or the clock was set forward");
         match schedule.missed_runs {
             MissedRuns::Skip => firing.skipped = Some(why),
             MissedRuns::RunOnce => firing.note = Some(why),
@@ -83,8 +87,8 @@ mod tests {
         }
     }
 
-    fn planned(missed: MissedRuns, next: &str, now: &str) -> Option<Firing> {
-        plan(
+    fn plan_hourly(missed: MissedRuns, next: &str, now: &str) -> Option<Firing> {
+        plan_firing(
             &hourly(missed, next),
             at(now),
             SignedDuration::from_secs(60),
@@ -92,8 +96,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_runs_and_moves_on() {
-        let firing = planned(
+    fn a_due_schedule_runs_and_moves_to_its_next_time() {
+        let firing = plan_hourly(
             MissedRuns::Skip,
             "2027-01-01T09:00:00Z",
             "2027-01-01T09:00:30Z",
@@ -104,8 +108,8 @@ mod tests {
         let (was, next) = firing.moves.unwrap();
         assert_eq!(was, at("2027-01-01T09:00:00Z"));
         assert_eq!(next, Some(at("2027-01-01T10:00:00Z")));
-        // A clock that was set back waits for what has not been yet, and repeats nothing.
-        let early = planned(
+        // After the clock was set back, the schedule waits for its next time and repeats nothing.
+        let early = plan_hourly(
             MissedRuns::Skip,
             "2027-01-01T09:00:00Z",
             "2027-01-01T08:59:59Z",
@@ -114,26 +118,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_skipped_or_runs_once() {
+    fn missed_runs_are_skipped_or_run_once() {
         let (next, now) = ("2027-01-01T09:00:00Z", "2027-01-03T12:30:00Z");
-        let skipped = planned(MissedRuns::Skip, next, now).unwrap();
+        let skipped = plan_hourly(MissedRuns::Skip, next, now).unwrap();
         assert_eq!(skipped.cause, Cause::Missed);
         assert_eq!(skipped.due_at, at("2027-01-03T12:00:00Z"));
         assert!(skipped.skipped.unwrap().contains("2027-01-01T09:00:00Z"));
-        let once = planned(MissedRuns::RunOnce, next, now).unwrap();
+        let once = plan_hourly(MissedRuns::RunOnce, next, now).unwrap();
         assert_eq!((once.skipped, once.cause), (None, Cause::Missed));
         assert_eq!(once.moves.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
-        // One that is due just now runs whatever was missed before it.
+        // A run that is due now starts even if earlier ones were missed.
         let now = "2027-01-03T12:00:10Z";
-        let due = planned(MissedRuns::Skip, next, now).unwrap();
+        let due = plan_hourly(MissedRuns::Skip, next, now).unwrap();
         assert_eq!((due.cause, due.skipped), (Cause::Schedule, None));
     }
 
     #[test]
-    fn what_cannot_go_on_is_disabled_with_a_reason() {
+    fn a_schedule_without_a_next_time_is_disabled_with_a_reason() {
         let mut broken = hourly(MissedRuns::Skip, "2027-01-01T09:00:00Z");
         broken.timezone = "Atlantis/Capital".to_owned();
-        let firing = plan(&broken, at("2027-01-01T09:00:00Z"), SignedDuration::ZERO).unwrap();
+        let firing =
+            plan_firing(&broken, at("2027-01-01T09:00:00Z"), SignedDuration::ZERO).unwrap();
         assert!(firing.disabled.unwrap().contains("Atlantis"));
         assert_eq!(firing.moves.unwrap().1, None);
     }

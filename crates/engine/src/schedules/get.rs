@@ -11,7 +11,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule, as `schedule_list` shows it.
+    /// The schedule's id, from `schedule_list`.
     schedule_id: ScheduleId,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Get;
 
 impl Operation for Get {
     const NAME: &'static str = "schedule_get";
-    const ABOUT: &'static str = "Show a schedule: its prompt, its targets, its next five runs, and why it is disabled if it is.";
+    const ABOUT: &'static str = "Show a schedule: its prompt, its targets, its next five runs, and the reason if it is disabled.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -32,9 +32,7 @@ impl Operation for Get {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Details> {
-        let id = params.schedule_id;
-        let schedule = engine.store().schedule(id).await?;
-        let schedule = schedule.ok_or_else(|| Engine::schedule_not_found(id))?;
+        let schedule = engine.schedules().get(params.schedule_id).await?;
         let next = match schedule.next_at {
             Some(_) => {
                 let (expression, timezone) = (&schedule.cron_expr, &schedule.timezone);
@@ -42,6 +40,6 @@ impl Operation for Get {
             }
             None => Vec::new(),
         };
-        Ok(Details::of(schedule, &next, actor))
+        Ok(Details::new(schedule, &next, actor))
     }
 }

@@ -13,13 +13,13 @@ const LIST: &str = "runs";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule, as `schedule_list` shows it.
+    /// The schedule's id, from `schedule_list`.
     schedule_id: ScheduleId,
-    /// Only runs for this project; all that the token can use if absent.
+    /// Only runs in this project; if absent, in all that the token can use.
     project_id: Option<ProjectId>,
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -37,8 +37,8 @@ pub(crate) struct History;
 
 impl Operation for History {
     const NAME: &'static str = "schedule_history";
-    const ABOUT: &'static str = "Show the runs of a schedule, newest first: when, how each ended, in which session, what the \
-         agent said in the end and what it cost.";
+    const ABOUT: &'static str = "List the runs of a schedule, newest first: the time, status, session, final text of the agent and \
+         cost of each.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -53,8 +53,8 @@ impl Operation for History {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let own = match actor.visible() {
             Visible::All => None,
             Visible::Only(project) => Some(project),
@@ -64,7 +64,7 @@ impl Operation for History {
         };
         let id = params.schedule_id;
         let page = engine.store().runs(id, &filter, after, limit).await?;
-        let (runs, next_cursor) = paging::close(page, LIST);
+        let (runs, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
             schedule_id: id,
             runs: runs.into_iter().map(RunView::from).collect(),

@@ -12,11 +12,11 @@ const LIST: &str = "schedules";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// Only schedules for this project; all that the token can use if absent.
+    /// Only schedules of this project; if absent, of all that the token can use.
     project_id: Option<ProjectId>,
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -33,8 +33,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "schedule_list";
-    const ABOUT: &'static str = "List schedules with when they run next, newest first: of one project, or of every project \
-         that the token can use.";
+    const ABOUT: &'static str = "List schedules and their next run times, newest first: of one project, or of every project that \
+         the token can use.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -49,12 +49,12 @@ impl Operation for List {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let visible = engine.visible(actor, params.project_id).await?;
         let page = engine.store().schedules(visible, after, limit).await?;
-        let (schedules, next_cursor) = paging::close(page, LIST);
-        let view = |schedule| Summary::of(schedule, actor);
+        let (schedules, next_cursor) = paging::rows_and_cursor(page, LIST);
+        let view = |schedule| Summary::new(schedule, actor);
         Ok(Output {
             schedules: schedules.into_iter().map(view).collect(),
             next_cursor,

@@ -1,8 +1,8 @@
-//! One run of a schedule, from its beginning to its end.
+//! One run of a schedule, from its start to its end.
 //!
-//! It is a call of `session_spawn` or `session_message` by the token that the schedule belongs to, as
-//! that is at this moment, on the one path of every call. What the call makes is noted with the run in
-//! the same transaction, so that a run that is taken up again does not ask twice.
+//! A run calls `session_spawn` or `session_message` through [`Engine::call`](crate::Engine::call) with
+//! the schedule's token as it is at that moment. The transaction of the call stores the session or
+//! message with the run, so that a run that is resumed after a crash does not send its prompt twice.
 
 use std::time::Duration;
 
@@ -12,28 +12,29 @@ use oubliette_store::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{Actor, Call, Engine, EngineError, Result, agents};
+use super::Schedules;
+use crate::{Actor, Call, EngineError, Result, agents};
 
-/// What is kept of an agent's final text, and of why it failed.
-const LONGEST_OUTPUT: usize = 8 << 10;
-const LONGEST_ERROR: usize = 2 << 10;
-/// After so many failures in a row a schedule is disabled.
-const MOST_FAILURES: u32 = 5;
-/// How soon, and how seldom in the end, a store is asked again that could not answer.
-const PAUSE: Duration = Duration::from_secs(1);
-const SELDOM: Duration = Duration::from_secs(60);
+const MAX_OUTPUT_BYTES: usize = 8 << 10;
+const MAX_ERROR_BYTES: usize = 2 << 10;
+/// After this many failures in a row a schedule is disabled.
+const MAX_FAILURES: u32 = 5;
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// How many earlier runs are searched for the last two of a target.
+const HISTORY_SEARCHED: u32 = 50;
 
 /// How a run ended.
-struct Outcome {
+struct RunOutcome {
     status: RunStatus,
     output: Option<String>,
     truncated: bool,
     error: Option<String>,
-    /// What is wanted of its session.
+    /// What its session does next.
     wanted: Option<Wanted>,
 }
 
-impl Outcome {
+impl RunOutcome {
     fn failed(why: impl Into<String>) -> Self {
         Self {
             status: RunStatus::Failed,
@@ -45,89 +46,90 @@ impl Outcome {
     }
 }
 
-impl Engine {
-    /// Goes on with a run until its end is recorded, however often the store has to be asked.
-    pub(super) async fn see_run_through(&self, run: Run) {
-        let mut pause = PAUSE;
+impl Schedules<'_> {
+    /// Executes a run until its end is stored, with retries when the store fails.
+    pub(super) async fn execute_run(self, run: Run) {
+        let mut delay = MIN_RETRY_DELAY;
         while let Err(error) = self.try_run(&run).await {
-            tracing::warn!(run = %run.id, %error, "a run of a schedule could not go on yet");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(SELDOM);
+            tracing::warn!(run = %run.id, %error, "a run of a schedule failed; trying again");
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 
-    /// Records that a run failed for a reason that nobody can do something about.
-    pub(super) async fn give_up_run(&self, id: RunId) {
-        let outcome = Outcome::failed("an internal fault; the server's log has the details");
-        if let Err(error) = self.finish(id, outcome).await {
-            tracing::error!(run = %id, %error, "the end of a run could not be recorded");
+    /// Stores that a run failed because of an internal error.
+    pub(super) async fn fail_run(self, id: RunId) {
+        let outcome = RunOutcome::failed("an internal error; the server's log has the details");
+        if let Err(error) = self.store_outcome(id, outcome).await {
+            tracing::error!(run = %id, %error, "could not store the end of a run");
         }
     }
 
-    async fn try_run(&self, run: &Run) -> Result<()> {
-        let Some(schedule) = self.store().schedule(run.schedule_id).await? else {
+    async fn try_run(self, run: &Run) -> Result<()> {
+        let Some(schedule) = self.engine.store().schedule(run.schedule_id).await? else {
             return Ok(());
         };
         let outcome = tokio::select! {
-            outcome = self.outcome(run, &schedule) => outcome?,
-            () = self.too_late(run) => Some(self.overdue(&schedule)),
-            () = self.run_gone(run.id) => return Ok(()),
+            outcome = self.send_and_follow(run, &schedule) => outcome?,
+            () = self.wait_for_deadline(run) => Some(self.timed_out(&schedule)),
+            () = self.wait_until_deleted(run.id) => return Ok(()),
         };
         let Some(mut outcome) = outcome else {
             return Ok(());
         };
         if schedule.session_behavior == SessionBehavior::New {
-            // Nobody goes on with it; a message would resume it.
+            // No later run continues the session.
             outcome.wanted = Some(Wanted::End);
         }
-        self.finish(run.id, outcome).await
+        self.store_outcome(run.id, outcome).await
     }
 
-    /// What comes of a run; none if it is gone.
-    async fn outcome(&self, run: &Run, schedule: &Schedule) -> Result<Option<Outcome>> {
-        let before = self.store().run(run.id).await?;
+    /// Sends the prompt, unless an earlier server did, and waits for the outcome; none if the run was
+    /// deleted.
+    async fn send_and_follow(self, run: &Run, schedule: &Schedule) -> Result<Option<RunOutcome>> {
+        let store = self.engine.store();
+        let before = store.run(run.id).await?;
         if before.is_some_and(|run| run.session_id.is_none())
-            && let Err(error) = Box::pin(self.deliver_run(run, schedule)).await
+            && let Err(error) = Box::pin(self.send_prompt(run, schedule)).await
         {
-            // It may have come so far that there is something to follow.
-            let after = self.store().run(run.id).await?;
+            // The call can fail after its session was stored.
+            let after = store.run(run.id).await?;
             if after.is_some_and(|run| run.session_id.is_none()) {
-                return Ok(Some(Outcome::failed(error.to_string())));
+                return Ok(Some(RunOutcome::failed(error.to_string())));
             }
         }
         self.follow_run(run.id).await
     }
 
-    /// Gives the prompt to the session it is for.
-    async fn deliver_run(&self, run: &Run, schedule: &Schedule) -> Result<()> {
-        let actor = self.authority(schedule).await?;
-        let place = |target: &&Target| {
+    async fn send_prompt(self, run: &Run, schedule: &Schedule) -> Result<()> {
+        let actor = self.actor(schedule).await?;
+        let is_target = |target: &&Target| {
             target.project_id == run.project_id && target.workspace_id == run.workspace_id
         };
-        let Some(target) = schedule.targets.iter().find(place) else {
+        let Some(target) = schedule.targets.iter().find(is_target) else {
             return Err(EngineError::invalid(
-                "the target was taken from the schedule before the run began",
+                "the target was removed from the schedule before the run started",
             ));
         };
         let pin = schedule.session_behavior == SessionBehavior::Resume;
         let mut note = None;
         if pin && let Some(id) = target.session_id {
-            match self.hindrance(id, run).await? {
+            match self.blocked_reason(id, run).await? {
                 None => {
                     let mark = RunMark {
                         run: run.id,
                         pin,
                         note: None,
                     };
-                    let ask = json!({ "session_id": id, "prompt": schedule.prompt });
-                    match self.call_for(&actor, "session_message", ask, mark).await {
+                    let parameters = json!({ "session_id": id, "prompt": schedule.prompt });
+                    match self.call(&actor, "session_message", parameters, mark).await {
                         Err(EngineError::NotFound { .. }) => {
-                            note = Some(replaced(id, "was deleted"));
+                            note = Some(replacement_note(id, "was deleted"));
                         }
                         other => return other,
                     }
                 }
-                Some(why) => note = Some(replaced(id, &why)),
+                Some(why) => note = Some(replacement_note(id, &why)),
             }
         }
         let mark = RunMark {
@@ -135,62 +137,60 @@ impl Engine {
             pin,
             note,
         };
-        let mut ask = json!({
+        let mut parameters = json!({
             "project_id": run.project_id,
             "prompt": schedule.prompt,
             "new_session": true,
             "source": format!("schedule {}", schedule.id),
         });
         if let Some(workspace) = &run.workspace_id {
-            ask["workspace_id"] = json!(workspace);
+            parameters["workspace_id"] = json!(workspace);
         }
-        self.call_for(&actor, "session_spawn", ask, mark).await
+        self.call(&actor, "session_spawn", parameters, mark).await
     }
 
-    /// Calls an operation for a run, like any caller.
-    async fn call_for(&self, actor: &Actor, name: &str, ask: Value, mark: RunMark) -> Result<()> {
-        let parameters = match ask {
-            Value::Object(parameters) => parameters,
+    async fn call(self, actor: &Actor, name: &str, parameters: Value, mark: RunMark) -> Result<()> {
+        let arguments = match parameters {
+            Value::Object(arguments) => arguments,
             _ => Map::new(),
         };
-        let call = Call::new().for_run(mark);
-        match self.call(actor, name, parameters, call).await {
+        let call = Call::new().for_schedule_run(mark);
+        match self.engine.call(actor, name, arguments, call).await {
             Ok(_) => Ok(()),
             Err(EngineError::Refused { .. }) => Err(EngineError::invalid(
-                "the token that the schedule acts with may not write to this project; \
-                 `schedule_update` with one that may makes that one the schedule's",
+                "the schedule's token may not write to this project; call `schedule_update` with a \
+                 token that may, which then becomes the schedule's token",
             )),
             Err(error) => Err(error),
         }
     }
 
-    /// Who a run acts for: the schedule's token, as it is now. What an agent made is held to what holds
-    /// for the agent, and ends with it.
-    async fn authority(&self, schedule: &Schedule) -> Result<Actor> {
+    /// The actor of a run: the schedule's token as it is now. A schedule that an agent created has the
+    /// agent's restrictions and ends with its session.
+    async fn actor(self, schedule: &Schedule) -> Result<Actor> {
         let ended = |what: &str| {
             EngineError::invalid(format!(
-                "{what}; `schedule_update` with another token makes that one the schedule's"
+                "{what}; call `schedule_update` with another token, which then becomes the schedule's \
+                 token"
             ))
         };
-        let token = self.store().token(schedule.owner_id).await?;
+        let token = self.engine.store().token(schedule.owner_id).await?;
         let why = match &token {
-            None => Some("does not exist any more"),
+            None => Some("was deleted"),
             Some(token) if token.revoked_at.is_some() => Some("was revoked"),
-            Some(token) if !token.is_valid(self.now()) => Some("has expired"),
+            Some(token) if !token.is_valid(self.engine.now()) => Some("has expired"),
             Some(_) => None,
         };
         let (Some(token), None) = (token, why) else {
             let why = why.unwrap_or_default();
-            return Err(ended(&format!(
-                "the token that the schedule acts with {why}"
-            )));
+            return Err(ended(&format!("the schedule's token {why}")));
         };
         let session = token.session_id.or(schedule.owner_session);
         if let Some(id) = session {
-            let found = self.store().session(id).await?;
+            let found = self.engine.store().session(id).await?;
             if found.is_none_or(|session| session.status.is_ended()) {
                 return Err(ended(&format!(
-                    "the session {id}, whose agent made the schedule, has ended"
+                    "the session {id}, whose agent created the schedule, has ended"
                 )));
             }
         }
@@ -202,27 +202,25 @@ impl Engine {
         })
     }
 
-    /// Why a session cannot go on with the next run, if it cannot.
-    async fn hindrance(&self, id: SessionId, run: &Run) -> Result<Option<String>> {
-        let Some(session) = self.store().session(id).await? else {
+    /// Why the next run cannot continue a session, if it cannot.
+    async fn blocked_reason(self, id: SessionId, run: &Run) -> Result<Option<String>> {
+        let store = self.engine.store();
+        let Some(session) = store.session(id).await? else {
             return Ok(Some("was deleted".to_owned()));
         };
-        if agents::find(self.settings(), &session.agent).is_err() {
+        if agents::find(self.engine.settings(), &session.agent).is_err() {
             return Ok(Some(format!(
-                "has the agent `{}`, which is not there any more",
+                "uses the agent `{}`, which no longer exists",
                 session.agent
             )));
         }
-        let workspace = &session.workspace_id;
-        let workspace = self
-            .store()
-            .workspace(session.project_id, workspace)
-            .await?;
-        if workspace.is_none() {
-            return Ok(Some("has lost its workspace".to_owned()));
+        let (project, workspace) = (session.project_id, &session.workspace_id);
+        if store.workspace(project, workspace).await?.is_none() {
+            return Ok(Some("has no workspace any more".to_owned()));
         }
-        let limit = self.sessions().tree_limits(&session).await?.cost_usd;
-        let used = self.store().tree_use(session.root_id, self.now()).await?;
+        let limit = self.engine.limits_of_tree(&session).await?.cost_usd;
+        let now = self.engine.now();
+        let used = store.tree_use(session.root_id, now).await?;
         if used.cost_usd >= used.cost_limit.unwrap_or(limit) {
             return Ok(Some("has reached its `max_cost_usd`".to_owned()));
         }
@@ -232,13 +230,14 @@ impl Engine {
         Ok(None)
     }
 
-    /// Whether the last two runs of a target that were carried out failed in this session.
-    async fn failed_twice(&self, session: &Session, run: &Run) -> Result<bool> {
+    /// Whether the last two runs of a target that were not skipped failed in this session.
+    async fn failed_twice(self, session: &Session, run: &Run) -> Result<bool> {
         let filter = RunFilter {
             project_id: Some(run.project_id),
         };
-        let runs = self.store().runs(run.schedule_id, &filter, None, 50);
-        let mut ended = runs.await?.rows.into_iter().filter(|other| {
+        let store = self.engine.store();
+        let page = store.runs(run.schedule_id, &filter, None, HISTORY_SEARCHED);
+        let mut ended = page.await?.rows.into_iter().filter(|other| {
             other.workspace_id == run.workspace_id
                 && matches!(other.status, RunStatus::Success | RunStatus::Failed)
         });
@@ -251,67 +250,67 @@ impl Engine {
     }
 
     /// Waits for the turn of a run to end.
-    async fn follow_run(&self, id: RunId) -> Result<Option<Outcome>> {
-        let mut news = None;
+    async fn follow_run(self, id: RunId) -> Result<Option<RunOutcome>> {
+        let store = self.engine.store();
+        let mut changes = None;
         loop {
-            let Some(run) = self.store().run(id).await? else {
+            let Some(run) = store.run(id).await? else {
                 return Ok(None);
             };
-            let turn = self.store().run_turn(id).await?;
+            let turn = store.run_turn(id).await?;
             let (Some(turn), Some(session)) = (turn, run.session_id) else {
-                let why = "its session was deleted before the agent was done";
-                return Ok(Some(Outcome::failed(why)));
+                let why = "its session was deleted before the agent had finished";
+                return Ok(Some(RunOutcome::failed(why)));
             };
             match turn {
-                CallTurn::Answered(logged) => return answered(&logged).map(Some),
+                CallTurn::Answered(logged) => return outcome_of_turn(&logged).map(Some),
                 CallTurn::Dropped => {
-                    let why = "its session was ended before it came to the prompt";
-                    return Ok(Some(Outcome::failed(why)));
+                    let why = "its session was ended before the prompt was sent to the agent";
+                    return Ok(Some(RunOutcome::failed(why)));
                 }
                 CallTurn::Queued | CallTurn::Running => {}
             }
-            // The first look was before anybody told of news.
-            let Some(listening) = &mut news else {
-                news = Some(self.sessions().subscriptions().log(session));
+            // Subscribed to only now, so the store has to be read again.
+            let Some(receiver) = &mut changes else {
+                changes = Some(self.engine.sessions().watch.session(session));
                 continue;
             };
-            if listening.changed().await.is_err() {
-                news = None;
+            if receiver.changed().await.is_err() {
+                changes = None;
             }
         }
     }
 
-    /// Returns when a run has taken too long.
-    async fn too_late(&self, run: &Run) {
+    async fn wait_for_deadline(self, run: &Run) {
         let Some(deadline) = run.deadline else {
             return std::future::pending().await;
         };
-        while self.now() < deadline {
-            self.clock().until(deadline).await;
+        while self.engine.now() < deadline {
+            self.engine.clock().sleep_until(deadline).await;
         }
     }
 
-    fn overdue(&self, schedule: &Schedule) -> Outcome {
-        let seconds = self.settings().schedules.run_seconds;
+    fn timed_out(self, schedule: &Schedule) -> RunOutcome {
+        let seconds = self.engine.settings().schedules.run_seconds;
         let wanted = match schedule.session_behavior {
             SessionBehavior::Resume => Wanted::Interrupt,
             SessionBehavior::New => Wanted::End,
         };
-        Outcome {
+        RunOutcome {
             wanted: Some(wanted),
-            ..Outcome::failed(format!(
+            ..RunOutcome::failed(format!(
                 "it took longer than {seconds} seconds (`schedules.run_seconds` of the server's \
                  configuration) and was stopped"
             ))
         }
     }
 
-    /// Returns when a run has been deleted with its schedule or its project.
-    async fn run_gone(&self, id: RunId) {
-        let mut changes = self.schedules().changes.subscribe();
+    /// Returns when a run was deleted, with its schedule or its project.
+    async fn wait_until_deleted(self, id: RunId) {
+        let mut changes = self.state().changes.subscribe();
         loop {
             changes.mark_unchanged();
-            if let Ok(None) = self.store().run(id).await {
+            if let Ok(None) = self.engine.store().run(id).await {
                 return;
             }
             if changes.changed().await.is_err() {
@@ -320,48 +319,48 @@ impl Engine {
         }
     }
 
-    async fn finish(&self, id: RunId, outcome: Outcome) -> Result<()> {
-        let wants = outcome.wanted.is_some();
+    async fn store_outcome(self, id: RunId, outcome: RunOutcome) -> Result<()> {
+        let store = self.engine.store();
+        let wakes_session = outcome.wanted.is_some();
         let finished = Finished {
-            at: self.now(),
+            at: self.engine.now(),
             status: outcome.status,
             output: outcome.output,
             truncated: outcome.truncated,
             error: outcome.error.map(|mut error| {
-                error.truncate(error.floor_char_boundary(LONGEST_ERROR));
+                error.truncate(error.floor_char_boundary(MAX_ERROR_BYTES));
                 error
             }),
             wanted: outcome.wanted,
-            most_failures: MOST_FAILURES,
+            most_failures: MAX_FAILURES,
             disabled: format!(
-                "{MOST_FAILURES} runs in a row failed; `schedule_history` says why. \
-                 `schedule_update` enables it again"
+                "{MAX_FAILURES} runs in a row failed; `schedule_history` shows why. \
+                 `schedule_update` enables the schedule again"
             ),
         };
-        let disabled = self.store().finish_run(id, finished).await?;
-        let Some(run) = self.store().run(id).await? else {
+        let disabled = store.finish_run(id, finished).await?;
+        let Some(run) = store.run(id).await? else {
             return Ok(());
         };
         if disabled == Some(true) {
             tracing::warn!(
                 schedule = %run.schedule_id,
                 error = run.error.as_deref().unwrap_or_default(),
-                "a schedule was disabled because {MOST_FAILURES} of its runs failed in a row"
+                "schedule disabled after {MAX_FAILURES} failed runs in a row"
             );
         }
-        if let (Some(session), true) = (run.session_id, wants) {
-            self.sessions().wake(session, run.project_id);
+        if wakes_session && let Some(session) = run.session_id {
+            self.engine.wake_session(session, run.project_id);
         }
         Ok(())
     }
 }
 
-fn replaced(id: SessionId, why: &str) -> String {
-    format!("the session before, {id}, {why}; this is a new one")
+fn replacement_note(id: SessionId, why: &str) -> String {
+    format!("the previous session, {id}, {why}; this is a new one")
 }
 
-/// How a run ended whose turn has.
-fn answered(logged: &Logged) -> Result<Outcome> {
+fn outcome_of_turn(logged: &Logged) -> Result<RunOutcome> {
     let event = serde_json::from_str(&logged.body).map_err(EngineError::fault)?;
     let Event::Completion {
         mut text,
@@ -374,13 +373,13 @@ fn answered(logged: &Logged) -> Result<Outcome> {
     let why = match stop_reason {
         StopReason::EndTurn => None,
         StopReason::Cancelled => Some("the turn was interrupted"),
-        StopReason::Refused => Some("the model refused to go on"),
+        StopReason::Refused => Some("the model refused to continue"),
         StopReason::Limit => Some("a limit was reached"),
         StopReason::Error => Some("the turn failed"),
     };
-    let truncated = text.len() > LONGEST_OUTPUT;
-    text.truncate(text.floor_char_boundary(LONGEST_OUTPUT));
-    Ok(Outcome {
+    let truncated = text.len() > MAX_OUTPUT_BYTES;
+    text.truncate(text.floor_char_boundary(MAX_OUTPUT_BYTES));
+    Ok(RunOutcome {
         status: match why {
             None => RunStatus::Success,
             Some(_) => RunStatus::Failed,

@@ -1,168 +1,154 @@
-//! The one task that looks after schedules. It sleeps until something is due, and is woken when
-//! something changed; nothing is looked at in between.
+//! The scheduler: one task that starts runs. It sleeps until the next schedule is due and is woken
+//! when something changed; it does not poll.
 
-use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use jiff::SignedDuration;
-use oubliette_model::RunId;
 use oubliette_store::{Firing, Lease, Run};
 use tokio::time::Instant;
 
-use super::firing::plan;
-use crate::{Engine, EngineError, Result};
+use super::Schedules;
+use super::firing::plan_firing;
+use crate::{EngineError, Result};
 
-/// How long a run is left alone after its server was last heard of.
-const LEASE: SignedDuration = SignedDuration::from_secs(60);
-const RENEWAL: Duration = Duration::from_secs(20);
-/// How many schedules are moved on in one transaction.
-const BATCH: u32 = 200;
-/// How soon a store is asked again that could not answer.
-const PAUSE: Duration = Duration::from_secs(5);
+/// How long another server leaves a run alone after its lease was renewed.
+const RUN_LEASE: SignedDuration = SignedDuration::from_secs(60);
+const LEASE_RENEWAL_INTERVAL: Duration = Duration::from_secs(20);
+/// Schedules that are fired in one transaction.
+const MAX_FIRINGS_PER_BATCH: u32 = 200;
+const STORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-impl Engine {
-    /// Looks after schedules from now on.
-    pub fn run_schedules(&self) {
-        let engine = self.clone();
-        self.spawn(async move {
-            tokio::select! {
-                () = engine.look_after_schedules() => {}
-                () = engine.stopping() => {}
-            }
-        });
+impl Schedules<'_> {
+    /// Continues the runs that the previous server on this data directory had started.
+    pub(crate) async fn recover_runs(self) -> Result<()> {
+        for run in self.engine.store().adopt_runs(&self.lease()).await? {
+            self.spawn_run(run);
+        }
+        Ok(())
     }
 
-    async fn look_after_schedules(&self) {
-        let mut adopted = false;
+    /// Starts runs as they become due. Does not return.
+    pub(crate) async fn run_scheduler(self) {
         loop {
-            if let Err(error) = self.schedule(&mut adopted).await {
-                tracing::error!(%error, "schedules could not be looked after");
+            if let Err(error) = self.start_due_runs().await {
+                tracing::error!(%error, "the scheduler failed; trying again");
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(STORE_RETRY_DELAY).await;
         }
     }
 
-    async fn schedule(&self, adopted: &mut bool) -> Result<()> {
-        if !*adopted {
-            // What the server before this one had begun.
-            for run in self.store().adopt_runs(&self.lease()).await? {
-                self.carry_out(run);
-            }
-            *adopted = true;
-        }
-        let mut renewal = Instant::now() + RENEWAL;
+    async fn start_due_runs(self) -> Result<()> {
+        let (engine, store) = (self.engine, self.engine.store());
+        let mut renew_at = Instant::now() + LEASE_RENEWAL_INTERVAL;
         loop {
             self.fire_due().await?;
-            self.begin_runs().await?;
-            let busy = !self.running_runs().is_empty();
-            if busy && Instant::now() >= renewal {
-                self.store().renew_runs(&self.lease()).await?;
-                renewal = Instant::now() + RENEWAL;
+            self.claim_runs().await?;
+            let busy = !self.state().running.lock().is_empty();
+            if busy && Instant::now() >= renew_at {
+                store.renew_runs(&self.lease()).await?;
+                renew_at = Instant::now() + LEASE_RENEWAL_INTERVAL;
             }
-            let due = self.store().next_due().await?;
-            let left = self.store().next_lease_end(&self.lease().by).await?;
-            let next = due.into_iter().chain(left).min();
+            let due = store.next_due().await?;
+            let foreign_lease_end = store.next_lease_end(&self.lease().by).await?;
+            let next = due.into_iter().chain(foreign_lease_end).min();
             let until = async {
                 match next {
-                    Some(at) => self.clock().until(at).await,
+                    Some(at) => engine.clock().sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = until => {}
-                () = self.schedules().wake.notified() => {}
-                () = tokio::time::sleep_until(renewal), if busy => {}
+                () = self.state().wake_scheduler.notified() => {}
+                () = tokio::time::sleep_until(renew_at), if busy => {}
             }
         }
     }
 
-    /// Makes runs of all schedules that are due, the longest due first.
-    pub(super) async fn fire_due(&self) -> Result<Vec<Run>> {
-        let grace = self.settings().schedules.grace_seconds;
-        let grace = SignedDuration::from_secs(grace.into());
-        let mut made = Vec::new();
+    /// Creates runs for all schedules that are due, the longest due first.
+    pub(super) async fn fire_due(self) -> Result<Vec<Run>> {
+        let store = self.engine.store();
+        let grace_seconds = self.engine.settings().schedules.grace_seconds;
+        let grace = SignedDuration::from_secs(grace_seconds.into());
+        let mut created = Vec::new();
         loop {
-            let now = self.now();
-            let due = self.store().due_schedules(now, BATCH).await?;
-            let more = due.len() == BATCH as usize;
+            let now = self.engine.now();
+            let due = store.due_schedules(now, MAX_FIRINGS_PER_BATCH).await?;
+            let has_more = due.len() == MAX_FIRINGS_PER_BATCH as usize;
             if due.is_empty() {
-                return Ok(made);
+                return Ok(created);
             }
-            let planning = move || -> Vec<Firing> {
-                let firings = due.iter().filter_map(|schedule| plan(schedule, now, grace));
-                firings.collect()
+            let plan_all = move || -> Vec<Firing> {
+                due.iter()
+                    .filter_map(|schedule| plan_firing(schedule, now, grace))
+                    .collect()
             };
-            let firings = tokio::task::spawn_blocking(planning)
+            let firings = tokio::task::spawn_blocking(plan_all)
                 .await
                 .map_err(EngineError::fault)?;
             for firing in &firings {
                 if let Some(why) = &firing.disabled {
-                    tracing::warn!(schedule = %firing.schedule_id, why, "a schedule was disabled");
+                    tracing::warn!(schedule = %firing.schedule_id, why, "schedule disabled");
                 }
             }
-            made.extend(self.store().fire(firings, None).await?);
-            if !more {
-                return Ok(made);
+            created.extend(store.fire(firings, None).await?);
+            if !has_more {
+                return Ok(created);
             }
         }
     }
 
-    /// Begins as many runs as may go on at once.
-    async fn begin_runs(&self) -> Result<()> {
-        let settings = &self.settings().schedules;
-        let most = settings.max_concurrent_runs.max(1) as usize;
-        let free = most.saturating_sub(self.running_runs().len());
+    /// Claims and starts as many runs as are allowed at once.
+    async fn claim_runs(self) -> Result<()> {
+        let settings = &self.engine.settings().schedules;
+        let max_runs = settings.max_concurrent_runs.max(1) as usize;
+        let free = max_runs.saturating_sub(self.state().running.lock().len());
         if free == 0 {
             return Ok(());
         }
-        let deadline = self.now() + SignedDuration::from_secs(settings.run_seconds.into());
-        let lease = self.lease();
-        let claimed = self.store().claim_runs(&lease, deadline, free as u32);
-        for run in claimed.await? {
-            self.carry_out(run);
+        let timeout = SignedDuration::from_secs(settings.run_seconds.into());
+        let deadline = self.engine.now() + timeout;
+        let (store, lease) = (self.engine.store(), self.lease());
+        for run in store.claim_runs(&lease, deadline, free as u32).await? {
+            self.spawn_run(run);
         }
         Ok(())
     }
 
-    fn running_runs(&self) -> std::sync::MutexGuard<'_, HashSet<RunId>> {
-        let running = self.schedules().running.lock();
-        running.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Carries out a run in a task of its own.
-    fn carry_out(&self, run: Run) {
+    /// Executes a run in a task of its own.
+    fn spawn_run(self, run: Run) {
         let id = run.id;
-        if !self.running_runs().insert(id) {
+        if !self.state().running.lock().insert(id) {
             return;
         }
-        let engine = self.clone();
-        self.spawn(async move {
-            let work = AssertUnwindSafe(engine.see_run_through(run)).catch_unwind();
+        let engine = self.engine.clone();
+        self.engine.spawn(async move {
+            let schedules = engine.schedules();
+            let execution = AssertUnwindSafe(schedules.execute_run(run)).catch_unwind();
             tokio::select! {
-                outcome = work => if outcome.is_err() {
+                outcome = execution => if outcome.is_err() {
                     tracing::error!(run = %id, "a run of a schedule panicked");
-                    engine.give_up_run(id).await;
+                    schedules.fail_run(id).await;
                 },
                 () = engine.stopping() => {}
             }
-            engine.running_runs().remove(&id);
-            engine.schedules().wake.notify_one();
+            schedules.state().running.lock().remove(&id);
+            schedules.state().wake_scheduler.notify_one();
         });
     }
 
-    /// What this server holds runs by. The data directory has one server at a time, so that one that
-    /// is started again finds what is its own.
-    pub(super) fn lease(&self) -> Lease {
-        let host = rustix::system::uname();
-        let host = host.nodename().to_string_lossy().into_owned();
-        let at = self.now();
+    /// The lease with which this server holds runs. A data directory has one server at a time, so a
+    /// restarted server finds its own runs by it.
+    pub(super) fn lease(self) -> Lease {
+        let system = rustix::system::uname();
+        let host = system.nodename().to_string_lossy();
+        let at = self.engine.now();
         Lease {
-            by: format!("{host}:{}", self.settings().data_dir.display()),
+            by: format!("{host}:{}", self.engine.settings().data_dir.display()),
             at,
-            until: at + LEASE,
+            until: at + RUN_LEASE,
         }
     }
 }

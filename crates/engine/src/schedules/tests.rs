@@ -1,4 +1,4 @@
-//! Schedules on a real engine and a real store, on a clock that the tests set.
+//! Schedules on a real engine and a real store, with a clock that the tests set.
 
 mod live;
 mod simulated;
@@ -16,7 +16,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::{Actor, Call, Clock, Engine, Minted, Settings};
+use crate::{Actor, Call, Clock, Engine, NewToken, Settings};
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -26,8 +26,8 @@ fn seconds(count: i64) -> SignedDuration {
     SignedDuration::from_secs(count)
 }
 
-/// A server's inside on a clock that stands still until it is set.
-struct World {
+/// An engine with a manual clock, a project and an admin token.
+struct TestEngine {
     home: TempDir,
     clock: Clock,
     settings: Settings,
@@ -36,33 +36,36 @@ struct World {
     token: TokenId,
 }
 
-impl World {
+impl TestEngine {
     async fn new(start: Timestamp, change: impl FnOnce(&mut Settings)) -> Self {
-        // Durability is not what is tested here, and a disk would be waited for a lot.
+        // In memory if possible: durability is not tested here, and many commits would wait for a disk.
         let memory = Path::new("/dev/shm");
-        let home = match memory.is_dir() {
-            true => tempfile::tempdir_in(memory).unwrap(),
-            false => tempfile::tempdir().unwrap(),
+        let home = if memory.is_dir() {
+            tempfile::tempdir_in(memory).unwrap()
+        } else {
+            tempfile::tempdir().unwrap()
         };
-        let clock = Clock::standing_at(start);
+        let clock = Clock::manual(start);
         let mut settings = Settings::defaults(home.path());
         settings.clock = clock.clone();
         change(&mut settings);
         let engine = engine(&settings).await;
         let store = engine.store().clone();
-        let Minted { token, key } = Minted::draw("bot", Scope::Admin, start, None).unwrap();
+        let NewToken { token, key } = NewToken::generate("bot", Scope::Admin, start, None).unwrap();
         store.add_token(&token, key.hash(), None).await.unwrap();
-        let named = json!({ "name": "one", "init_git": false });
-        let named = named.as_object().cloned().unwrap();
+        let parameters = json!({ "name": "one", "init_git": false });
+        let arguments = parameters.as_object().cloned().unwrap();
         let actor = actor(token.id);
-        let made = engine.call(&actor, "project_create", named, Call::new());
-        let made = made.await.unwrap();
+        let created = engine
+            .call(&actor, "project_create", arguments, Call::new())
+            .await
+            .unwrap();
         Self {
             home,
             clock,
             settings,
             engine,
-            project: made["project_id"].as_str().unwrap().parse().unwrap(),
+            project: created["project_id"].as_str().unwrap().parse().unwrap(),
             token: token.id,
         }
     }
@@ -71,7 +74,7 @@ impl World {
         self.engine.store()
     }
 
-    /// The server ends, and another one starts on what it left.
+    /// Stops the engine and starts another one on the same data directory.
     async fn restart(&mut self) {
         self.engine.stop().await;
         self.engine = engine(&self.settings).await;
@@ -108,7 +111,7 @@ impl World {
 
     async fn add(&self, schedule: Schedule) -> Schedule {
         assert!(self.store().add_schedule(&schedule, None).await.unwrap());
-        self.engine.schedules().tell();
+        self.engine.schedules().notify_changed();
         schedule
     }
 
@@ -144,6 +147,8 @@ fn actor(token_id: TokenId) -> Actor {
 async fn engine(settings: &Settings) -> Engine {
     let path = settings.data_dir.join("oubliette.db");
     let store = Arc::new(Sqlite::open(&path).unwrap());
-    let none = std::future::ready(Err("no containers here".to_owned()));
-    Engine::start(store, settings.clone(), none).await.unwrap()
+    let runtime = std::future::ready(Err("no containers here".to_owned()));
+    Engine::start(store, settings.clone(), runtime)
+        .await
+        .unwrap()
 }

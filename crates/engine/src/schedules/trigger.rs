@@ -11,14 +11,14 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule, as `schedule_list` shows it.
+    /// The schedule's id, from `schedule_list`.
     schedule_id: ScheduleId,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     schedule_id: ScheduleId,
-    /// One for each target.
+    /// One run per target.
     runs: Vec<RunView>,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Trigger;
 
 impl Operation for Trigger {
     const NAME: &'static str = "schedule_trigger";
-    const ABOUT: &'static str = "Run a schedule now, also one that is disabled, besides the runs that it has by itself. \
-         Returns at once; `schedule_history` shows what comes of it.";
+    const ABOUT: &'static str = "Run a schedule now, even if it is disabled, in addition to its regular runs. Returns at once; \
+         `schedule_history` shows the outcome.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -37,7 +37,7 @@ impl Operation for Trigger {
 
     fn reach(params: &Params) -> Reach {
         Reach {
-            begins: true,
+            starts_run: true,
             ..Reach::schedule(params.schedule_id)
         }
     }
@@ -55,14 +55,17 @@ impl Operation for Trigger {
             note: None,
             disabled: None,
         };
-        let runs = engine.store().fire(vec![firing], call.audit()).await?;
+        let runs = engine
+            .store()
+            .fire(vec![firing], call.take_audit_entry())
+            .await?;
         if runs.is_empty() {
             return Err(EngineError::invalid(
-                "the schedule has no targets any more, because their projects were deleted; give it \
-                 some with `schedule_update`",
+                "the schedule has no targets left, because their projects were deleted; set `targets` with \
+                 `schedule_update`",
             ));
         }
-        engine.schedules().tell();
+        engine.schedules().notify_changed();
         Ok(Output {
             schedule_id: id,
             runs: runs.into_iter().map(RunView::from).collect(),

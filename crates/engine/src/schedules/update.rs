@@ -5,7 +5,8 @@ use oubliette_store::{Changed, Schedule};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::fields::{self, Place};
+use super::Schedules;
+use super::fields::{self, TargetParam};
 use super::view::Details;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::sessions::message_params::check_prompt;
@@ -13,23 +14,23 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule, as `schedule_list` shows it.
+    /// The schedule's id, from `schedule_list`.
     schedule_id: ScheduleId,
-    /// What it is called.
+    /// The name of the schedule (1 to 100 characters).
     name: Option<String>,
-    /// When it runs: five cron fields, six with seconds in front, or a form like `@daily`.
+    /// When it runs: five cron fields, six with seconds first, or for example `@daily`.
     cron_expr: Option<String>,
     /// The time zone of `cron_expr`.
     timezone: Option<String>,
-    /// What the agent is to do, each time.
+    /// The prompt of each run.
     prompt: Option<String>,
-    /// Where, instead of all that there are now.
-    targets: Option<Vec<Place>>,
-    /// Whether it runs by itself.
+    /// Where it runs; replaces all current targets.
+    targets: Option<Vec<TargetParam>>,
+    /// Whether it runs at its times.
     enabled: Option<bool>,
-    /// If the run before is not over: `skip`, `queue` or `parallel`.
+    /// If the previous run is not over: `skip`, `queue` or `parallel`.
     overlap_behavior: Option<Overlap>,
-    /// `resume` goes on with one session for each target, `new` begins one each time.
+    /// `resume` continues one session per target, `new` starts a session for each run.
     session_behavior: Option<SessionBehavior>,
     /// Runs that were due while the server was down: `skip` or `run_once`.
     missed_runs: Option<MissedRuns>,
@@ -40,8 +41,8 @@ pub(crate) struct Update;
 
 impl Operation for Update {
     const NAME: &'static str = "schedule_update";
-    const ABOUT: &'static str = "Change a schedule; what is not named stays. From then on runs act with your token. One that \
-         was disabled because its runs failed runs again, unless `enabled` is false.";
+    const ABOUT: &'static str = "Change a schedule; omitted parameters keep their values. Later runs use your token. Updating \
+         re-enables a schedule that was disabled after failures, unless you pass `enabled: false`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -51,33 +52,31 @@ impl Operation for Update {
     fn reach(params: &Params) -> Reach {
         let targets = params.targets.iter().flatten();
         Reach {
-            targets: targets.map(|place| place.project_id).collect(),
+            targets: targets.map(|target| target.project_id).collect(),
             ..Reach::schedule(params.schedule_id)
         }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Details> {
         let id = params.schedule_id;
-        let audit = call.audit();
+        let schedules = engine.schedules();
+        let audit = call.take_audit_entry();
         loop {
-            let found = engine.store().schedule(id).await?;
-            let found = found.ok_or_else(|| Engine::schedule_not_found(id))?;
-            let changed = engine.changed_schedule(found, &params, actor).await?;
-            let wrote = engine.store().update_schedule(&changed, audit.clone());
-            match wrote.await? {
+            let found = schedules.get(id).await?;
+            let changed = schedules.apply_changes(found, &params, actor).await?;
+            let update = engine.store().update_schedule(&changed, audit.clone());
+            match update.await? {
                 Changed::Done => {
-                    engine.schedules().tell();
+                    schedules.notify_changed();
                     let now = engine.now();
-                    let stored = engine.store().schedule(id).await?;
-                    let changed = stored.ok_or_else(|| Engine::schedule_not_found(id))?;
-                    let next =
-                        fields::next_runs(&changed.cron_expr, &changed.timezone, now).await?;
-                    return Ok(Details::of(changed, &next, actor));
+                    let stored = schedules.get(id).await?;
+                    let next = fields::next_runs(&stored.cron_expr, &stored.timezone, now).await?;
+                    return Ok(Details::new(stored, &next, actor));
                 }
                 Changed::Stale => {}
                 Changed::NoSuchProject => {
                     return Err(EngineError::Failed(
-                        "a project of its targets was deleted meanwhile".to_owned(),
+                        "a project in its targets was deleted".to_owned(),
                     ));
                 }
             }
@@ -85,34 +84,33 @@ impl Operation for Update {
     }
 }
 
-impl Engine {
-    /// A schedule as a call wants it.
-    async fn changed_schedule(
-        &self,
+impl Schedules<'_> {
+    /// The schedule with the changes of a call.
+    async fn apply_changes(
+        self,
         mut schedule: Schedule,
         params: &Params,
         actor: &Actor,
     ) -> Result<Schedule> {
         if let Some(name) = &params.name {
-            schedule.name = fields::name(name)?;
+            schedule.name = fields::check_name(name)?;
         }
         if let Some(prompt) = &params.prompt {
             check_prompt(prompt)?;
             schedule.prompt = prompt.clone();
         }
-        if let Some(places) = &params.targets {
-            schedule.targets = self.check_targets(places).await?;
+        if let Some(targets) = &params.targets {
+            schedule.targets = self.check_targets(targets).await?;
         }
         let was_disabled = schedule.disabled_reason.take().is_some();
         let enabled = params.enabled.unwrap_or(schedule.enabled || was_disabled);
         if enabled && schedule.targets.is_empty() {
             return Err(EngineError::invalid(
-                "the schedule has no targets any more, because their projects were deleted; give it \
-                 some with `targets`",
+                "the schedule has no targets left, because their projects were deleted; set `targets`",
             ));
         }
-        let moved = params.cron_expr.is_some() || params.timezone.is_some();
-        if moved || (enabled && schedule.next_at.is_none()) {
+        let new_times = params.cron_expr.is_some() || params.timezone.is_some();
+        if new_times || (enabled && schedule.next_at.is_none()) {
             let expression = params.cron_expr.as_ref().unwrap_or(&schedule.cron_expr);
             let timezone = params.timezone.as_ref().unwrap_or(&schedule.timezone);
             let checked = self.check_cadence(expression, timezone).await?;
@@ -128,7 +126,7 @@ impl Engine {
         schedule.failures = 0;
         schedule.owner_id = actor.token_id;
         schedule.owner_session = actor.session;
-        schedule.updated_at = self.now();
+        schedule.updated_at = self.engine.now();
         Ok(schedule)
     }
 }

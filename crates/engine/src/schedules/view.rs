@@ -1,6 +1,6 @@
-//! What callers see of schedules and their runs.
+//! Schedules and runs as results show them.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use oubliette_model::{
     Cause, MissedRuns, Overlap, ProjectId, RunId, RunStatus, ScheduleId, SessionBehavior,
     SessionId, TokenId, WorkspaceId,
@@ -19,20 +19,20 @@ pub(crate) struct Summary {
     cron_expr: String,
     timezone: String,
     enabled: bool,
-    /// When it runs next.
+    /// The next run.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_run: Option<String>,
-    /// Why it is disabled, if nobody asked for that.
+    /// Why the server disabled it.
     #[serde(skip_serializing_if = "Option::is_none")]
     disabled_reason: Option<String>,
     overlap_behavior: Overlap,
     session_behavior: SessionBehavior,
     missed_runs: MissedRuns,
-    /// Runs in a row that failed.
+    /// The number of runs that failed in a row.
     failures: u32,
-    /// Those that this token can see.
+    /// The targets that this token can see.
     targets: Vec<TargetView>,
-    /// The token that runs act with.
+    /// The token that runs use.
     token_id: TokenId,
     created_at: String,
     updated_at: String,
@@ -42,12 +42,12 @@ pub(crate) struct Summary {
 struct TargetView {
     project_id: ProjectId,
     workspace_id: WorkspaceId,
-    /// The session that goes on from run to run.
+    /// The session that runs continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<SessionId>,
 }
 
-/// A schedule with everything about it.
+/// A schedule with its prompt and next runs.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Details {
     #[serde(flatten)]
@@ -58,9 +58,9 @@ pub(crate) struct Details {
 }
 
 impl Summary {
-    pub(super) fn of(schedule: Schedule, actor: &Actor) -> Self {
-        let seen = schedule.targets.into_iter();
-        let seen = seen.filter(|target| actor.sees(target.project_id));
+    pub(super) fn new(schedule: Schedule, actor: &Actor) -> Self {
+        let targets = schedule.targets.into_iter();
+        let visible = targets.filter(|target| actor.sees(target.project_id));
         let view = |target: oubliette_store::Target| TargetView {
             project_id: target.project_id,
             workspace_id: target.workspace_id.unwrap_or_else(WorkspaceId::default_one),
@@ -78,7 +78,7 @@ impl Summary {
             session_behavior: schedule.session_behavior,
             missed_runs: schedule.missed_runs,
             failures: schedule.failures,
-            targets: seen.map(view).collect(),
+            targets: visible.map(view).collect(),
             token_id: schedule.owner_id,
             created_at: schedule.created_at.to_string(),
             updated_at: schedule.updated_at.to_string(),
@@ -87,26 +87,23 @@ impl Summary {
 }
 
 impl Details {
-    /// `next` are the runs that would come, of which a schedule that is disabled has none.
-    pub(super) fn of(schedule: Schedule, next: &[Timestamp], actor: &Actor) -> Self {
-        let next = match schedule.enabled {
-            true => next,
-            false => &[],
-        };
+    /// `next` are the runs of the cron expression; a disabled schedule has none.
+    pub(super) fn new(schedule: Schedule, next: &[Timestamp], actor: &Actor) -> Self {
+        let enabled_next = if schedule.enabled { next } else { &[] };
         Self {
             prompt: schedule.prompt.clone(),
-            next_runs: next.iter().map(Timestamp::to_string).collect(),
-            summary: Summary::of(schedule, actor),
+            next_runs: enabled_next.iter().map(Timestamp::to_string).collect(),
+            summary: Summary::new(schedule, actor),
         }
     }
 }
 
-/// One run of one target.
+/// A run of a schedule for one target.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct RunView {
     run_id: RunId,
     status: RunStatus,
-    /// `schedule`, `missed` for one that was due while no server ran, or `trigger`.
+    /// `schedule`, `missed` for a run that was due while no server ran, or `trigger`.
     cause: Cause,
     due_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,13 +117,13 @@ pub(crate) struct RunView {
     /// Why it failed or was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// What is worth knowing besides.
+    /// Additional information, for example that a new session replaced the previous one.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     /// The final text of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
-    /// Whether the final text was longer; the session has all of it.
+    /// True if the final text was cut; the session's events have all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated: Option<bool>,
     project_id: ProjectId,
@@ -137,8 +134,8 @@ pub(crate) struct RunView {
 
 impl From<Run> for RunView {
     fn from(run: Run) -> Self {
-        let took = run.started_at.zip(run.ended_at);
-        let took = took.map(|(started, ended)| ended.duration_since(started));
+        let times = run.started_at.zip(run.ended_at);
+        let duration = times.map(|(started, ended)| ended.duration_since(started));
         Self {
             run_id: run.id,
             status: run.status,
@@ -146,7 +143,7 @@ impl From<Run> for RunView {
             due_at: run.due_at.to_string(),
             started_at: run.started_at.map(|at| at.to_string()),
             ended_at: run.ended_at.map(|at| at.to_string()),
-            duration_ms: took.map(|took: SignedDuration| took.as_millis() as i64),
+            duration_ms: duration.map(|duration| duration.as_millis() as i64),
             cost_usd: run.cost_usd,
             error: run.error,
             note: run.note,

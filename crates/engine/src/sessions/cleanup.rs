@@ -67,7 +67,7 @@ impl Operation for Cleanup {
         let before = engine.now() - age + SignedDuration::from_millis(1);
         let deleted = engine
             .store()
-            .remove_ended(visible, before, call.audit())
+            .remove_ended(visible, before, call.take_audit_entry())
             .await?;
         Ok(Output { deleted })
     }

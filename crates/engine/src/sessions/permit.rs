@@ -75,7 +75,14 @@ impl Operation for Permit {
         let now = engine.now();
         let decided = engine
             .store()
-            .decide(id, request, verdict, Some(answer), now, call.audit())
+            .decide(
+                id,
+                request,
+                verdict,
+                Some(answer),
+                now,
+                call.take_audit_entry(),
+            )
             .await?;
         match decided {
             Decided::Done => {

@@ -5,33 +5,32 @@ use oubliette_model::{Access, Scope, SessionId, TokenId, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Minted;
+use super::NewToken;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// What the token is for, in a few words.
+    /// What the token is for (1 to 100 characters).
     name: String,
     /// `admin`, `admin:ro`, `read`, `write`, `project:<uuid>` or `project:<uuid>:ro`.
     scope: Scope,
-    /// Hours until the token ends; it lasts until it is revoked if neither this nor `expires_at`
-    /// is given.
+    /// Hours until the token expires. Without this and `expires_at` it is valid until revoked.
     expires_in_hours: Option<f64>,
-    /// When the token ends (RFC 3339), instead of `expires_in_hours`.
+    /// When the token expires (RFC 3339), instead of `expires_in_hours`.
     expires_at: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     token_id: TokenId,
-    /// Shown this once and never again.
+    /// The API key. It is not shown again.
     key: String,
     name: String,
     scope: Scope,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<String>,
-    /// The session that made it, and with which it ends.
+    /// The session whose agent created the token. The token ends with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<SessionId>,
 }
@@ -41,8 +40,8 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "token_create";
-    const ABOUT: &'static str = "Make an API token with a scope. The result holds the key, which is shown this once: hand \
-         it on and do not keep it in a log. Prefer the narrowest scope that does the job.";
+    const ABOUT: &'static str = "Create an API token with a scope. The result contains the key, which is not shown again: pass \
+         it on and keep it out of logs. Prefer the narrowest scope that is enough.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -63,12 +62,12 @@ impl Operation for Create {
         }
         let now = engine.now();
         let expires_at = expiry(&params, now)?;
-        let Minted { mut token, key } = Minted::draw(name, params.scope, now, expires_at)?;
-        // What an agent hands on is held to what holds for the agent, and ends with it.
+        let NewToken { mut token, key } = NewToken::generate(name, params.scope, now, expires_at)?;
+        // A token that an agent creates has the agent's restrictions and ends with its session.
         token.session_id = actor.session;
         if !engine
             .store()
-            .add_token(&token, key.hash(), call.audit())
+            .add_token(&token, key.hash(), call.take_audit_entry())
             .await?
         {
             let missing = params
@@ -98,7 +97,7 @@ fn expiry(params: &Params, now: Timestamp) -> Result<Option<Timestamp>> {
             ));
         }
         (Some(hours), None) => {
-            // A hundred years; beyond it the arithmetic of time ends.
+            // A hundred years; timestamps overflow with much more.
             if !(hours > 0.0 && hours <= 876_000.0) {
                 return Err(EngineError::invalid(format!(
                     "`expires_in_hours` is {hours}; it must be more than 0 and at most 876000"

@@ -15,20 +15,20 @@ const LIST: &str = "tokens";
 pub(crate) struct Params {
     /// How many to return (1 to 1000; 100 if absent).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    tokens: Vec<Line>,
+    tokens: Vec<TokenView>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Line {
+struct TokenView {
     token_id: TokenId,
     name: String,
     scope: Scope,
@@ -39,18 +39,18 @@ struct Line {
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revoked_at: Option<String>,
-    /// The session that it belongs to, and with which it ends.
+    /// The session that the token belongs to and ends with.
     #[serde(skip_serializing_if = "Option::is_none")]
     session_id: Option<SessionId>,
 }
 
-fn line(token: Token, now: Timestamp) -> Line {
+fn view(token: Token, now: Timestamp) -> TokenView {
     let status = match token.revoked_at {
         Some(_) => "revoked",
         None if token.is_valid(now) => "active",
         None => "expired",
     };
-    Line {
+    TokenView {
         token_id: token.id,
         name: token.name,
         scope: token.scope,
@@ -67,8 +67,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "token_list";
-    const ABOUT: &'static str = "List the API tokens and their scopes, in the order of their \
-                                 making. Keys are never shown.";
+    const ABOUT: &'static str =
+        "List the API tokens and their scopes, oldest first. Keys are never shown.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -80,13 +80,13 @@ impl Operation for List {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let page = engine.store().tokens(after, limit).await?;
-        let (tokens, next_cursor) = paging::close(page, LIST);
+        let (tokens, next_cursor) = paging::rows_and_cursor(page, LIST);
         let now = engine.now();
         Ok(Output {
-            tokens: tokens.into_iter().map(|t| line(t, now)).collect(),
+            tokens: tokens.into_iter().map(|token| view(token, now)).collect(),
             next_cursor,
         })
     }

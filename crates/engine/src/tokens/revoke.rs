@@ -10,7 +10,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The token, as `token_list` shows it.
+    /// The token's id, from `token_list`.
     token_id: TokenId,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Revoke;
 
 impl Operation for Revoke {
     const NAME: &'static str = "token_revoke";
-    const ABOUT: &'static str = "End an API token at once: its next call fails and its open streams are closed. The last \
+    const ABOUT: &'static str = "Revoke an API token at once: its next call fails and its open streams are closed. The last \
          valid admin token cannot be revoked.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
@@ -41,18 +41,18 @@ impl Operation for Revoke {
         let id = params.token_id;
         match engine
             .store()
-            .revoke(id, engine.now(), call.audit())
+            .revoke(id, engine.now(), call.take_audit_entry())
             .await?
         {
             Revoked::Done => {
-                engine.token_watch().wake();
+                engine.tokens().notify_ended();
                 Ok(Output {
                     token_id: id,
                     revoked: true,
                 })
             }
             Revoked::Already => Err(EngineError::invalid(format!(
-                "token `{id}` has already ended; there is nothing to revoke"
+                "token `{id}` has already been revoked or has expired"
             ))),
             Revoked::NoSuchToken => Err(EngineError::NotFound {
                 what: "token",
@@ -60,7 +60,7 @@ impl Operation for Revoke {
                 hint: "`token_list` shows the tokens",
             }),
             Revoked::LastAdmin => Err(EngineError::invalid(
-                "this is the last valid admin token and cannot be revoked; make another one first \
+                "this is the last valid admin token and cannot be revoked; create another one first \
                  with `token_create`",
             )),
         }

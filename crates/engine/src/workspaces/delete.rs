@@ -56,7 +56,7 @@ impl Operation for Delete {
         }
         let removed = engine
             .store()
-            .remove_workspace(project_id, &workspace_id, call.audit())
+            .remove_workspace(project_id, &workspace_id, call.take_audit_entry())
             .await
             .map_err(|error| match error {
                 StoreError::InUse => EngineError::Failed(format!(

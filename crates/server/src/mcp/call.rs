@@ -85,7 +85,7 @@ impl Handler {
             return;
         };
         if self.push.is_bound(id, &mcp_session) {
-            self.engine.bind_line(id, &mcp_session);
+            self.engine.callers().bind_stream(id, &mcp_session);
         } else if push::owns(&self.engine, actor.token_id, id).await {
             let since = ["last_event_index", "last_index"].into_iter();
             let since = since.filter_map(|key| result[key].as_i64()).next();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oubliette_engine::{Actor, Engine};
-use oubliette_model::{SessionId, TokenId};
+use oubliette_model::{SessionId, TokenId, owns_session};
 use rmcp::RoleServer;
 use rmcp::model::{
     LoggingLevel, LoggingMessageNotificationParam, ResourceUpdatedNotificationParam,
@@ -90,7 +90,7 @@ impl Push {
     /// Binds an agent session to the MCP session of its owner that named it last: from `since` on,
     /// all its events go there.
     pub(super) fn bind(&self, engine: &Engine, client: Client, id: SessionId, since: i64) {
-        engine.bind_line(id, &client.mcp_session);
+        engine.callers().bind_stream(id, &client.mcp_session);
         let mut bound = lock(&self.bound);
         bound.retain(|_, bound| !bound.task.is_finished());
         if let Some(known) = bound.get(&id) {
@@ -122,7 +122,7 @@ impl Push {
             let (Ok(Some(session)), Ok(pending)) = (session, pending) else {
                 continue;
             };
-            if session.owner_id == Some(client.actor.token_id) {
+            if owns_session(session.owner_id, client.actor.token_id) {
                 let first = pending.iter().map(|asked| asked.event_index).min();
                 let since = first.unwrap_or(session.log_end) - 1;
                 self.bind(engine, client.clone(), id, since);
@@ -166,7 +166,7 @@ impl Push {
 async fn ring(engine: Engine, client: Client, uri: String, id: SessionId) {
     // It hears the bell on its stream, and nowhere else.
     if owns(&engine, client.actor.token_id, id).await {
-        engine.bind_line(id, &client.mcp_session);
+        engine.callers().bind_stream(id, &client.mcp_session);
     }
     let mut log = engine.sessions().follow(client.actor.clone(), id, -1);
     while let Ok(events) = log.next(WAIT).await {
@@ -231,7 +231,7 @@ pub(super) async fn tell_waiting(peer: &Peer<RoleServer>, result: &Value) {
 /// Whether a session belongs to this token, so that it may be told of it.
 pub(super) async fn owns(engine: &Engine, token: TokenId, id: SessionId) -> bool {
     let session = engine.store().session(id).await;
-    matches!(session, Ok(Some(session)) if session.owner_id == Some(token))
+    matches!(session, Ok(Some(session)) if owns_session(session.owner_id, token))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

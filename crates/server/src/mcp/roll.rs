@@ -159,13 +159,13 @@ impl Roll {
     {
         let open = OpenStream::new(self.clone(), id.clone());
         // Whoever reads it is told of what happens, and can answer.
-        let line = self.engine.open_line(id);
+        let line = self.engine.callers().open_stream(id);
         let owner = self.live().get(id).map(|live| live.owner);
         let (engine, draining) = (self.engine.clone(), self.draining.clone());
         let end = async move {
             let token_ended = async {
                 match owner {
-                    Some(owner) => engine.token_ended(owner).await,
+                    Some(owner) => engine.tokens().wait_until_ended(owner).await,
                     None => std::future::pending().await,
                 }
             };

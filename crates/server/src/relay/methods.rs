@@ -84,7 +84,8 @@ async fn caller_tool(
     let address = super::address(from.container);
     let arguments = params.arguments.unwrap_or_default();
     let engine = &from.relay.engine;
-    let calling = engine.call_caller(session, address, &params.tool, arguments, call_id, call);
+    let callers = engine.callers();
+    let calling = callers.call_tool(session, address, &params.tool, arguments, call_id, call);
     calling.await.map_err(|error| match error {
         CallerError::Engine(error) => failure(&error),
         CallerError::Ended(outcome, why) => RpcError {

@@ -59,7 +59,7 @@ pub(super) async fn call(from: From<'_>, params: CallTool, call: Call) -> Outcom
 async fn authenticated(from: From<'_>, key: &str) -> Result<Actor, RpcError> {
     let engine = &from.relay.engine;
     let address = super::address(from.container);
-    let found = engine.authenticate(key, Some(address)).await;
+    let found = engine.tokens().authenticate(key, Some(address)).await;
     let found = found.map_err(|error| failure(&error))?;
     let own = from.speaker.map(|speaker| speaker.id());
     let actor = found.map(|found| found.actor).filter(|actor| {

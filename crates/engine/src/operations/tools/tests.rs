@@ -1,4 +1,4 @@
-//! The lists of tools keep the promises that MCP hosts rely on.
+//! Tool lists have the properties that MCP hosts rely on.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn scopes() -> [Scope; 5] {
 const STYLES: [ToolStyle; 3] = [ToolStyle::Both, ToolStyle::Unified, ToolStyle::Split];
 
 #[test]
-fn input_schemas_are_flat_objects_that_every_host_takes() {
+fn schemas_are_flat_objects_with_described_parameters() {
     for tool in scopes()
         .iter()
         .flat_map(|scope| STYLES.map(|style| list(*scope, style)))
@@ -49,7 +49,7 @@ fn input_schemas_are_flat_objects_that_every_host_takes() {
                 tool.name
             );
             // `command` of `container_exec` is a string or a list, and `result` of
-            // `caller_tool_response` is anything, as the contract has it.
+            // `caller_tool_response` is any JSON.
             let one_type = schema["type"].is_string() || matches!(name, "command" | "result");
             assert!(
                 one_type,
@@ -111,9 +111,9 @@ fn a_parameter_name_has_one_type_everywhere() {
 }
 
 #[test]
-fn a_list_holds_all_that_a_scope_may_call_and_nothing_else() {
+fn a_list_contains_exactly_what_a_scope_may_call() {
     for scope in scopes() {
-        let split: Vec<&str> = list(scope, ToolStyle::Split)
+        let mut split: Vec<&str> = list(scope, ToolStyle::Split)
             .iter()
             .map(|tool| tool.name.as_str())
             .collect();
@@ -126,7 +126,7 @@ fn a_list_holds_all_that_a_scope_may_call_and_nothing_else() {
                 entry.name
             );
         }
-        let unified: Vec<String> = list(scope, ToolStyle::Unified)
+        let mut unified: Vec<String> = list(scope, ToolStyle::Unified)
             .iter()
             .flat_map(|tool| match tool.input["properties"].get("action") {
                 Some(action) => action["enum"]
@@ -138,7 +138,6 @@ fn a_list_holds_all_that_a_scope_may_call_and_nothing_else() {
                 None => vec![tool.name.clone()],
             })
             .collect();
-        let (mut unified, mut split) = (unified, split);
         unified.sort_unstable();
         split.sort_unstable();
         assert_eq!(unified, split, "{scope}");
@@ -146,7 +145,7 @@ fn a_list_holds_all_that_a_scope_may_call_and_nothing_else() {
 }
 
 #[test]
-fn only_lists_that_read_are_called_read_only() {
+fn only_operations_that_read_are_marked_read_only() {
     for entry in all() {
         let hints = hints(&[entry]);
         let reads = entry.effect == Effect::Reads;

@@ -1,23 +1,25 @@
-//! The task that looks after schedules, at work: sessions are made, and fail for want of containers.
+//! The scheduler at work: it creates sessions, which fail because there is no container runtime.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oubliette_model::{Cause, Overlap, RunStatus, SessionBehavior, SessionId, Status, WorkspaceId};
+use oubliette_model::{
+    Cause, Overlap, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
+};
 use oubliette_store::{
     Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{World, actor, at, seconds};
-use crate::{Actor, Call, EngineError};
+use super::{TestEngine, actor, at, seconds};
+use crate::{Actor, Call, EngineError, NewToken};
 
 const START: &str = "2027-03-01T10:00:30Z";
 
-impl World {
-    /// Waits until all that was due is over; what there is then.
-    async fn settled(&self, schedule: &Schedule, count: usize) -> Vec<Run> {
+impl TestEngine {
+    /// Waits until a schedule has this many runs and all have ended; returns them.
+    async fn ended_runs(&self, schedule: &Schedule, count: usize) -> Vec<Run> {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let runs = self.history(schedule.id).await;
@@ -51,37 +53,37 @@ impl World {
     }
 }
 
-fn dues(runs: &[Run]) -> Vec<String> {
+fn due_times(runs: &[Run]) -> Vec<String> {
     runs.iter().map(|run| run.due_at.to_string()).collect()
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_repeats_nothing_and_one_set_forward_misses() {
-    let world = World::new(at(START), |_| {}).await;
-    world.engine.run_schedules();
+async fn runs_are_not_repeated_when_the_clock_is_set_back_and_are_missed_when_it_is_set_forward() {
+    let world = TestEngine::new(at(START), |_| {}).await;
+    world.engine.schedules().start();
     let hourly = world.schedule(1, "@hourly", "UTC");
     let hourly = world.add(hourly).await;
     world.clock.set(at("2027-03-01T11:00:00Z"));
-    world.settled(&hourly, 1).await;
+    world.ended_runs(&hourly, 1).await;
     world.clock.set(at("2027-03-01T12:00:01Z"));
-    world.settled(&hourly, 2).await;
+    world.ended_runs(&hourly, 2).await;
     // Back by more than an hour, and through the same times again.
     for time in ["10:30:00", "11:00:00", "11:59:00", "12:00:00", "12:59:59"] {
         world.clock.set(at(&format!("2027-03-01T{time}Z")));
         tokio::task::yield_now().await;
     }
     world.clock.set(at("2027-03-01T13:00:00Z"));
-    world.settled(&hourly, 3).await;
+    world.ended_runs(&hourly, 3).await;
     // Forward over a day.
     world.clock.set(at("2027-03-02T16:20:00Z"));
-    let runs = world.settled(&hourly, 4).await;
+    let runs = world.ended_runs(&hourly, 4).await;
     let expected = [
         "2027-03-01T11:00:00Z",
         "2027-03-01T12:00:00Z",
         "2027-03-01T13:00:00Z",
         "2027-03-02T16:00:00Z",
     ];
-    assert_eq!(dues(&runs), expected);
+    assert_eq!(due_times(&runs), expected);
     assert_eq!(runs[3].status, RunStatus::Skipped);
     assert!(
         runs[3]
@@ -101,8 +103,8 @@ async fn a_clock_that_is_set_back_repeats_nothing_and_one_set_forward_misses() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_between_claim_spawn_and_record_leaves_one_run_with_one_session() {
-    let mut world = World::new(at(START), |_| {}).await;
+async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_record() {
+    let mut world = TestEngine::new(at(START), |_| {}).await;
     let schedule = world.schedule(1, "@yearly", "UTC");
     let schedule = world.add(schedule).await;
     for point in 0..4 {
@@ -114,60 +116,62 @@ async fn a_server_that_dies_between_claim_spawn_and_record_leaves_one_run_with_o
             .unwrap()
             .remove(0);
         if point >= 1 {
-            let lease = world.engine.lease();
+            let lease = world.engine.schedules().lease();
             let deadline = lease.at + seconds(3600);
             let claimed = world.store().claim_runs(&lease, deadline, 9).await.unwrap();
             assert_eq!(claimed.len(), 1);
         }
         if point >= 2 {
-            // Made, and its owner has not looked at it.
+            // The session is stored and its agent not started.
             let mark = RunMark {
                 run: run.id,
                 pin: false,
                 note: None,
             };
             let actor = actor(world.token);
-            let ask = json!({ "project_id": world.project, "prompt": "x", "new_session": true });
-            let call = Call::new().for_run(mark);
-            let ask = ask.as_object().cloned().unwrap();
-            let made = world.engine.call(&actor, "session_spawn", ask, call).await;
-            made.unwrap();
+            let parameters =
+                json!({ "project_id": world.project, "prompt": "x", "new_session": true });
+            let call = Call::new().for_schedule_run(mark);
+            let arguments = parameters.as_object().cloned().unwrap();
+            let spawned = world
+                .engine
+                .call(&actor, "session_spawn", arguments, call)
+                .await;
+            spawned.unwrap();
         }
         if point >= 3 {
-            // Its turn is over, and nobody has recorded that.
+            // The turn is over and the run's end not stored.
             let found = world.store().run(run.id).await.unwrap().unwrap();
             let session = found.session_id.unwrap();
-            let failed =
-                world
-                    .engine
-                    .sessions()
-                    .wait_until(session, Duration::from_secs(30), |s| s.status.is_ended());
+            let failed = world
+                .engine
+                .wait_for_session(session, Duration::from_secs(30), |s| s.status.is_ended());
             assert!(failed.await.unwrap());
         }
         world.restart().await;
-        // What the server does when it has let containers in.
-        world.engine.sessions().adopt().await.unwrap();
-        world.engine.run_schedules();
-        let runs = world.settled(&schedule, point + 1).await;
+        // Recovery does this once a runtime works.
+        world.engine.recover_sessions().await.unwrap();
+        world.engine.schedules().start();
+        let runs = world.ended_runs(&schedule, point + 1).await;
         assert_eq!(runs.len(), point + 1);
         let sessions: HashSet<_> = runs.iter().map(|run| run.session_id.unwrap()).collect();
-        assert_eq!(sessions.len(), point + 1, "each run has its own");
+        assert_eq!(sessions.len(), point + 1, "each run has its own session");
         assert_eq!(
             world.sessions().await.len(),
             point + 1,
-            "and there are no others"
+            "there are no other sessions"
         );
         for id in sessions {
             let session = world.store().session(id).await.unwrap().unwrap();
-            assert_eq!(session.turns, 1, "each was asked once");
+            assert_eq!(session.turns, 1, "each got one prompt");
         }
         world.restart().await;
     }
 }
 
 #[tokio::test]
-async fn a_thousand_due_in_one_second_all_run_in_order_and_few_at_once() {
-    let world = World::new(at(START), |settings| {
+async fn a_thousand_runs_due_at_once_all_start_in_order_within_the_concurrency_limit() {
+    let world = TestEngine::new(at(START), |settings| {
         settings.schedules.max_concurrent_runs = 3;
     })
     .await;
@@ -176,47 +180,45 @@ async fn a_thousand_due_in_one_second_all_run_in_order_and_few_at_once() {
         assert!(world.store().add_schedule(&schedule, None).await.unwrap());
     }
     world.clock.set(at("2027-03-01T11:00:00Z"));
-    world.engine.run_schedules();
+    world.engine.schedules().start();
     let ids: Vec<_> = (1..=1000)
         .map(|n| world.schedule(n, "@daily", "UTC").id)
         .collect();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     let mut ended = 0;
     while ended < ids.len() {
-        assert!(tokio::time::Instant::now() < deadline, "{ended} are over");
+        assert!(tokio::time::Instant::now() < deadline, "{ended} have ended");
         ended = 0;
         for id in &ids {
             let runs = world.history(*id).await;
             assert!(runs.len() <= 1, "{runs:#?}");
             ended += runs.iter().filter(|run| run.ended_at.is_some()).count();
-            assert!(world.engine.schedules().running.lock().unwrap().len() <= 3);
+            assert!(world.engine.schedules().state().running.lock().len() <= 3);
         }
     }
-    // Sessions are listed newest first, and made in the order of the runs, give or take those that
-    // went on at once.
+    // Sessions are listed newest first. They are created in the order of the runs, except for runs
+    // that started at the same time.
     let mut sessions = world.sessions().await;
     sessions.reverse();
     assert_eq!(sessions.len(), 1000);
-    for (place, id) in ids.iter().enumerate() {
+    for (position, id) in ids.iter().enumerate() {
         let run = world.history(*id).await.remove(0);
         let session = run.session_id.unwrap();
         let found = sessions.iter().position(|other| *other == session).unwrap();
-        assert!(found.abs_diff(place) <= 3, "run {place} was number {found}");
+        assert!(
+            found.abs_diff(position) <= 3,
+            "run {position} was number {found}"
+        );
     }
     world.engine.stop().await;
 }
 
 #[tokio::test]
-async fn a_token_that_has_expired_stops_a_run_and_five_of_them_the_schedule() {
-    let mut world = World::new(at(START), |_| {}).await;
+async fn runs_with_an_expired_token_fail_and_five_failures_disable_the_schedule() {
+    let mut world = TestEngine::new(at(START), |_| {}).await;
     let soon = at("2027-03-01T11:30:00Z");
-    let minted = crate::Minted::draw(
-        "short",
-        oubliette_model::Scope::Write,
-        at(START),
-        Some(soon),
-    );
-    let crate::Minted { token, key } = minted.unwrap();
+    let NewToken { token, key } =
+        NewToken::generate("short", Scope::Write, at(START), Some(soon)).unwrap();
     world
         .store()
         .add_token(&token, key.hash(), None)
@@ -229,13 +231,21 @@ async fn a_token_that_has_expired_stops_a_run_and_five_of_them_the_schedule() {
         ..world.schedule(1, "@hourly", "UTC")
     };
     let hourly = world.add(hourly).await;
-    world.engine.run_schedules();
+    world.engine.schedules().start();
     for hour in 11..=15 {
         world.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
-        world.settled(&hourly, hour - 10).await;
+        world.ended_runs(&hourly, hour - 10).await;
     }
     world.clock.set(at("2027-03-01T16:00:00Z"));
-    assert!(world.engine.fire_due().await.unwrap().is_empty());
+    assert!(
+        world
+            .engine
+            .schedules()
+            .fire_due()
+            .await
+            .unwrap()
+            .is_empty()
+    );
     let runs = world.history(hourly.id).await;
     assert_eq!(runs.len(), 5, "disabled after the fifth: {runs:#?}");
     assert!(runs[0].session_id.is_some() && runs[0].error.as_ref().unwrap().contains("containers"));
@@ -253,19 +263,19 @@ async fn a_token_that_has_expired_stops_a_run_and_five_of_them_the_schedule() {
 }
 
 #[tokio::test]
-async fn a_session_that_fails_twice_in_a_row_is_replaced_and_the_history_says_so() {
-    let mut world = World::new(at(START), |_| {}).await;
+async fn a_session_that_fails_twice_in_a_row_is_replaced_with_a_note_in_the_history() {
+    let mut world = TestEngine::new(at(START), |_| {}).await;
     let schedule = Schedule {
         session_behavior: SessionBehavior::Resume,
         ..world.schedule(1, "@hourly", "UTC")
     };
     let schedule = world.add(schedule).await;
-    world.engine.run_schedules();
+    world.engine.schedules().start();
     for hour in 11..=13 {
         world.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
-        world.settled(&schedule, hour - 10).await;
+        world.ended_runs(&schedule, hour - 10).await;
     }
-    let runs = world.settled(&schedule, 3).await;
+    let runs = world.ended_runs(&schedule, 3).await;
     assert_eq!(runs[0].session_id, runs[1].session_id);
     assert_ne!(runs[1].session_id, runs[2].session_id);
     let note = runs[2].note.as_ref().unwrap();
@@ -277,9 +287,9 @@ async fn a_session_that_fails_twice_in_a_row_is_replaced_and_the_history_says_so
 }
 
 #[tokio::test]
-async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
-    let world = World::new(at(START), |_| {}).await;
-    world.engine.run_schedules();
+async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
+    let world = TestEngine::new(at(START), |_| {}).await;
+    world.engine.schedules().start();
     let admin = actor(world.token);
     let call = async |actor: &Actor, name: &str, parameters: Value| {
         let parameters = parameters.as_object().cloned().unwrap();
@@ -288,7 +298,7 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
             .call(actor, name, parameters, Call::new())
             .await
     };
-    // A session at work: nobody has woken its owner.
+    // A session whose agent is not started.
     let own = SessionId::new(Uuid::from_u128(7));
     let session = Session {
         owner_id: Some(world.token),
@@ -314,23 +324,23 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
         },
     };
     world.store().spawn_session(&new, None).await.unwrap();
-    // The key is anybody's, but it is used on the connection of that session.
+    // An admin key that is used on the connection of that session.
     let agent = Actor {
         session: Some(own),
         ..admin.clone()
     };
-    let made = json!({
+    let parameters = json!({
         "name": "mine", "cron_expr": "@yearly", "prompt": "x",
         "targets": [{ "project_id": world.project }],
     });
-    let made = call(&agent, "schedule_create", made).await.unwrap();
-    let id = json!({ "schedule_id": made["schedule_id"] });
-    let schedule = made["schedule_id"].as_str().unwrap().parse().unwrap();
-    let schedule = world.store().schedule(schedule).await.unwrap().unwrap();
+    let created = call(&agent, "schedule_create", parameters).await.unwrap();
+    let id = json!({ "schedule_id": created["schedule_id"] });
+    let schedule_id = created["schedule_id"].as_str().unwrap().parse().unwrap();
+    let schedule = world.store().schedule(schedule_id).await.unwrap().unwrap();
     call(&agent, "schedule_trigger", id.clone()).await.unwrap();
-    let runs = world.settled(&schedule, 1).await;
-    let child = runs[0].session_id.unwrap();
-    let child = world.store().session(child).await.unwrap().unwrap();
+    let runs = world.ended_runs(&schedule, 1).await;
+    let child_id = runs[0].session_id.unwrap();
+    let child = world.store().session(child_id).await.unwrap().unwrap();
     assert_eq!((child.parent_id, child.root_id), (Some(own), own));
 
     let ended = Step {
@@ -340,14 +350,14 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
     };
     world.store().step(own, ended).await.unwrap();
     call(&admin, "schedule_trigger", id.clone()).await.unwrap();
-    let runs = world.settled(&schedule, 2).await;
+    let runs = world.ended_runs(&schedule, 2).await;
     assert_eq!(runs[1].session_id, None);
     let error = runs[1].error.as_ref().unwrap();
     assert!(
         error.contains("has ended") && error.contains("schedule_update"),
         "{error}"
     );
-    // Whoever takes it over has it, and what is not the agent's own it cannot begin.
+    // After an update by another token the schedule is no longer the agent's, which cannot start it.
     call(&admin, "schedule_update", id.clone()).await.unwrap();
     let refused = call(&agent, "schedule_trigger", id.clone()).await;
     assert!(
@@ -355,9 +365,9 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
         "{refused:?}"
     );
     call(&admin, "schedule_trigger", id).await.unwrap();
-    let runs = world.settled(&schedule, 3).await;
-    let session = runs[2].session_id.unwrap();
-    let session = world.store().session(session).await.unwrap().unwrap();
+    let runs = world.ended_runs(&schedule, 3).await;
+    let session_id = runs[2].session_id.unwrap();
+    let session = world.store().session(session_id).await.unwrap().unwrap();
     assert_eq!(session.parent_id, None);
     world.engine.stop().await;
 }

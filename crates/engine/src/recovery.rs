@@ -1,0 +1,156 @@
+//! What a server that died leaves behind, and how the next one repairs it: the one list.
+//!
+//! An item that cannot be repaired does not stop the others. It is tried again, with pauses that
+//! grow up to a minute, until it succeeds or the engine stops.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use oubliette_model::{ProjectId, SessionId};
+use tokio::sync::SetOnce;
+
+use crate::{Engine, Result};
+
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Default)]
+pub(crate) struct RecoveryState {
+    /// When the relay began to let containers in. What was created since is not left over.
+    relay_attached: SetOnce<Timestamp>,
+}
+
+impl Engine {
+    /// Repairs what a dead server left behind, in this order. Steps 1 to 3 are done when this
+    /// returns, before the first call; the others wait for what they need in the background.
+    pub(crate) async fn recover(&self) -> Result<()> {
+        // 1. Projects whose creation or deletion was interrupted.
+        self.recover_projects().await?;
+        // 2. Files that were moved to the trash and not yet deleted.
+        self.recover_trash().await?;
+        // 3. Calls of callers' tools that wait for a response.
+        self.callers().recover_requests().await?;
+        self.spawn_until_stopping(|engine| async move {
+            // 4. Containers, once the relay lets them in and a runtime works.
+            let attached_at = *engine.parts.recovery.relay_attached.wait().await;
+            let containers = || engine.recover_containers(attached_at);
+            engine.retry("containers", containers).await;
+            // 5. Sessions with work to do, once their containers can connect.
+            engine.retry("sessions", || engine.recover_sessions()).await;
+            tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
+        });
+        self.spawn_until_stopping(|engine| async move {
+            // 6. Runs of schedules, once the server takes on schedules.
+            let schedules = engine.schedules();
+            schedules.wait_until_started().await;
+            engine.retry("runs", || schedules.recover_runs()).await;
+            schedules.run_scheduler().await;
+        });
+        Ok(())
+    }
+
+    /// Lets recovery go on to containers: the relay can let them in.
+    pub(crate) fn set_relay_attached(&self) {
+        // Only the first time counts.
+        let _ = self.parts.recovery.relay_attached.set(self.now());
+    }
+
+    async fn recover_projects(&self) -> Result<()> {
+        for (id, state) in self.store().unfinished().await? {
+            tracing::info!(project = %id, ?state, "removing an unfinished project");
+            if !self.store().containers_of(id).await?.is_empty() {
+                self.delete_project_in_background(id);
+            } else if let Err(error) = self.discard_files_and_row(id).await {
+                tracing::warn!(project = %id, %error, "could not remove an unfinished project");
+                self.delete_project_in_background(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the project's name without waiting until its files are deleted.
+    async fn discard_files_and_row(&self, id: ProjectId) -> Result<()> {
+        self.files().condemn_project(id).await?;
+        Ok(self.store().erase(id).await?)
+    }
+
+    async fn recover_trash(&self) -> Result<()> {
+        let trash = self.files().condemned().await?;
+        let files = self.files().clone();
+        self.spawn(async move { files.sweep(trash).await });
+        Ok(())
+    }
+
+    pub(crate) async fn recover_sessions(&self) -> Result<()> {
+        let unsettled = self.store().unsettled_sessions().await?;
+        let wake = |engine: Self, id: SessionId| async move {
+            if let Some(session) = engine.store().session(id).await? {
+                engine.wake_session(id, session.project_id);
+            }
+            Ok(())
+        };
+        self.repair_each("session", unsettled, wake).await;
+        Ok(())
+    }
+
+    /// Deletes everything of a project that lists no longer show.
+    pub(crate) async fn delete_project_data(&self, id: ProjectId) -> Result<()> {
+        self.discard_containers(id).await?;
+        self.files().discard_project(id).await?;
+        Ok(self.store().erase(id).await?)
+    }
+
+    /// Deletes everything of a project, with retries.
+    pub(crate) fn delete_project_in_background(&self, id: ProjectId) {
+        let engine = self.clone();
+        self.spawn(async move {
+            engine
+                .retry(&format!("project {id}"), || engine.delete_project_data(id))
+                .await;
+        });
+    }
+
+    /// Repairs each item. A task of its own retries an item that fails.
+    pub(crate) async fn repair_each<T, Fut>(
+        &self,
+        what: &'static str,
+        items: impl IntoIterator<Item = T>,
+        repair: impl Fn(Self, T) -> Fut + Copy + Send + Sync + 'static,
+    ) where
+        T: Debug + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<()>> + Send + 'static,
+    {
+        for item in items {
+            if let Err(error) = repair(self.clone(), item.clone()).await {
+                tracing::warn!(?item, %error, "could not recover the {what}; trying again");
+                self.spawn_until_stopping(|engine| async move {
+                    tokio::time::sleep(MIN_RETRY_DELAY).await;
+                    let name = format!("{what} {item:?}");
+                    engine
+                        .retry(&name, || repair(engine.clone(), item.clone()))
+                        .await;
+                });
+            }
+        }
+    }
+
+    /// Repeats an attempt until it succeeds or the engine stops.
+    async fn retry<Fut>(&self, what: &str, attempt: impl Fn() -> Fut)
+    where
+        Fut: Future<Output = Result<()>>,
+    {
+        let mut delay = MIN_RETRY_DELAY;
+        while let Err(error) = attempt().await {
+            tracing::warn!(what, %error, "recovery failed; trying again");
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = self.stopping() => return,
+            }
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Recovery on a real engine and store, with a runtime that fails.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use oubliette_model::{Scope, SessionId, WorkspaceId};
+use oubliette_runtime::{
+    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, ImageSource, Networks, Program,
+    Progress, Runtime, RuntimeError, State, Status,
+};
+use oubliette_store::sqlite::Sqlite;
+use oubliette_store::{Message, NewSession, Session, TreeLimits};
+use parking_lot::Mutex;
+use serde_json::json;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::{Actor, Call, Engine, EngineError, NewToken, Settings};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Lists containers of a dead server. It cannot create any, and fails to list and to remove when told.
+#[derive(Debug)]
+struct FailingRuntime {
+    capabilities: Capabilities,
+    listed: Vec<ContainerId>,
+    /// How many calls of `list` still fail.
+    list_failures: AtomicUsize,
+    /// The container that cannot be removed.
+    stuck: ContainerId,
+    is_stuck: AtomicBool,
+    removed: Mutex<Vec<ContainerId>>,
+}
+
+fn failure() -> RuntimeError {
+    RuntimeError::Failed("the runtime failed".to_owned())
+}
+
+fn container(name: &str) -> ContainerId {
+    ContainerId::new(name).unwrap()
+}
+
+impl FailingRuntime {
+    fn new(list_failures: usize) -> Arc<Self> {
+        Arc::new(Self {
+            capabilities: Capabilities {
+                name: "sandbox",
+                images: false,
+                networks: Networks {
+                    none: true,
+                    host: true,
+                    bridge: false,
+                },
+                memory_limit: Enforcement::NotEnforced,
+                cpu_limit: Enforcement::NotEnforced,
+                process_limit: Enforcement::NotEnforced,
+                disk_limit: Enforcement::NotEnforced,
+                host_sockets: true,
+                notes: Vec::new(),
+            },
+            listed: ["first", "stuck", "third"].map(container).to_vec(),
+            list_failures: AtomicUsize::new(list_failures),
+            stuck: container("stuck"),
+            is_stuck: AtomicBool::new(true),
+            removed: Mutex::default(),
+        })
+    }
+
+    async fn wait_until_removed(&self, names: &[&str]) {
+        let wanted: HashSet<ContainerId> = names.iter().map(|name| container(name)).collect();
+        let removal = async {
+            while self.removed.lock().iter().cloned().collect::<HashSet<_>>() != wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let removed = tokio::time::timeout(DEADLINE, removal).await;
+        assert!(removed.is_ok(), "{:?}", self.removed.lock());
+    }
+}
+
+#[async_trait]
+impl Runtime for FailingRuntime {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn create(&self, _: &ContainerSpec) -> Result<(), RuntimeError> {
+        Err(failure())
+    }
+
+    async fn start(&self, _: &ContainerId) -> Result<(), RuntimeError> {
+        Err(failure())
+    }
+
+    async fn stop(&self, _: &ContainerId, _: Duration) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        if *id == self.stuck && self.is_stuck.load(Ordering::SeqCst) {
+            return Err(failure());
+        }
+        self.removed.lock().push(id.clone());
+        Ok(())
+    }
+
+    async fn inspect(&self, _: &ContainerId) -> Result<Option<Status>, RuntimeError> {
+        Ok(None)
+    }
+
+    async fn list(&self) -> Result<Vec<Status>, RuntimeError> {
+        let left = self.list_failures.load(Ordering::SeqCst);
+        if left > 0 {
+            self.list_failures.store(left - 1, Ordering::SeqCst);
+            return Err(failure());
+        }
+        let status = |id: &ContainerId| Status {
+            id: id.clone(),
+            project: String::new(),
+            state: State::Running,
+        };
+        Ok(self.listed.iter().map(status).collect())
+    }
+
+    async fn logs(&self, _: &ContainerId, _: usize) -> Result<String, RuntimeError> {
+        Ok(String::new())
+    }
+
+    async fn channel(
+        &self,
+        _: &ContainerId,
+        _: &Program,
+    ) -> Result<Box<dyn Channel>, RuntimeError> {
+        Err(failure())
+    }
+
+    async fn build_image(&self, _: &ImageSource, _: Progress<'_>) -> Result<String, RuntimeError> {
+        Err(failure())
+    }
+
+    async fn remove_images(&self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+}
+
+async fn engine(home: &TempDir, runtime: Arc<FailingRuntime>) -> Engine {
+    let store = Sqlite::open(&home.path().join("oubliette.db")).unwrap();
+    let settings = Settings::defaults(home.path());
+    let runtime: Arc<dyn Runtime> = runtime;
+    Engine::start(Arc::new(store), settings, std::future::ready(Ok(runtime)))
+        .await
+        .unwrap()
+}
+
+/// Stores a session with a message as a server does that dies before the agent starts.
+async fn add_unsettled_session(engine: &Engine) -> SessionId {
+    let NewToken { token, key } =
+        NewToken::generate("admin", Scope::Admin, engine.now(), None).unwrap();
+    let store = engine.store();
+    store.add_token(&token, key.hash(), None).await.unwrap();
+    let actor = Actor {
+        token_id: token.id,
+        scope: Scope::Admin,
+        session: None,
+        address: None,
+    };
+    let parameters = json!({ "name": "one", "init_git": false });
+    let arguments = parameters.as_object().cloned().unwrap();
+    let created = engine
+        .call(&actor, "project_create", arguments, Call::new())
+        .await
+        .unwrap();
+    let project = created["project_id"].as_str().unwrap().parse().unwrap();
+    let (id, now) = (SessionId::new(Uuid::new_v4()), engine.now());
+    let new = NewSession {
+        session: Session::new(id, project, WorkspaceId::default_one(), "demo", now),
+        message: Some(Message {
+            id: 0,
+            text: "hello".to_owned(),
+            attachments: Vec::new(),
+            declaration: None,
+            change_id: None,
+            created_at: now,
+        }),
+        join: false,
+        call: None,
+        run: None,
+        limits: TreeLimits {
+            depth: 3,
+            sessions: 9,
+            cost_usd: 1.0,
+            spawns_per_minute: 9,
+        },
+    };
+    store.spawn_session(&new, None).await.unwrap();
+    id
+}
+
+#[tokio::test]
+async fn a_container_that_cannot_be_removed_is_retried_and_stops_neither_others_nor_sessions() {
+    let home = tempfile::tempdir().unwrap();
+    let dead = engine(&home, FailingRuntime::new(0)).await;
+    let session = add_unsettled_session(&dead).await;
+    dead.stop().await;
+    drop(dead);
+
+    let runtime = FailingRuntime::new(1);
+    let engine = engine(&home, runtime.clone()).await;
+    let before = engine.store().session(session).await.unwrap().unwrap();
+    assert!(!before.status.is_ended());
+    engine.set_relay_attached();
+    runtime.wait_until_removed(&["first", "third"]).await;
+    assert_eq!(runtime.list_failures.load(Ordering::SeqCst), 0);
+    let ended = engine.wait_for_session(session, DEADLINE, |session| session.status.is_ended());
+    assert!(
+        ended.await.unwrap(),
+        "it fails, because no container starts"
+    );
+
+    runtime.is_stuck.store(false, Ordering::SeqCst);
+    runtime
+        .wait_until_removed(&["first", "stuck", "third"])
+        .await;
+    engine.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_item_that_fails_is_retried_with_growing_pauses_after_the_others() {
+    let home = tempfile::tempdir().unwrap();
+    let engine = engine(&home, FailingRuntime::new(0)).await;
+    static ATTEMPTS: Mutex<Vec<(u32, tokio::time::Instant)>> = Mutex::new(Vec::new());
+    let repair = |_: Engine, item: u32| async move {
+        let mut attempts = ATTEMPTS.lock();
+        attempts.push((item, tokio::time::Instant::now()));
+        let failures = attempts.iter().filter(|(other, _)| *other == 2).count();
+        if item == 2 && failures < 4 {
+            return Err(EngineError::Failed("not yet".to_owned()));
+        }
+        Ok(())
+    };
+    engine.repair_each("number", [1, 2, 3], repair).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let attempts = ATTEMPTS.lock().clone();
+    let items: Vec<u32> = attempts.iter().map(|(item, _)| *item).collect();
+    assert_eq!(items, [1, 2, 3, 2, 2, 2]);
+    let pause = |from: usize, to: usize| attempts[to].1.duration_since(attempts[from].1).as_secs();
+    assert_eq!((pause(1, 3), pause(3, 4), pause(4, 5)), (1, 1, 2));
+    engine.stop().await;
+}

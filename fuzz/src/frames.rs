@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use oubliette_engine::{Doors, Engine, Minted, Settings};
 use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
-use oubliette_server::{Doorkeeper, Relay};
+use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
     Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
@@ -18,7 +18,6 @@ use support::Chance;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{Outcome, Target, kind_of, mutate};
@@ -64,7 +63,7 @@ const WORDS: [&str; 32] = [
 
 pub(crate) struct Frames {
     runtime: Runtime,
-    door: Doorkeeper,
+    relay: RelayServer,
     container: ContainerId,
     /// What stands for the secrets of this run in the corpus, and the secrets.
     names: [(&'static str, String); 3],
@@ -79,7 +78,7 @@ impl Frames {
         let key = ApiKey::from_random([7; 32]);
         let reader = Minted::draw("reader", Scope::Read, Timestamp::now(), None).unwrap();
         let container = ContainerId::new(CONTAINER).unwrap();
-        let (engine, door, session) = runtime.block_on(async {
+        let (engine, relay, session) = runtime.block_on(async {
             let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());
             let mut settings = Settings::defaults(home.path());
             // Nobody is there to answer, and nobody waits for it.
@@ -89,16 +88,15 @@ impl Frames {
             let engine = Engine::start(store.clone(), settings, nothing)
                 .await
                 .unwrap();
-            let relay = Relay::new(engine.clone(), CancellationToken::new());
-            let door = Doorkeeper(relay);
-            door.open(&container, None).await.unwrap();
+            let relay = RelayServer::new(engine.clone());
+            relay.open(&container, None).await.unwrap();
             let added = store.add_token(&reader.token, reader.key.hash(), None);
             assert!(added.await.unwrap());
-            (engine, door, session(&*store, &key).await)
+            (engine, relay, session(&*store, &key).await)
         });
         Self {
             runtime,
-            door,
+            relay,
             container,
             names: [
                 ("@SESSION_KEY@", key.reveal().to_owned()),
@@ -182,12 +180,12 @@ impl Target for Frames {
         let (near, far) = tokio::io::duplex(1 << 16);
         let Self {
             runtime,
-            door,
+            relay,
             container,
             ..
         } = self;
         runtime.block_on(async {
-            door.admit(container, Box::new(far));
+            relay.admit(container, Box::new(far));
             let (reader, mut writer) = tokio::io::split(near);
             let writing = async {
                 for piece in text.chunks(size) {

@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Takes entries and sees that they are stored.
 #[derive(Debug)]
-pub struct AuditLog {
+pub(crate) struct AuditLog {
     store: Arc<dyn Store>,
     notes: Mutex<Option<mpsc::Sender<AuditEntry>>>,
 }
@@ -36,7 +36,7 @@ impl AuditLog {
     }
 
     /// Stores an entry within a second. Waits only when thousands are ahead of it.
-    pub async fn note(&self, entry: AuditEntry) {
+    pub(crate) async fn note(&self, entry: AuditEntry) {
         let notes = self
             .notes
             .lock()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use oubliette_model::ProjectId;
-use oubliette_store::{ProjectState, Store};
+use oubliette_store::{Project, ProjectState, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,7 +19,7 @@ use crate::operations::Running;
 use crate::schedules::Schedules;
 use crate::sessions::Sessions;
 use crate::tokens::Watch;
-use crate::{Clock, Result, Settings};
+use crate::{Clock, EngineError, Result, Settings};
 
 /// What Oubliette does. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -214,7 +214,7 @@ impl Engine {
         &self.parts.settings.clock
     }
 
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.parts.store
     }
 
@@ -226,7 +226,7 @@ impl Engine {
         &self.parts.metrics
     }
 
-    pub fn audit_log(&self) -> &AuditLog {
+    pub(crate) fn audit_log(&self) -> &AuditLog {
         &self.parts.audit
     }
 
@@ -277,5 +277,19 @@ impl Engine {
 
     pub(crate) fn token_watch(&self) -> &Watch {
         &self.parts.tokens
+    }
+
+    /// A project by its id.
+    ///
+    /// # Errors
+    /// There is no such project, or the store failed.
+    pub async fn project(&self, id: ProjectId) -> Result<Project> {
+        let project = self.store().get(id).await?;
+        project.ok_or_else(|| EngineError::project_not_found(id))
+    }
+
+    /// How many projects there are.
+    pub async fn count_projects(&self) -> Result<i64> {
+        Ok(self.store().count_projects().await?)
     }
 }

@@ -1,7 +1,7 @@
 //! The example of the contributors' guide, which quotes this file: an operation from nothing.
 
 use oubliette_engine::operations::{Effect, Entry, Face, Operation, Reach};
-use oubliette_engine::{Actor, Call, Engine, EngineError, Result};
+use oubliette_engine::{Actor, Call, Engine, Result};
 use oubliette_model::{Access, Mode, ProjectId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -38,8 +38,7 @@ impl Operation for Greet {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let project = engine.store().get(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         let greeting = params.greeting.as_deref().unwrap_or("hello");
         Ok(Output {
             project_id: project.id,

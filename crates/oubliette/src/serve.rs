@@ -133,8 +133,8 @@ impl Opened {
     async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) {
         let engine = self.engine;
         let closing = CancellationToken::new();
-        let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
-        engine.open_doors(Arc::new(oubliette_server::Doorkeeper(relay)));
+        let relay = Arc::new(oubliette_server::RelayServer::new(engine.clone()));
+        engine.open_doors(relay.clone());
         if self.stays {
             engine.run_schedules();
         }
@@ -146,6 +146,7 @@ impl Opened {
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
         home.withdraw();
         closing.cancel();
+        relay.shut_down().await;
         engine.stop().await;
     }
 }

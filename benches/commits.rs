@@ -1,7 +1,7 @@
-//! Durable writes through the store, beside the same rows in bare SQLite transactions and beside
-//! bare syncs of the disk.
+//! Durable writes through the store, compared with the same rows in bare SQLite transactions and with
+//! bare disk syncs.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,21 +10,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use oubliette_benches::figures::median;
-use oubliette_benches::table::times;
-use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_benches::statistics::median;
+use oubliette_benches::table::format_ratio;
+use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{Audit, AuditEntry, Outcome};
 use rusqlite::{Connection, params};
 
-/// What part of the rows that bare SQLite commits the store must commit.
-const AIM: f64 = 0.5;
-const TASKS: [usize; 3] = [1, 16, 256];
+/// The share of bare SQLite's rows per second that the store must reach.
+const MIN_RATE_RATIO: f64 = 0.5;
+const WRITER_COUNTS: [usize; 3] = [1, 16, 256];
 const OPERATION: &str = "project_get";
 const ADDRESS: &str = "127.0.0.1";
 const ID: &str = "6f2c1f0e-8d0e-4c57-9d5f-0c6d2b6f3a11";
 
-/// Rows per second of one round.
+/// Rows per second in one round.
 struct Round {
     store: f64,
     bare: f64,
@@ -32,9 +32,10 @@ struct Round {
 }
 
 fn main() {
-    let (rounds, slice) = match is_quick() {
-        true => (3, Duration::from_millis(200)),
-        false => (7, Duration::from_millis(1000)),
+    let (rounds, slice) = if is_quick() {
+        (3, Duration::from_millis(200))
+    } else {
+        (7, Duration::from_millis(1000))
     };
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -42,15 +43,15 @@ fn main() {
     let bare = bare_database(&directory.path().join("bare.db"));
     let disk = Disk::new(&directory.path().join("disk"));
     let mut table = Table::new([
-        "at once",
+        "writers",
         "store rows/s",
         "SQLite rows/s",
         "syncs/s",
         "of SQLite",
         "of syncs",
     ]);
-    let mut aims = Aims::default();
-    for tasks in TASKS {
+    let mut targets = Targets::default();
+    for tasks in WRITER_COUNTS {
         let measured: Vec<Round> = (0..rounds)
             .map(|_| Round {
                 syncs: disk.sync(slice),
@@ -58,24 +59,24 @@ fn main() {
                 store: runtime.block_on(fill_store(&store, tasks, slice)),
             })
             .collect();
-        let of = |part: fn(&Round) -> f64| median(measured.iter().map(part));
-        let ratio = of(|round| round.store / round.bare);
+        let median_of = |part: fn(&Round) -> f64| median(measured.iter().map(part));
+        let ratio = median_of(|round| round.store / round.bare);
         table.row([
             tasks.to_string(),
-            format!("{:.0}", of(|round| round.store)),
-            format!("{:.0}", of(|round| round.bare)),
-            format!("{:.0}", of(|round| round.syncs)),
-            times(ratio),
-            times(of(|round| round.store / round.syncs)),
+            format!("{:.0}", median_of(|round| round.store)),
+            format!("{:.0}", median_of(|round| round.bare)),
+            format!("{:.0}", median_of(|round| round.syncs)),
+            format_ratio(ratio),
+            format_ratio(median_of(|round| round.store / round.syncs)),
         ]);
-        let what = format!("{tasks} writes at once, of the same rows in bare transactions");
-        aims.at_least(&what, ratio, AIM, "×");
+        let what = format!("{tasks} writers, relative to bare SQLite");
+        targets.at_least(&what, ratio, MIN_RATE_RATIO, "×");
     }
     table.print();
-    aims.print();
+    targets.print();
 }
 
-/// Tasks that each write the next entry when the one before is durable; entries per second.
+/// Each task writes its next entry when the last one is durable. Returns entries per second.
 async fn fill_store(store: &Arc<Sqlite>, tasks: usize, slice: Duration) -> f64 {
     let entry = AuditEntry {
         at: Timestamp::now(),
@@ -106,7 +107,7 @@ async fn fill_store(store: &Arc<Sqlite>, tasks: usize, slice: Duration) -> f64 {
     f64::from(written) / started.elapsed().as_secs_f64()
 }
 
-/// A database with a table of the same shape, as durable.
+/// A database with the same table and the same durability.
 fn bare_database(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection
@@ -123,7 +124,7 @@ fn bare_database(path: &Path) -> Connection {
     connection
 }
 
-/// Transactions of so many rows; rows per second.
+/// Commits transactions of `rows` rows each. Returns rows per second.
 fn fill_bare(connection: &Connection, rows: usize, slice: Duration) -> f64 {
     let insert = "insert into audit (at, token_id, operation, project_id, outcome, address)
                   values (?1, ?2, ?3, ?4, ?5, ?6)";
@@ -144,30 +145,30 @@ fn fill_bare(connection: &Connection, rows: usize, slice: Duration) -> f64 {
     written as f64 / started.elapsed().as_secs_f64()
 }
 
-/// A file whose blocks are all there, so that a sync writes data and nothing else.
+/// A file with all blocks allocated, so that a sync writes only data.
 struct Disk {
     file: File,
 }
 
 impl Disk {
-    const BLOCK: usize = 4096;
-    const BLOCKS: usize = 1024;
+    const BLOCK_BYTES: usize = 4096;
+    const BLOCK_COUNT: usize = 1024;
 
     fn new(path: &Path) -> Self {
         let file = File::create(path).unwrap();
-        file.write_all_at(&vec![0; Self::BLOCK * Self::BLOCKS], 0)
+        file.write_all_at(&vec![0; Self::BLOCK_BYTES * Self::BLOCK_COUNT], 0)
             .unwrap();
         file.sync_all().unwrap();
         Self { file }
     }
 
-    /// Writes block after block and syncs each; blocks per second.
+    /// Writes and syncs one block after the other. Returns blocks per second.
     fn sync(&self, slice: Duration) -> f64 {
         let started = Instant::now();
         let mut written = 0;
         while started.elapsed() < slice {
-            let block = [written as u8; Self::BLOCK];
-            let at = written % Self::BLOCKS * Self::BLOCK;
+            let block = [written as u8; Self::BLOCK_BYTES];
+            let at = written % Self::BLOCK_COUNT * Self::BLOCK_BYTES;
             self.file.write_all_at(&block, at as u64).unwrap();
             self.file.sync_data().unwrap();
             written += 1;

@@ -1,29 +1,29 @@
-//! How long it takes to start a container and to run a command in it, through the product's sandbox
-//! and through its supervisor in Docker, beside `docker run`, `docker exec` and `bwrap` in one run.
+//! The time to start a container and to run a command in it, in the product's sandbox and in Docker,
+//! compared with `docker run`, `docker exec` and `bwrap`.
 //!
-//! `OUBLIETTE_TEST_RUNTIMES` says which runtimes are there, as for the tests.
+//! `OUBLIETTE_TEST_RUNTIMES` lists the available runtimes, as for the tests.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
-#![allow(clippy::print_stdout, reason = "it says what it needs")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
+#![allow(clippy::print_stdout, reason = "it prints what it needs")]
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oubliette_benches::figures::median;
-use oubliette_benches::table::time;
-use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_benches::statistics::median;
+use oubliette_benches::table::format_time;
+use oubliette_benches::{Table, Targets, is_quick};
 use serde_json::json;
 use support::{Modern, Server, runtimes, server_with};
 
-/// A project's container, measured through the endpoint as any caller sees it.
-struct Ours {
+/// A project's container, measured through the MCP endpoint.
+struct MeasuredContainer {
     server: Server,
     admin: Modern,
     project: String,
 }
 
-impl Ours {
-    async fn with(runtime: &str) -> Self {
+impl MeasuredContainer {
+    async fn create(runtime: &str) -> Self {
         let server = server_with(runtime, "").await;
         let admin = server.admin().kept_alive();
         let project = admin.project("measured").await;
@@ -35,9 +35,9 @@ impl Ours {
     }
 
     async fn call(&self, operation: &str, arguments: serde_json::Value) -> f64 {
-        let begun = Instant::now();
+        let started = Instant::now();
         self.admin.call(operation, arguments).await.ok();
-        begun.elapsed().as_secs_f64()
+        started.elapsed().as_secs_f64()
     }
 
     async fn start(&self) -> f64 {
@@ -51,18 +51,18 @@ impl Ours {
         self.call("container_exec", exec).await
     }
 
-    /// Memory that is there only because of one idle container, in MB.
-    fn idle_memory(&self) -> f64 {
+    /// Private memory of the supervisor of an idle container, in MB.
+    fn idle_memory_mb(&self) -> f64 {
         let id = self.project.replace('-', "");
         let supervisor = std::fs::read_dir("/proc")
             .unwrap()
             .flatten()
             .find_map(|entry| {
                 let environment = std::fs::read(entry.path().join("environ")).ok()?;
-                let ours = String::from_utf8_lossy(&environment).contains(&id);
+                let is_ours = String::from_utf8_lossy(&environment).contains(&id);
                 let command = std::fs::read(entry.path().join("cmdline")).ok()?;
-                let init = String::from_utf8_lossy(&command).contains("oubliette-client");
-                (ours && init).then(|| entry.path())
+                let is_supervisor = String::from_utf8_lossy(&command).contains("oubliette-client");
+                (is_ours && is_supervisor).then(|| entry.path())
             });
         let rollup = std::fs::read_to_string(supervisor.unwrap().join("smaps_rollup")).unwrap();
         let private = rollup.lines().filter(|line| line.starts_with("Private_"));
@@ -72,9 +72,9 @@ impl Ours {
     }
 }
 
-/// The engine's own command line.
-fn timed(program: &str, arguments: &[&str]) -> f64 {
-    let begun = Instant::now();
+/// Seconds that a command takes.
+fn time_command(program: &str, arguments: &[&str]) -> f64 {
+    let started = Instant::now();
     let status = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -82,7 +82,7 @@ fn timed(program: &str, arguments: &[&str]) -> f64 {
         .status()
         .unwrap();
     assert!(status.success(), "{program} {arguments:?}");
-    begun.elapsed().as_secs_f64()
+    started.elapsed().as_secs_f64()
 }
 
 #[derive(Default)]
@@ -93,24 +93,27 @@ struct Times {
 
 impl Times {
     fn row(&self, name: &str) -> [String; 3] {
-        let shown = |times: &[f64]| match times {
+        let show = |times: &[f64]| match times {
             [] => "-".to_owned(),
-            times => time(Duration::from_secs_f64(median(times.iter().copied()))),
+            times => format_time(Duration::from_secs_f64(median(times.iter().copied()))),
         };
-        [name.to_owned(), shown(&self.start), shown(&self.exec)]
+        [name.to_owned(), show(&self.start), show(&self.exec)]
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let rounds = if is_quick() { 5 } else { 30 };
-    let named = runtimes();
-    let has = |name: &str| named.iter().any(|named| named == name);
+    let available = runtimes();
+    let has = |name: &str| available.iter().any(|runtime| runtime == name);
     if !has("sandbox") || !has("docker") {
         println!("set OUBLIETTE_TEST_RUNTIMES=sandbox,docker (tests/docker starts an engine)");
         return;
     }
-    let (sandbox, docker) = (Ours::with("sandbox").await, Ours::with("docker").await);
+    let (sandbox, docker) = (
+        MeasuredContainer::create("sandbox").await,
+        MeasuredContainer::create("docker").await,
+    );
     let built = docker
         .admin
         .call("image_rebuild", json!({ "container_type": "base" }))
@@ -128,62 +131,67 @@ async fn main() {
         "/bin/sleep",
         "1000",
     ];
-    timed("docker", &run);
-    let (mut ours, mut inside, mut engine, mut bwrap) = (
+    time_command("docker", &run);
+    let (mut in_sandbox, mut in_docker, mut docker_cli, mut bwrap) = (
         Times::default(),
         Times::default(),
         Times::default(),
         Times::default(),
     );
     for _ in 0..rounds {
-        ours.start.push(sandbox.start().await);
-        inside.start.push(docker.start().await);
-        engine.start.push(timed(
+        in_sandbox.start.push(sandbox.start().await);
+        in_docker.start.push(docker.start().await);
+        docker_cli.start.push(time_command(
             "docker",
             &["run", "--rm", "--network", "none", &image, "/bin/true"],
         ));
-        bwrap.start.push(timed(
+        bwrap.start.push(time_command(
             "bwrap",
             &["--ro-bind", "/", "/", "--unshare-all", "/bin/true"],
         ));
         for _ in 0..5 {
-            ours.exec.push(sandbox.exec().await);
-            inside.exec.push(docker.exec().await);
+            in_sandbox.exec.push(sandbox.exec().await);
+            in_docker.exec.push(docker.exec().await);
         }
-        engine
+        docker_cli
             .exec
-            .push(timed("docker", &["exec", &name, "/bin/true"]));
+            .push(time_command("docker", &["exec", &name, "/bin/true"]));
     }
-    timed("docker", &["rm", "-f", &name]);
+    time_command("docker", &["rm", "-f", &name]);
     let mut table = Table::new(["", "start", "exec"]);
-    table.row(ours.row("our sandbox, through the endpoint"));
-    table.row(inside.row("our supervisor in Docker, through the endpoint"));
-    table.row(engine.row("docker run, docker exec"));
+    table.row(in_sandbox.row("sandbox, through the endpoint"));
+    table.row(in_docker.row("supervisor in Docker, through the endpoint"));
+    table.row(docker_cli.row("docker run, docker exec"));
     table.row(bwrap.row("bwrap (no supervisor, no overlay)"));
     table.print();
-    let middle = |times: &[f64]| median(times.iter().copied());
-    let times_faster = |slow: &[f64], fast: &[f64]| middle(slow) / middle(fast);
-    let mut aims = Aims::default();
-    aims.at_least(
-        "start against docker run",
-        times_faster(&engine.start, &ours.start),
+    let median_of = |times: &[f64]| median(times.iter().copied());
+    let speedup = |slow: &[f64], fast: &[f64]| median_of(slow) / median_of(fast);
+    let mut targets = Targets::default();
+    targets.at_least(
+        "start, speedup over docker run",
+        speedup(&docker_cli.start, &in_sandbox.start),
         10.0,
         "×",
     );
-    aims.at_least(
-        "exec against docker exec",
-        times_faster(&engine.exec, &ours.exec),
+    targets.at_least(
+        "exec, speedup over docker exec",
+        speedup(&docker_cli.exec, &in_sandbox.exec),
         30.0,
         "×",
     );
-    let within = times_faster(&engine.exec, &inside.exec);
-    aims.at_least("exec in Docker against docker exec", within, 15.0, "×");
-    aims.at_most(
+    let docker_speedup = speedup(&docker_cli.exec, &in_docker.exec);
+    targets.at_least(
+        "exec in Docker, speedup over docker exec",
+        docker_speedup,
+        15.0,
+        "×",
+    );
+    targets.at_most(
         "memory of an idle container",
-        sandbox.idle_memory(),
+        sandbox.idle_memory_mb(),
         2.0,
         " MB",
     );
-    aims.print();
+    targets.print();
     drop((sandbox.server, docker.server));
 }

@@ -1,16 +1,16 @@
-//! Events committed through the store, each step with the place in the agent's output it came from,
-//! beside the same rows in bare SQLite transactions.
+//! Events committed through the store, each step with its offset in the agent's output, compared with
+//! the same rows in bare SQLite transactions.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use oubliette_benches::figures::median;
-use oubliette_benches::table::times;
-use oubliette_benches::{Aims, Table, is_quick};
+use oubliette_benches::statistics::median;
+use oubliette_benches::table::format_ratio;
+use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
@@ -19,11 +19,11 @@ use oubliette_store::{
 use rusqlite::{Connection, params};
 use uuid::Uuid;
 
-/// What part of the events that bare SQLite commits the store must commit.
-const AIM: f64 = 0.5;
-/// Sessions at once, and events of one step.
+/// The share of bare SQLite's events per second that the store must reach.
+const MIN_RATE_RATIO: f64 = 0.5;
+/// Concurrent sessions, and events per step.
 const SHAPES: [(usize, usize); 4] = [(1, 1), (1, 64), (16, 16), (64, 16)];
-const LIVE: &str =
+const LIVE_STATE: &str =
     r#"{"process_id":"agent x","ready":true,"stdout":123456,"stdin":789,"next_id":4}"#;
 
 fn event() -> Event {
@@ -33,23 +33,24 @@ fn event() -> Event {
 }
 
 fn main() {
-    let (rounds, slice) = match is_quick() {
-        true => (3, Duration::from_millis(200)),
-        false => (7, Duration::from_millis(1000)),
+    let (rounds, slice) = if is_quick() {
+        (3, Duration::from_millis(200))
+    } else {
+        (7, Duration::from_millis(1000))
     };
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let store = Arc::new(Sqlite::open(&directory.path().join("store.db")).unwrap());
-    let sessions = runtime.block_on(prepare(&store));
+    let sessions = runtime.block_on(add_sessions(&store));
     let bare = bare_database(&directory.path().join("bare.db"));
     let mut table = Table::new([
         "sessions",
-        "events a step",
+        "events per step",
         "store events/s",
         "SQLite events/s",
-        "of SQLite",
+        "relative",
     ]);
-    let mut aims = Aims::default();
+    let mut targets = Targets::default();
     for (tasks, events) in SHAPES {
         let mut rates = Vec::new();
         for _ in 0..rounds {
@@ -63,16 +64,17 @@ fn main() {
             events.to_string(),
             format!("{:.0}", median(rates.iter().map(|rate| rate.0))),
             format!("{:.0}", median(rates.iter().map(|rate| rate.1))),
-            times(ratio),
+            format_ratio(ratio),
         ]);
-        let what = format!("{tasks} sessions with {events} events a step, of bare batches");
-        aims.at_least(&what, ratio, AIM, "×");
+        let what =
+            format!("{tasks} sessions with {events} events per step, relative to bare SQLite");
+        targets.at_least(&what, ratio, MIN_RATE_RATIO, "×");
     }
     table.print();
-    aims.print();
+    targets.print();
 }
 
-async fn prepare(store: &Sqlite) -> Vec<SessionId> {
+async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
     let now = Timestamp::now();
     let project = Project {
         id: ProjectId::new(Uuid::from_u128(1)),
@@ -109,7 +111,7 @@ async fn prepare(store: &Sqlite) -> Vec<SessionId> {
     sessions
 }
 
-/// Each session takes its next step when the one before is durable; events per second.
+/// Commits steps of each session, one after the other. Returns events per second.
 async fn fill_store(
     store: &Arc<Sqlite>,
     sessions: &[SessionId],
@@ -117,7 +119,7 @@ async fn fill_store(
     slice: Duration,
 ) -> f64 {
     let started = Instant::now();
-    let owners: Vec<_> = sessions
+    let tasks: Vec<_> = sessions
         .iter()
         .map(|id| {
             let (store, id) = (store.clone(), *id);
@@ -127,7 +129,7 @@ async fn fill_store(
                     let step = Step {
                         at: Timestamp::now(),
                         events: vec![event(); events],
-                        live: Some(Some(LIVE.to_owned())),
+                        live: Some(Some(LIVE_STATE.to_owned())),
                         ..Step::default()
                     };
                     store.step(id, step).await.unwrap();
@@ -138,13 +140,13 @@ async fn fill_store(
         })
         .collect();
     let mut written = 0;
-    for owner in owners {
-        written += owner.await.unwrap();
+    for task in tasks {
+        written += task.await.unwrap();
     }
     written as f64 / started.elapsed().as_secs_f64()
 }
 
-/// A database with a table of the same shape, as durable.
+/// A database with the same tables and the same durability.
 fn bare_database(path: &Path) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection
@@ -164,7 +166,11 @@ fn bare_database(path: &Path) -> Connection {
     connection
 }
 
-/// Transactions with a step of each session; events per second.
+const INSERT_EVENT: &str =
+    "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)";
+const UPDATE_LIVE: &str = "update live set live = ?2 where session = ?1";
+
+/// Commits transactions with one step of each session. Returns events per second.
 fn fill_bare(connection: &Connection, sessions: usize, events: usize, slice: Duration) -> f64 {
     let body = serde_json::to_string(&event()).unwrap();
     let first = "select coalesce(max(idx), 0) + 1 from events";
@@ -174,17 +180,14 @@ fn fill_bare(connection: &Connection, sessions: usize, events: usize, slice: Dur
     let mut written = 0;
     while started.elapsed() < slice {
         connection.execute_batch("begin immediate").unwrap();
-        let insert =
-            "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)";
-        let mut insert = connection.prepare_cached(insert).unwrap();
-        let update = "update live set live = ?2 where session = ?1";
-        let mut update = connection.prepare_cached(update).unwrap();
+        let mut insert = connection.prepare_cached(INSERT_EVENT).unwrap();
+        let mut update = connection.prepare_cached(UPDATE_LIVE).unwrap();
         for session in 1..=sessions as i64 {
             for index in (index..).take(events) {
                 let row = params![session, index, at, "message", body];
                 insert.execute(row).unwrap();
             }
-            update.execute(params![session, LIVE]).unwrap();
+            update.execute(params![session, LIVE_STATE]).unwrap();
         }
         index += events as i64;
         connection.execute_batch("commit").unwrap();

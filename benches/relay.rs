@@ -1,8 +1,8 @@
 //! An agent's call of its caller's tool, from the agent's side of `oubliette-client` to the caller and
-//! back, beside a chain of the same pipes, sockets and streams with nothing at them, and one that also
-//! syncs what it passes on, as we have to; and what the client itself costs.
+//! back, compared with a chain of the same pipes, sockets and streams that only forwards, and with one that
+//! also syncs each message to disk, as the product must; and the cost of the client itself.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::collections::HashMap;
 use std::os::unix::process::CommandExt;
@@ -12,28 +12,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oubliette_benches::chain::{self, Chain};
-use oubliette_benches::figures::{Compared, median};
-use oubliette_benches::table::{time, times};
-use oubliette_benches::{Aims, Sample, Table, is_quick};
+use oubliette_benches::statistics::{Compared, median};
+use oubliette_benches::table::{format_ratio, format_time};
+use oubliette_benches::{Sample, Table, Targets, is_quick};
 use serde_json::{Value, json};
 use support::relay::{TELLER, told_to};
 use support::{AgentClient, Legacy, Server, ServerOptions, binary, built_as};
 use tokio::io::AsyncWriteExt;
 
-const AT_ONCE: usize = 16;
-/// The call that waits while others are made.
-const WAITING: u64 = 1 << 40;
-const SLOW: Duration = Duration::from_millis(100);
+const MANY_CALLS: usize = 16;
+/// The id of the call that waits while others are made.
+const WAITING_ID: u64 = 1 << 40;
+const SLOW_CALLER_DELAY: Duration = Duration::from_millis(100);
 
-/// Something that sends a call on its way and gets what comes back.
+/// The agent's end: of the product, or of a raw chain.
 enum Agent {
     Ours(AgentClient),
     Raw(Chain),
 }
 
 impl Agent {
-    /// Begins a call; the caller takes `ms` milliseconds to answer it.
-    async fn begin(&mut self, id: u64, ms: u64) {
+    /// Starts a call; the caller takes `ms` milliseconds to respond.
+    async fn start_call(&mut self, id: u64, ms: u64) {
         let arguments = json!({ "ms": ms, "message": "hello there" });
         match self {
             Self::Ours(client) => client.begin_call(id, "app_echo", arguments).await,
@@ -45,7 +45,8 @@ impl Agent {
         }
     }
 
-    async fn next(&mut self) -> u64 {
+    /// The id of the next call that has its result.
+    async fn next_result(&mut self) -> u64 {
         match self {
             Self::Ours(client) => {
                 let (id, reply) = client.next().await;
@@ -61,29 +62,29 @@ impl Agent {
         }
     }
 
-    /// Keeps so many calls on their way for a while.
+    /// Keeps `at_once` calls in flight for some time.
     async fn load(&mut self, at_once: usize, ms: u64, length: Duration) -> Sample {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (mut next, mut since, mut latencies) = (1, HashMap::new(), Vec::new());
         loop {
-            while since.len() < at_once && begun.elapsed() < length {
+            while since.len() < at_once && started.elapsed() < length {
                 since.insert(next, Instant::now());
-                self.begin(next, ms).await;
+                self.start_call(next, ms).await;
                 next += 1;
             }
             if since.is_empty() {
-                return Sample::new(latencies, begun.elapsed());
+                return Sample::new(latencies, started.elapsed());
             }
-            let id = self.next().await;
+            let id = self.next_result().await;
             latencies.push(since.remove(&id).unwrap().elapsed());
         }
     }
 }
 
-/// Hears of calls on a stream and answers each in its own time.
-async fn be_the_caller(
+/// Receives calls on a stream and responds to each after its delay.
+async fn run_caller(
     mut stream: reqwest::Response,
-    answer: impl Fn(Value) -> Option<(u64, reqwest::RequestBuilder)> + Send + 'static,
+    respond: impl Fn(Value) -> Option<(u64, reqwest::RequestBuilder)> + Send + 'static,
 ) {
     let mut text = String::new();
     while let Ok(Some(chunk)) = stream.chunk().await {
@@ -94,7 +95,7 @@ async fn be_the_caller(
                 continue;
             };
             let message: Option<Value> = serde_json::from_str(data.trim()).ok();
-            if let Some((ms, request)) = message.and_then(&answer) {
+            if let Some((ms, request)) = message.and_then(&respond) {
                 tokio::spawn(async move {
                     if ms > 0 {
                         tokio::time::sleep(Duration::from_millis(ms)).await;
@@ -108,13 +109,13 @@ async fn be_the_caller(
     }
 }
 
-async fn ours(server: &Server) -> (Agent, Vec<String>) {
+async fn start_agent(server: &Server) -> (Agent, Vec<String>) {
     let admin = server.admin();
-    let made = json!({ "name": "measured", "init_git": false });
-    let made = admin.call("project_create", made).await;
-    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    let caller = Legacy::connect(server.url(), &server.admin_key()).await;
-    let caller = Arc::new(caller.kept_alive());
+    let params = json!({ "name": "measured", "init_git": false });
+    let created = admin.call("project_create", params).await;
+    let project = created.ok()["project_id"].as_str().unwrap().to_owned();
+    let connected = Legacy::connect(server.url(), &server.admin_key()).await;
+    let caller = Arc::new(connected.kept_alive());
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tool = json!({ "name": "echo", "inputSchema": schema });
     let spawn = json!({
@@ -125,7 +126,7 @@ async fn ours(server: &Server) -> (Agent, Vec<String>) {
     let spawned = caller.call("session_spawn", spawn).await;
     let session = spawned.ok()["session_id"].as_str().unwrap().to_owned();
     admin.turn(&session, 1).await;
-    tokio::spawn(be_the_caller(stream, move |message| {
+    tokio::spawn(run_caller(stream, move |message| {
         let event = &message["params"]["data"];
         if event["type"] != "caller_tool_request" {
             return None;
@@ -146,12 +147,15 @@ async fn ours(server: &Server) -> (Agent, Vec<String>) {
     (Agent::Ours(agent), variables)
 }
 
-async fn raw(chain: Chain) -> Agent {
-    let http = reqwest::Client::builder().no_proxy().tcp_nodelay(true);
-    let http = http.build().unwrap();
+async fn start_raw_agent(chain: Chain) -> Agent {
+    let http = reqwest::Client::builder()
+        .no_proxy()
+        .tcp_nodelay(true)
+        .build()
+        .unwrap();
     let stream = http.get(&chain.url).send().await.unwrap();
     let url = chain.url.clone();
-    tokio::spawn(be_the_caller(stream, move |request| {
+    tokio::spawn(run_caller(stream, move |request| {
         let ms = request["arguments"]["ms"].as_u64().unwrap();
         let answer = json!({ "id": request["id"], "result": { "ok": true } });
         Some((ms, http.post(&url).json(&answer)))
@@ -159,20 +163,20 @@ async fn raw(chain: Chain) -> Agent {
     Agent::Raw(chain)
 }
 
-/// What the client costs, in milliseconds and mebibytes.
+/// The cost of an idle client.
 struct Costs {
-    /// From its start to its introduction.
-    start: f64,
-    /// What it holds when it has nothing to do, and what of that it shares with nobody.
-    resident: f64,
-    own: f64,
+    /// From its start to its response to `initialize`.
+    start_ms: f64,
+    resident_mib: f64,
+    /// Of which not shared with other processes.
+    anonymous_mib: f64,
 }
 
-fn client(program: &Path, variables: &[String]) -> Costs {
+fn measure_client(program: &Path, variables: &[String]) -> Costs {
     use std::io::{BufRead, BufReader, Write};
-    let (mut starts, mut resident, mut own) = (Vec::new(), 0.0, 0.0);
+    let (mut starts, mut resident_mib, mut anonymous_mib) = (Vec::new(), 0.0, 0.0);
     for _ in 0..20 {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut child = Command::new(program)
             .arg0("oubliette-client")
             .env_clear()
@@ -182,53 +186,55 @@ fn client(program: &Path, variables: &[String]) -> Costs {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let hello = json!({
+        let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": { "name": "agent", "version": "0" },
         });
-        let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello });
+        let initialize =
+            json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
         let mut input = child.stdin.take().unwrap();
-        writeln!(input, "{hello}").unwrap();
+        writeln!(input, "{initialize}").unwrap();
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
-        starts.push(begun.elapsed().as_secs_f64());
-        // Its connection and its lists are made by then.
+        starts.push(started.elapsed().as_secs_f64());
+        // It has connected and read its lists of tools by then.
         std::thread::sleep(Duration::from_millis(100));
-        // Not dumpable, so only root reads this.
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
-        let status = status.unwrap_or_default();
-        let of = |name: &str| -> f64 {
+        // The client is not dumpable, so only root can read this.
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let mib = |name: &str| -> f64 {
             let line = status.lines().find(|line| line.starts_with(name));
             let kibibytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
             kibibytes.unwrap_or(f64::NAN) / 1024.0
         };
-        resident = f64::max(resident, of("VmRSS"));
-        own = f64::max(own, of("RssAnon"));
+        resident_mib = f64::max(resident_mib, mib("VmRSS"));
+        anonymous_mib = f64::max(anonymous_mib, mib("RssAnon"));
         drop(input);
         child.wait().unwrap();
     }
     Costs {
-        start: median(starts) * 1e3,
-        resident,
-        own,
+        start_ms: median(starts) * 1e3,
+        resident_mib,
+        anonymous_mib,
     }
 }
 
 #[tokio::main]
 async fn measure() {
-    let (rounds, length) = match is_quick() {
-        true => (3, Duration::from_millis(500)),
-        false => (9, Duration::from_secs(2)),
+    let (rounds, length) = if is_quick() {
+        (3, Duration::from_millis(500))
+    } else {
+        (9, Duration::from_secs(2))
     };
     let server = Server::start_with(ServerOptions {
         config: format!("runtime = \"sandbox\"\n{TELLER}"),
         ..ServerOptions::default()
     });
-    let (mut ours, variables) = ours(&server).await;
+    let (mut ours, variables) = start_agent(&server).await;
     let mut raws = [
-        raw(Chain::start().await).await,
-        raw(Chain::start_lasting().await).await,
+        start_raw_agent(Chain::start().await).await,
+        start_raw_agent(Chain::start_durable().await).await,
     ];
     let mut table = Table::new([
         "round trips",
@@ -236,98 +242,104 @@ async fn measure() {
         "p99",
         "per second",
         "raw p50",
-        "of raw",
+        "relative",
         "synced raw p50",
-        "of synced raw",
+        "relative",
     ]);
-    let mut aims = Aims::default();
-    for at_once in [1, AT_ONCE] {
-        // The first of each pays for connections.
+    let mut targets = Targets::default();
+    for at_once in [1, MANY_CALLS] {
+        // The first load of each opens the connections.
         ours.load(at_once, 0, length / 4).await;
         for raw in &mut raws {
             raw.load(at_once, 0, length / 4).await;
         }
         let mut samples = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
-            let own = ours.load(at_once, 0, length).await;
+            let sample = ours.load(at_once, 0, length).await;
             for (raw, samples) in raws.iter_mut().zip(&mut samples) {
-                samples.push((own, raw.load(at_once, 0, length).await));
+                samples.push((sample, raw.load(at_once, 0, length).await));
             }
         }
-        let [raw, synced] = samples.map(|samples| Compared::of(&samples));
+        let [raw, synced] = samples.map(|samples| Compared::from_rounds(&samples));
         table.row([
             format!("{at_once} at once"),
-            time(raw.sample.p50),
-            time(raw.sample.p99),
+            format_time(raw.sample.p50),
+            format_time(raw.sample.p99),
             format!("{:.0}", raw.sample.rate),
-            time(raw.beside.p50),
-            times(raw.ratio),
-            time(synced.beside.p50),
-            times(synced.ratio),
+            format_time(raw.baseline.p50),
+            format_ratio(raw.ratio),
+            format_time(synced.baseline.p50),
+            format_ratio(synced.ratio),
         ]);
         for (compared, chain) in [(raw, "raw chain"), (synced, "raw chain that syncs")] {
-            let what = format!("p50 of {at_once} at once, of the {chain}");
-            aims.at_most(&what, compared.ratio, 3.0, "×");
+            let what = format!("p50 of {at_once} at once, relative to the {chain}");
+            targets.at_most(&what, compared.ratio, 3.0, "×");
         }
     }
-    let slow = ours.load(AT_ONCE, 100, length * 2).await;
-    let ideal = AT_ONCE as f64 / SLOW.as_secs_f64();
+    let slow = ours.load(MANY_CALLS, 100, length * 2).await;
+    let ideal = MANY_CALLS as f64 / SLOW_CALLER_DELAY.as_secs_f64();
     table.row([
-        format!("{AT_ONCE} at once, each 100 ms"),
-        time(slow.p50),
-        time(slow.p99),
+        format!("{MANY_CALLS} at once, each 100 ms"),
+        format_time(slow.p50),
+        format_time(slow.p99),
         format!("{:.0}", slow.rate),
         String::new(),
         String::new(),
         String::new(),
         String::new(),
     ]);
-    // The last ones are begun at the end of the time and answered after it.
+    // The last calls end after the measured time.
     let time_of_all = slow.calls as f64 / slow.rate;
     let share = slow.calls as f64 / (time_of_all * ideal);
-    aims.at_least(
-        "rate with a caller that takes 100 ms, of the ideal",
+    targets.at_least(
+        "rate with a caller that takes 100 ms, relative to the ideal",
         share,
         0.9,
         "",
     );
 
-    // One that takes its time holds no other up.
+    // A waiting call must not delay others.
     let alone = ours.load(1, 0, length).await;
-    ours.begin(WAITING, 2000 + length.as_millis() as u64).await;
-    let beside = ours.load(1, 0, length).await;
-    assert_eq!(ours.next().await, WAITING);
-    let ratio = beside.p99.as_secs_f64() / alone.p99.as_secs_f64();
-    aims.at_most("p99 beside a call that waits, of alone", ratio, 2.0, "×");
+    ours.start_call(WAITING_ID, 2000 + length.as_millis() as u64)
+        .await;
+    let baseline = ours.load(1, 0, length).await;
+    assert_eq!(ours.next_result().await, WAITING_ID);
+    let ratio = baseline.p99.as_secs_f64() / alone.p99.as_secs_f64();
+    targets.at_most(
+        "p99 while another call waits, relative to alone",
+        ratio,
+        2.0,
+        "×",
+    );
     table.print();
 
     let mut table = Table::new([
         "oubliette-client",
-        "to its introduction",
+        "to initialized",
         "resident",
-        "its own",
+        "of which anonymous",
     ]);
-    let small = client(&built_as("oubliette-client", "client"), &variables);
-    let large = client(binary(), &variables);
-    for (name, costs) in [("by itself", &small), ("as the server's file", &large)] {
+    let small = measure_client(&built_as("oubliette-client", "client"), &variables);
+    let large = measure_client(binary(), &variables);
+    for (name, costs) in [("its own binary", &small), ("the server's binary", &large)] {
         table.row([
             name.to_owned(),
-            format!("{:.1} ms", costs.start),
-            format!("{:.1} MB", costs.resident),
-            format!("{:.1} MB", costs.own),
+            format!("{:.1} ms", costs.start_ms),
+            format!("{:.1} MB", costs.resident_mib),
+            format!("{:.1} MB", costs.anonymous_mib),
         ]);
     }
     table.print();
-    let start = f64::max(small.start, large.start);
-    let what = "oubliette-client, from start to its introduction";
-    aims.at_most(what, start, 5.0, " ms");
+    let start = f64::max(small.start_ms, large.start_ms);
+    let what = "oubliette-client, from start to initialized";
+    targets.at_most(what, start, 5.0, " ms");
     let what = "oubliette-client, resident when idle";
-    aims.at_most(what, small.resident, 3.0, " MB");
-    aims.print();
+    targets.at_most(what, small.resident_mib, 3.0, " MB");
+    targets.print();
 }
 
 fn main() {
-    if !chain::run_if_asked() {
+    if !chain::run_if_requested() {
         measure();
     }
 }

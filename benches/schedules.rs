@@ -1,13 +1,13 @@
-//! What ten thousand schedules cost a server while none is due, beside a server that has none, and how
-//! late one begins that is due among them.
+//! The CPU time of a server with ten thousand schedules of which none is due, compared with a server
+//! without schedules, and how late a due schedule starts among them.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_benches::figures::median;
-use oubliette_benches::{Aims, Table, cpu_time, is_quick, make_project};
+use oubliette_benches::statistics::median;
+use oubliette_benches::{Table, Targets, cpu_time, create_project, is_quick};
 use oubliette_model::{
     Cadence, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
 };
@@ -16,61 +16,57 @@ use oubliette_store::{RunFilter, Schedule, Schedules, Target};
 use support::{Server, ServerOptions};
 use uuid::Uuid;
 
-const SCHEDULES: u128 = 10_000;
-/// What they may cost in a second besides: a thousandth of a processor would be 1000 µs.
-const IDLE_US: f64 = 50.0;
-const LATE_MS: f64 = 50.0;
+const SCHEDULE_COUNT: u128 = 10_000;
+/// Additional CPU time per second.
+const MAX_IDLE_CPU_US: f64 = 50.0;
+const MAX_LATENESS_MS: f64 = 50.0;
 
 fn main() {
-    let seconds = match is_quick() {
-        true => 10,
-        false => 60,
-    };
+    let seconds = if is_quick() { 10 } else { 60 };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (none, _) = server(&runtime, 0);
-    let (many, often) = server(&runtime, SCHEDULES);
-    // What a server does when it starts is not what is measured, and threads that have nothing to do
-    // take what they have spent along when they end after ten seconds.
+    let (none, _) = start_server(&runtime, 0);
+    let (many, every_second) = start_server(&runtime, SCHEDULE_COUNT);
+    // The start is not measured. Idle threads end after ten seconds, and their CPU time is no longer
+    // counted.
     std::thread::sleep(Duration::from_secs(15));
     let before = [none.pid(), many.pid()].map(cpu_time);
     std::thread::sleep(Duration::from_secs(seconds));
     let after = [none.pid(), many.pid()].map(cpu_time);
     let per_second =
         |n: usize| after[n].saturating_sub(before[n]).as_secs_f64() * 1e6 / seconds as f64;
-    let mut table = Table::new(["idle for so many seconds", "", "processor, per second"]);
+    let mut table = Table::new(["idle", "seconds", "CPU per second"]);
     for (n, what) in ["no schedules", "10,000 schedules"].into_iter().enumerate() {
         let spent = format!("{:.1} µs", per_second(n));
         table.row([what.to_owned(), seconds.to_string(), spent]);
     }
     table.print();
-    let late = lateness(&runtime, many, often);
-    let mut table = Table::new(["from due to begun", "runs", "median", "worst"]);
-    let worst = late.iter().copied().fold(0.0, f64::max);
-    let middle = median(late.iter().copied());
+    let late_ms = measure_lateness(&runtime, many, every_second);
+    let mut table = Table::new(["from due to started", "runs", "median", "worst"]);
+    let worst = late_ms.iter().copied().fold(0.0, f64::max);
+    let middle = median(late_ms.iter().copied());
     table.row([
         "one each second among 10,000".to_owned(),
-        late.len().to_string(),
+        late_ms.len().to_string(),
         format!("{middle:.1} ms"),
         format!("{worst:.1} ms"),
     ]);
     table.print();
-    let mut aims = Aims::default();
-    let more = (per_second(1) - per_second(0)).max(0.0);
-    let what = "what 10,000 idle schedules cost in a second";
-    aims.at_most(what, more, IDLE_US, " µs");
-    aims.at_most("from due to begun", middle, LATE_MS, " ms");
-    aims.print();
+    let mut targets = Targets::default();
+    let added = (per_second(1) - per_second(0)).max(0.0);
+    let what = "CPU time of 10,000 idle schedules per second";
+    targets.at_most(what, added, MAX_IDLE_CPU_US, " µs");
+    targets.at_most("from due to started", middle, MAX_LATENESS_MS, " ms");
+    targets.print();
 }
 
-/// A server with so many schedules that are not due for months, and a disabled one that would run each
-/// second.
-fn server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId) {
+/// A server with `count` schedules that are not due for months, and a disabled one that runs every second.
+fn start_server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId) {
     let config = "runtime = \"none\"\n[schedules]\nmin_interval_seconds = 1\n";
     let mut server = Server::start_with(ServerOptions {
         config: config.to_owned(),
         ..ServerOptions::default()
     });
-    let project = make_project(&server, "one").parse().unwrap();
+    let project = create_project(&server, "one").parse().unwrap();
     server.stop();
     let store = Sqlite::open(&server.home().join("oubliette.db")).unwrap();
     let now = Timestamp::now();
@@ -104,7 +100,7 @@ fn server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId
     let month = (now + SignedDuration::from_hours(24 * 90))
         .strftime("%-m")
         .to_string();
-    let often = Schedule {
+    let every_second = Schedule {
         enabled: false,
         next_at: None,
         ..schedule(count, "* * * * * *")
@@ -119,25 +115,29 @@ fn server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId
                     .unwrap()
             );
         }
-        assert!(store.add_schedule(&often, None).await.unwrap());
+        assert!(store.add_schedule(&every_second, None).await.unwrap());
     });
     drop(store);
     server.start_again();
-    (server, often.id)
+    (server, every_second.id)
 }
 
-/// How many milliseconds runs began after they were due, in the history of one that is each second.
-fn lateness(runtime: &tokio::runtime::Runtime, mut server: Server, often: ScheduleId) -> Vec<f64> {
+/// Milliseconds from due to started, for each run of a schedule.
+fn measure_lateness(
+    runtime: &tokio::runtime::Runtime,
+    mut server: Server,
+    schedule: ScheduleId,
+) -> Vec<f64> {
     let admin = server.admin();
-    let enable = serde_json::json!({ "schedule_id": often, "enabled": true });
+    let enable = serde_json::json!({ "schedule_id": schedule, "enabled": true });
     runtime.block_on(async { admin.call("schedule_update", enable).await.ok().clone() });
-    // It is disabled after five failures, of which there are as many as runs: nothing makes containers.
+    // Without a runtime every run fails, and the schedule is disabled after five failures.
     std::thread::sleep(Duration::from_secs(7));
     server.stop();
     let store = Sqlite::open(&server.home().join("oubliette.db")).unwrap();
     let filter = RunFilter::default();
     let runs = runtime
-        .block_on(store.runs(often, &filter, None, 100))
+        .block_on(store.runs(schedule, &filter, None, 100))
         .unwrap();
     let late = runs.rows.iter().map(|run| {
         assert_eq!(run.status, RunStatus::Failed);

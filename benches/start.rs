@@ -1,33 +1,35 @@
-//! How long a server on a store with many projects takes from its spawn to its first answer,
-//! beside the spawn of a process that does nothing, and how much memory it holds.
+//! How long a server with many projects takes from its spawn to its first response, compared with a
+//! process that does nothing, and how much memory it uses.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a benchmark stops at the first failure")]
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oubliette_benches::figures::median;
-use oubliette_benches::table::{time, times};
+use oubliette_benches::statistics::median;
+use oubliette_benches::table::{format_ratio, format_time};
 use oubliette_benches::{
-    Aims, Client, Connection, Era, Table, address, is_quick, make_project, make_projects,
+    Client, Connection, Protocol, Table, Targets, address, create_project, create_projects,
+    is_quick,
 };
 use serde_json::json;
 use support::{Server, binary};
 
-const PROJECTS: usize = 1000;
-const CLIENTS: usize = 16;
-const CALLS: usize = 20_000;
-const START_MS: f64 = 50.0;
-const IDLE_MB: f64 = 20.0;
+const PROJECT_COUNT: usize = 1000;
+const CLIENT_COUNT: usize = 16;
+const CALL_COUNT: usize = 20_000;
+const MAX_START_MS: f64 = 50.0;
+const MAX_RESIDENT_MB: f64 = 20.0;
 
 fn main() {
-    let (starts, calls) = match is_quick() {
-        true => (5, CALLS / 10),
-        false => (31, CALLS),
+    let (starts, calls) = if is_quick() {
+        (5, CALL_COUNT / 10)
+    } else {
+        (31, CALL_COUNT)
     };
     let mut server = Server::start();
-    make_projects(&server, PROJECTS);
-    let project = make_project(&server, "measured");
+    create_projects(&server, PROJECT_COUNT);
+    let project = create_project(&server, "measured");
     let (mut nothing, mut version, mut ready) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..starts {
         nothing.push(timed(|| run("/bin/true".as_ref(), &[])));
@@ -41,7 +43,7 @@ fn main() {
             .zip(&nothing)
             .map(|(ready, nothing)| ready / nothing),
     );
-    let mut table = Table::new(["", "median", "worst", "of nothing"]);
+    let mut table = Table::new(["", "median", "worst", "relative"]);
     for (what, spawned) in [("/bin/true", &nothing), ("oubliette --version", &version)] {
         let ratio = median(
             spawned
@@ -54,9 +56,9 @@ fn main() {
     table.row(row("oubliette serve, to GET /healthz", &ready, ratio));
     table.print();
 
-    let idle = Memory::of(server.pid());
-    call(&server, &project, calls);
-    let used = Memory::of(server.pid());
+    let idle = Memory::of_process(server.pid());
+    make_calls(&server, &project, calls);
+    let used = Memory::of_process(server.pid());
     let mut table = Table::new(["memory", "resident", "of which anonymous"]);
     for (what, memory) in [
         ("after the start".to_owned(), &idle),
@@ -70,20 +72,30 @@ fn main() {
     }
     table.print();
 
-    let mut aims = Aims::default();
-    let what = format!("start on {PROJECTS} projects");
-    aims.at_most(&what, median(ready) * 1e3, START_MS, " ms");
-    aims.at_most("resident after the start", idle.resident, IDLE_MB, " MB");
+    let mut targets = Targets::default();
+    let what = format!("start on {PROJECT_COUNT} projects");
+    targets.at_most(&what, median(ready) * 1e3, MAX_START_MS, " ms");
+    targets.at_most(
+        "resident after the start",
+        idle.resident,
+        MAX_RESIDENT_MB,
+        " MB",
+    );
     let what = format!("resident after {calls} calls");
-    aims.at_most(&what, used.resident, IDLE_MB, " MB");
-    aims.print();
+    targets.at_most(&what, used.resident, MAX_RESIDENT_MB, " MB");
+    targets.print();
 }
 
 fn row(what: &str, seconds: &[f64], ratio: f64) -> [String; 4] {
     let worst = seconds.iter().copied().fold(0.0, f64::max);
-    let shown = |seconds| time(Duration::from_secs_f64(seconds));
+    let show = |seconds| format_time(Duration::from_secs_f64(seconds));
     let middle = median(seconds.iter().copied());
-    [what.to_owned(), shown(middle), shown(worst), times(ratio)]
+    [
+        what.to_owned(),
+        show(middle),
+        show(worst),
+        format_ratio(ratio),
+    ]
 }
 
 fn timed(work: impl FnOnce()) -> f64 {
@@ -98,7 +110,7 @@ fn run(program: &std::path::Path, arguments: &[&str]) {
     assert!(command.status().unwrap().success());
 }
 
-/// Starts the server and waits for its first answer.
+/// Starts the server and waits for its first response.
 fn start(server: &mut Server) {
     server.start_again();
     let mut connection = Connection::open(address(server));
@@ -106,15 +118,15 @@ fn start(server: &mut Server) {
     assert_eq!(reply.status, 200);
 }
 
-/// Calls from several clients of both eras.
-fn call(server: &Server, project: &str, calls: usize) {
+/// Calls from several clients of both protocols.
+fn make_calls(server: &Server, project: &str, calls: usize) {
     std::thread::scope(|scope| {
-        for client in 0..CLIENTS {
-            let era = [Era::Modern, Era::Legacy][client % 2];
+        for client in 0..CLIENT_COUNT {
+            let protocol = [Protocol::Modern, Protocol::Legacy][client % 2];
             scope.spawn(move || {
                 let arguments = json!({ "project_id": project });
-                let mut client = Client::of_tool(server, era, "project_get", &arguments);
-                for _ in 0..calls / CLIENTS {
+                let mut client = Client::calling_tool(server, protocol, "project_get", &arguments);
+                for _ in 0..calls / CLIENT_COUNT {
                     client.run();
                 }
             });
@@ -122,14 +134,14 @@ fn call(server: &Server, project: &str, calls: usize) {
     });
 }
 
-/// What a process holds, in megabytes.
+/// The memory of a process, in megabytes.
 struct Memory {
     resident: f64,
     anonymous: f64,
 }
 
 impl Memory {
-    fn of(pid: u32) -> Self {
+    fn of_process(pid: u32) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let megabytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));

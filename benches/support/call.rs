@@ -1,47 +1,46 @@
-//! A JSON-RPC call that is written once and sent many times, and the reply it must get.
+//! A JSON-RPC call that is serialized once and sent many times, and the reply that it must get.
 
 use serde_json::Value;
 
 use crate::Connection;
 use crate::connection::position;
 
-/// Ids are of one length, so that they can be replaced in place.
+/// All ids have the same length, so that they can be replaced in place.
 const FIRST_ID: u64 = 1_000_000_000;
 
-/// Each sending has an id of its own; everything else stays the same, in the request and in the
-/// reply.
+/// Only the id differs between two requests, and between their replies.
 #[derive(Debug, Clone)]
 pub struct Call {
     id: u64,
-    request: Numbered,
-    expected: Option<Numbered>,
+    request: MessageTemplate,
+    expected: Option<MessageTemplate>,
     check: fn(&Value) -> bool,
 }
 
 impl Call {
-    /// `head` is the request line and the headers but for the body's; `check` says whether the
-    /// first reply is what was asked for. The others must be equal to it.
+    /// `head` has the request line and all headers except those of the body. `check` validates the first
+    /// reply; all others must equal it.
     pub fn new(head: &str, method: &str, params: &Value, check: fn(&Value) -> bool) -> Self {
         let body = serde_json::json!({
             "jsonrpc": "2.0", "id": FIRST_ID, "method": method, "params": params,
-        });
-        let body = body.to_string();
+        })
+        .to_string();
         let request = format!(
             "{head}host: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         Self {
             id: FIRST_ID,
-            request: Numbered::new(request.into_bytes(), FIRST_ID),
+            request: MessageTemplate::new(request.into_bytes(), FIRST_ID),
             expected: None,
             check,
         }
     }
 
-    /// Sends the call and checks its reply; how long the reply was.
+    /// Sends the call and checks its reply. Returns the length of the reply's body.
     pub fn run(&mut self, connection: &mut Connection) -> usize {
         self.id += 1;
-        self.request.number(self.id);
+        self.request.set_id(self.id);
         let reply = connection.send(&self.request.bytes);
         let message = reply.message();
         if reply.status != 200 {
@@ -50,13 +49,13 @@ impl Call {
         let expected = self.expected.get_or_insert_with(|| {
             let value: Value = serde_json::from_slice(message).unwrap_or_default();
             let text = String::from_utf8_lossy(message);
-            assert!((self.check)(&value), "not the expected result: {text}");
-            Numbered::new(message.to_vec(), self.id)
+            assert!((self.check)(&value), "unexpected result: {text}");
+            MessageTemplate::new(message.to_vec(), self.id)
         });
-        expected.number(self.id);
+        expected.set_id(self.id);
         if expected.bytes != message {
             let text = String::from_utf8_lossy(reply.body);
-            panic!("another result than before: {text}");
+            panic!("the result differs from the first one: {text}");
         }
         reply.body.len()
     }
@@ -68,14 +67,14 @@ impl Call {
     }
 }
 
-/// Bytes with an id in them.
+/// A message whose id can be replaced.
 #[derive(Debug, Clone)]
-struct Numbered {
+struct MessageTemplate {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Numbered {
+impl MessageTemplate {
     fn new(bytes: Vec<u8>, id: u64) -> Self {
         let field = format!("\"id\":{id}");
         let at = position(&bytes, field.as_bytes()).expect("no id in the message");
@@ -85,7 +84,7 @@ impl Numbered {
         }
     }
 
-    fn number(&mut self, id: u64) {
+    fn set_id(&mut self, id: u64) {
         let mut rest = id;
         for digit in self.bytes[self.at..self.at + 10].iter_mut().rev() {
             *digit = b'0' + (rest % 10) as u8;

@@ -1,7 +1,7 @@
-//! The limit of any relay: the same hops as an agent's call of its caller's tool, and nothing at any of
-//! them. Lines through the pipes of a process, through a unix socket to a server, from there on a stream
-//! of HTTP to the caller, and back by a request of HTTP, the socket and the pipes. A chain that loses
-//! nothing besides writes down what passes, and passes it on when that is synced.
+//! The lower bound of any relay: the same hops as an agent's call of its caller's tool, without any work
+//! at them. Lines go through the pipes of a process and a unix socket to a server, from there on an HTTP
+//! stream to the caller, and back by an HTTP request, the socket and the pipes. A durable chain writes each
+//! line to a journal and forwards it when it is synced.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,12 +22,12 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, oneshot};
 
-const SERVER: &str = "--be-the-server";
-const LASTING_SERVER: &str = "--be-the-server-that-syncs";
-const PIPE: &str = "--be-the-pipe";
-const QUEUE: usize = 1024;
-/// Bytes of a journal; it is written from the start again when it is full.
-const JOURNAL: u64 = 4 << 20;
+const SERVER_ARGUMENT: &str = "--chain-server";
+const DURABLE_SERVER_ARGUMENT: &str = "--chain-durable-server";
+const PIPE_ARGUMENT: &str = "--chain-pipe";
+const QUEUE_LENGTH: usize = 1024;
+/// A full journal is overwritten from its start.
+const JOURNAL_BYTES: u64 = 4 << 20;
 
 /// A running chain. Dropping it ends it.
 #[derive(Debug)]
@@ -36,23 +36,23 @@ pub struct Chain {
     pub input: ChildStdin,
     pub output: Lines<BufReader<ChildStdout>>,
     _processes: [Child; 2],
-    _place: TempDir,
+    _directory: TempDir,
 }
 
 impl Chain {
-    /// Starts this program again as its parts; its `main` must call [`run_if_asked`] first.
+    /// Starts this program again as its parts; its `main` must call [`run_if_requested`] first.
     pub async fn start() -> Self {
-        Self::start_with(SERVER).await
+        Self::start_with(SERVER_ARGUMENT).await
     }
 
-    /// The same, with a server that syncs what it passes on.
-    pub async fn start_lasting() -> Self {
-        Self::start_with(LASTING_SERVER).await
+    /// Starts a chain whose server syncs each line before it forwards it.
+    pub async fn start_durable() -> Self {
+        Self::start_with(DURABLE_SERVER_ARGUMENT).await
     }
 
     async fn start_with(server: &str) -> Self {
-        let place = tempfile::tempdir().unwrap();
-        let socket = place.path().join("socket");
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
         let start = |argument: &str| {
             Command::new(std::env::current_exe().unwrap())
                 .arg(argument)
@@ -64,39 +64,39 @@ impl Chain {
                 .unwrap()
         };
         let mut server = start(server);
-        let mut said = BufReader::new(server.stdout.take().unwrap()).lines();
-        let url = said.next_line().await.unwrap().unwrap();
-        let mut pipe = start(PIPE);
+        let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
+        let url = output.next_line().await.unwrap().unwrap();
+        let mut pipe = start(PIPE_ARGUMENT);
         Self {
             url,
             input: pipe.stdin.take().unwrap(),
             output: BufReader::new(pipe.stdout.take().unwrap()).lines(),
             _processes: [server, pipe],
-            _place: place,
+            _directory: directory,
         }
     }
 }
 
-/// Is a part of a chain if this process was started for that; whether it was.
-pub fn run_if_asked() -> bool {
+/// Runs a part of a chain if this process was started as one. Returns whether it was.
+pub fn run_if_requested() -> bool {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, part, socket, ..] = arguments.as_slice() else {
         return false;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     match part.as_str() {
-        SERVER => runtime.block_on(serve(socket.as_ref(), None)),
-        LASTING_SERVER => {
+        SERVER_ARGUMENT => runtime.block_on(serve(socket.as_ref(), None)),
+        DURABLE_SERVER_ARGUMENT => {
             let journal = Journal::open(&Path::new(socket).with_extension("journal"));
             runtime.block_on(serve(socket.as_ref(), Some(journal)));
         }
-        PIPE => pipe(socket.as_ref()),
+        PIPE_ARGUMENT => run_pipe(socket.as_ref()),
         _ => return false,
     }
     true
 }
 
-fn pipe(socket: &Path) {
+fn run_pipe(socket: &Path) {
     let mut writer = std::os::unix::net::UnixStream::connect(socket).unwrap();
     let reader = writer.try_clone().unwrap();
     std::thread::spawn(move || forward(reader, std::io::stdout()));
@@ -115,55 +115,56 @@ fn forward(from: impl std::io::Read, mut to: impl std::io::Write) {
 
 #[derive(Debug, Default)]
 struct Server {
-    /// Where to the answers go, by id.
-    waiting: Mutex<HashMap<u64, mpsc::Sender<String>>>,
+    /// Where replies go, by id.
+    pending: Mutex<HashMap<u64, mpsc::Sender<String>>>,
     caller: Mutex<Option<mpsc::Sender<String>>>,
     journal: Option<Journal>,
 }
 
 impl Server {
-    async fn note(&self, line: &str) {
+    async fn record(&self, line: &str) {
         if let Some(journal) = &self.journal {
-            journal.note(line).await;
+            journal.record(line).await;
         }
     }
 }
 
-/// A line, and who waits until it is synced.
-type Note = (String, oneshot::Sender<()>);
+/// A line, and the signal that it is synced.
+type JournalEntry = (String, oneshot::Sender<()>);
 
-/// What comes while it is synced shares the next sync.
+/// Lines that arrive during a sync share the next one.
 #[derive(Debug)]
-struct Journal(std::sync::mpsc::Sender<Note>);
+struct Journal(std::sync::mpsc::Sender<JournalEntry>);
 
 impl Journal {
     fn open(path: &Path) -> Self {
         let file = File::create_new(path).unwrap();
-        // As any log that is used for a while, it has its blocks.
-        file.write_all_at(&vec![0; JOURNAL as usize], 0).unwrap();
+        // Its blocks are allocated, as in a log that has been used for a while.
+        file.write_all_at(&vec![0; JOURNAL_BYTES as usize], 0)
+            .unwrap();
         file.sync_all().unwrap();
-        let (queue, notes) = std::sync::mpsc::channel();
-        std::thread::spawn(move || keep(&file, &notes));
+        let (queue, entries) = std::sync::mpsc::channel();
+        std::thread::spawn(move || write_entries(&file, &entries));
         Self(queue)
     }
 
-    async fn note(&self, line: &str) {
+    async fn record(&self, line: &str) {
         let (synced, done) = oneshot::channel();
         self.0.send((line.to_owned(), synced)).unwrap();
         done.await.unwrap();
     }
 }
 
-fn keep(file: &File, notes: &std::sync::mpsc::Receiver<Note>) {
+fn write_entries(file: &File, entries: &std::sync::mpsc::Receiver<JournalEntry>) {
     let mut at = 0;
-    while let Ok(first) = notes.recv() {
+    while let Ok(first) = entries.recv() {
         let mut text = first.0;
         let mut waiting = vec![first.1];
-        for (line, synced) in notes.try_iter() {
+        for (line, synced) in entries.try_iter() {
             text.push_str(&line);
             waiting.push(synced);
         }
-        if at + text.len() as u64 > JOURNAL {
+        if at + text.len() as u64 > JOURNAL_BYTES {
             at = 0;
         }
         file.write_all_at(text.as_bytes(), at).unwrap();
@@ -175,10 +176,7 @@ fn keep(file: &File, notes: &std::sync::mpsc::Receiver<Note>) {
     }
 }
 
-#[allow(
-    clippy::print_stdout,
-    reason = "the address is what the parent waits for"
-)]
+#[allow(clippy::print_stdout, reason = "the parent reads the address")]
 async fn serve(socket: &Path, journal: Option<Journal>) {
     let server = Arc::new(Server {
         journal,
@@ -190,19 +188,19 @@ async fn serve(socket: &Path, journal: Option<Journal>) {
     let accepting = server.clone();
     tokio::spawn(async move {
         while let Ok((client, _)) = clients.accept().await {
-            tokio::spawn(hear(accepting.clone(), client));
+            tokio::spawn(serve_client(accepting.clone(), client));
         }
     });
     let callers = callers.tap_io(|stream| stream.set_nodelay(true).unwrap());
-    let router = Router::new().route("/", get(listen).post(answer));
+    let router = Router::new().route("/", get(stream_requests).post(take_reply));
     axum::serve(callers, router.with_state(server))
         .await
         .unwrap();
 }
 
-async fn hear(server: Arc<Server>, client: UnixStream) {
+async fn serve_client(server: Arc<Server>, client: UnixStream) {
     let (reader, mut writer) = client.into_split();
-    let (replies, mut waiting) = mpsc::channel::<String>(QUEUE);
+    let (replies, mut waiting) = mpsc::channel::<String>(QUEUE_LENGTH);
     tokio::spawn(async move {
         while let Some(line) = waiting.recv().await {
             writer
@@ -215,18 +213,18 @@ async fn hear(server: Arc<Server>, client: UnixStream) {
     while let Ok(Some(line)) = lines.next_line().await {
         let request: Value = serde_json::from_str(&line).unwrap();
         let id = request["id"].as_u64().unwrap();
-        server.waiting.lock().unwrap().insert(id, replies.clone());
+        server.pending.lock().unwrap().insert(id, replies.clone());
         let server = server.clone();
         tokio::spawn(async move {
-            server.note(&line).await;
+            server.record(&line).await;
             let caller = server.caller.lock().unwrap().clone();
             caller.unwrap().send(line).await.unwrap();
         });
     }
 }
 
-async fn listen(State(server): State<Arc<Server>>) -> Body {
-    let (caller, requests) = mpsc::channel(QUEUE);
+async fn stream_requests(State(server): State<Arc<Server>>) -> Body {
+    let (caller, requests) = mpsc::channel(QUEUE_LENGTH);
     *server.caller.lock().unwrap() = Some(caller);
     let stream = futures_util::stream::unfold(requests, |mut requests| async {
         let line = requests.recv().await?;
@@ -236,11 +234,11 @@ async fn listen(State(server): State<Arc<Server>>) -> Body {
     Body::from_stream(stream)
 }
 
-async fn answer(State(server): State<Arc<Server>>, Json(answer): Json<Value>) -> Json<Value> {
-    let id = answer["id"].as_u64().unwrap();
-    let waiting = server.waiting.lock().unwrap().remove(&id);
-    let answer = answer.to_string();
-    server.note(&answer).await;
-    waiting.unwrap().send(answer).await.unwrap();
+async fn take_reply(State(server): State<Arc<Server>>, Json(reply): Json<Value>) -> Json<Value> {
+    let id = reply["id"].as_u64().unwrap();
+    let client = server.pending.lock().unwrap().remove(&id);
+    let line = reply.to_string();
+    server.record(&line).await;
+    client.unwrap().send(line).await.unwrap();
     Json(Value::Bool(true))
 }

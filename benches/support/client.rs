@@ -1,4 +1,4 @@
-//! Clients of the product in both eras of the protocol, and the load that many of them make.
+//! Clients of the product for both kinds of protocol versions, and the load that many of them make.
 
 use std::net::SocketAddr;
 use std::sync::Barrier;
@@ -9,16 +9,16 @@ use support::{Legacy, Modern, Server};
 
 use crate::{Call, Connection, Sample};
 
-/// How the protocol is spoken.
+/// A kind of MCP protocol version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Era {
-    /// No session, replies in JSON.
+pub enum Protocol {
+    /// Without MCP sessions; replies are JSON.
     Modern,
-    /// A session, replies as event streams.
+    /// With MCP sessions; replies are event streams.
     Legacy,
 }
 
-impl Era {
+impl Protocol {
     pub fn version(self) -> &'static str {
         match self {
             Self::Modern => Modern::VERSION,
@@ -35,10 +35,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server; in the legacy era with a session of its own.
+    /// Connects a client; with [`Protocol::Legacy`] it opens an MCP session.
     pub fn connect(
         server: &Server,
-        era: Era,
+        protocol: Protocol,
         method: &str,
         mut params: Value,
         check: fn(&Value) -> bool,
@@ -49,10 +49,10 @@ impl Client {
              accept: application/json, text/event-stream\r\n",
             server.admin_key()
         );
-        match era {
-            Era::Modern => {
+        match protocol {
+            Protocol::Modern => {
                 params["_meta"] = json!({
-                    "io.modelcontextprotocol/protocolVersion": era.version(),
+                    "io.modelcontextprotocol/protocolVersion": protocol.version(),
                     "io.modelcontextprotocol/clientInfo": { "name": "bench", "version": "0" },
                     "io.modelcontextprotocol/clientCapabilities": {},
                 });
@@ -61,12 +61,12 @@ impl Client {
                     head += &format!("mcp-name: {name}\r\n");
                 }
             }
-            Era::Legacy => {
+            Protocol::Legacy => {
                 let session = initialize(&mut connection, &head);
                 head += &format!("mcp-session-id: {session}\r\n");
             }
         }
-        head += &format!("mcp-protocol-version: {}\r\n", era.version());
+        head += &format!("mcp-protocol-version: {}\r\n", protocol.version());
         Self {
             connection,
             call: Call::new(&head, method, &params, check),
@@ -74,26 +74,31 @@ impl Client {
     }
 
     /// A client that calls a tool.
-    pub fn of_tool(server: &Server, era: Era, tool: &str, arguments: &Value) -> Self {
+    pub fn calling_tool(
+        server: &Server,
+        protocol: Protocol,
+        tool: &str,
+        arguments: &Value,
+    ) -> Self {
         let params = json!({ "name": tool, "arguments": arguments });
-        Self::connect(server, era, "tools/call", params, |reply| {
+        Self::connect(server, protocol, "tools/call", params, |reply| {
             let result = &reply["result"];
             result["structuredContent"].is_object() && result["isError"] != true
         })
     }
 
-    /// Calls once; how long the reply was.
+    /// Calls once. Returns the length of the reply's body.
     pub fn run(&mut self) -> usize {
         self.call.run(&mut self.connection)
     }
 }
 
-/// Where the server listens.
+/// The address on which the server listens.
 pub fn address(server: &Server) -> SocketAddr {
     server.base().trim_start_matches("http://").parse().unwrap()
 }
 
-/// Opens a session; its id.
+/// Opens an MCP session and returns its id.
 fn initialize(connection: &mut Connection, head: &str) -> String {
     let mut post = |headers: &str, body: Value, status: u16| {
         let body = body.to_string();
@@ -111,23 +116,23 @@ fn initialize(connection: &mut Connection, head: &str) -> String {
         "capabilities": {},
         "clientInfo": { "name": "bench", "version": "0" },
     });
-    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
-    let session = post("", hello, 200).expect("no session was opened");
+    let initialize = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    let session = post("", initialize, 200).expect("the server opened no session");
     let headers = format!(
         "mcp-session-id: {session}\r\nmcp-protocol-version: {}\r\n",
         Legacy::VERSION
     );
-    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-    post(&headers, ready, 202);
+    let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    post(&headers, initialized, 202);
     session
 }
 
-/// All clients repeat their calls at once, each as soon as its reply is there, for some time.
+/// All clients repeat their calls concurrently, each as soon as it has its reply, for some time.
 pub fn load(clients: &mut [Client], time: Duration) -> Sample {
-    let begin = Barrier::new(clients.len());
-    let one = |client: &mut Client| {
+    let start = Barrier::new(clients.len());
+    let run_client = |client: &mut Client| {
         let mut latencies = Vec::with_capacity(1 << 14);
-        begin.wait();
+        start.wait();
         let started = Instant::now();
         let mut now = started;
         while now - started < time {
@@ -141,7 +146,7 @@ pub fn load(clients: &mut [Client], time: Duration) -> Sample {
     let latencies = std::thread::scope(|scope| {
         let threads: Vec<_> = clients
             .iter_mut()
-            .map(|client| scope.spawn(|| one(client)))
+            .map(|client| scope.spawn(|| run_client(client)))
             .collect();
         let latencies = threads.into_iter().map(|thread| thread.join().unwrap());
         latencies.flatten().collect()

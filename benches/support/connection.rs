@@ -1,16 +1,15 @@
-//! One keep-alive connection of HTTP/1.1, written by hand so that the client costs next to nothing.
+//! One HTTP/1.1 keep-alive connection, written by hand so that the client costs almost nothing.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A server that is silent for so long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// What was read; the reply ends at `filled`.
+    /// Its first `filled` bytes have been read.
     buffer: Vec<u8>,
     filled: usize,
     body: Vec<u8>,
@@ -28,7 +27,7 @@ impl Connection {
     pub fn open(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(REPLY_TIMEOUT)).unwrap();
         Self {
             stream,
             buffer: vec![0; 64 << 10],
@@ -76,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Reads until `mark` comes after `at`; where it ends.
+    /// Reads until `mark` comes after `at`. Returns the position after it.
     fn read_past(&mut self, at: usize, mark: &[u8]) -> usize {
         let mut searched = at;
         loop {
@@ -89,14 +88,17 @@ impl Connection {
         }
     }
 
-    /// Reads until there are so many bytes.
+    /// Reads until the buffer has `wanted` bytes.
     fn fill(&mut self, wanted: usize) {
         if self.buffer.len() < wanted + 1024 {
             self.buffer.resize(wanted * 2, 0);
         }
         while self.filled < wanted {
             let read = self.stream.read(&mut self.buffer[self.filled..]).unwrap();
-            assert!(read > 0, "the server hung up in the middle of a reply");
+            assert!(
+                read > 0,
+                "the server closed the connection in the middle of a reply"
+            );
             self.filled += read;
         }
     }
@@ -126,7 +128,7 @@ fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     values.next().map(|(_, value)| value.trim())
 }
 
-/// Where `part` begins in `whole`.
+/// The position of `part` in `whole`.
 pub(crate) fn position(whole: &[u8], part: &[u8]) -> Option<usize> {
     whole.windows(part.len()).position(|window| window == part)
 }

@@ -1,5 +1,4 @@
-//! The limit of any endpoint that takes and gives JSON over HTTP: a server that does nothing else,
-//! in a process of its own.
+//! The lower bound of any JSON endpoint over HTTP: a server in its own process that only echoes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -15,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::{Call, Client, Connection};
 
-const ARGUMENT: &str = "--be-the-echo";
+const SERVER_ARGUMENT: &str = "--echo-server";
 
 /// A running echo server. Dropping it ends it.
 #[derive(Debug)]
@@ -25,10 +24,10 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Starts this program again as an echo server; its `main` must call [`run_if_asked`] first.
+    /// Starts this program again as an echo server; its `main` must call [`run_if_requested`] first.
     pub fn start() -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .arg(ARGUMENT)
+            .arg(SERVER_ARGUMENT)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -44,7 +43,7 @@ impl Echo {
         self.child.id()
     }
 
-    /// A client whose replies are its requests and so many bytes of padding.
+    /// A client whose replies are its requests with `padding` more bytes.
     pub fn client(&self, method: &str, params: &Value, padding: usize) -> Client {
         let head = format!("POST /?padding={padding} HTTP/1.1\r\n");
         Client {
@@ -61,12 +60,12 @@ impl Drop for Echo {
     }
 }
 
-/// Serves if this process was started for that; whether it was.
-pub fn run_if_asked() -> bool {
-    if !std::env::args().any(|argument| argument == ARGUMENT) {
+/// Runs the echo server if this process was started as one. Returns whether it was.
+pub fn run_if_requested() -> bool {
+    if !std::env::args().any(|argument| argument == SERVER_ARGUMENT) {
         return false;
     }
-    // Whoever started it holds its input open for as long as it is needed.
+    // The parent holds its standard input open while it needs the server.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
@@ -75,10 +74,7 @@ pub fn run_if_asked() -> bool {
     true
 }
 
-#[allow(
-    clippy::print_stdout,
-    reason = "the address is what the parent waits for"
-)]
+#[allow(clippy::print_stdout, reason = "the parent reads the address")]
 async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());
@@ -88,11 +84,11 @@ async fn serve() {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct EchoQuery {
     padding: usize,
 }
 
-async fn echo(Query(asked): Query<Asked>, Json(request): Json<Value>) -> Json<Value> {
-    let padding = "x".repeat(asked.padding);
+async fn echo(Query(query): Query<EchoQuery>, Json(request): Json<Value>) -> Json<Value> {
+    let padding = "x".repeat(query.padding);
     Json(json!({ "echo": request, "padding": padding }))
 }

@@ -1,9 +1,9 @@
-//! Tables on the terminal, and which aims were met.
+//! Tables on the terminal, and which targets were met.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Rows under a heading. The first column is left, the others are right.
+/// Rows under a heading. The first column is left-aligned, the others are right-aligned.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<Vec<String>>,
@@ -20,7 +20,7 @@ impl Table {
         self.rows.push(cells.into());
     }
 
-    #[allow(clippy::print_stdout, reason = "tables are what a benchmark is for")]
+    #[allow(clippy::print_stdout, reason = "a benchmark prints its results")]
     pub fn print(&self) {
         println!("{self}");
     }
@@ -47,13 +47,13 @@ impl fmt::Display for Table {
     }
 }
 
-/// What was aimed at and whether it was met, printed at the end.
+/// Targets and whether they were met, printed at the end.
 #[derive(Debug, Default)]
-pub struct Aims {
+pub struct Targets {
     lines: Vec<String>,
 }
 
-impl Aims {
+impl Targets {
     /// `measured` must be at most `bound`; `unit` follows both.
     pub fn at_most(&mut self, what: &str, measured: f64, bound: f64, unit: &str) {
         let verdict = verdict(measured <= bound);
@@ -70,7 +70,7 @@ impl Aims {
         ));
     }
 
-    #[allow(clippy::print_stdout, reason = "aims are what a benchmark is for")]
+    #[allow(clippy::print_stdout, reason = "a benchmark prints its results")]
     pub fn print(&self) {
         for line in &self.lines {
             println!("{line}");
@@ -83,7 +83,7 @@ fn verdict(met: bool) -> &'static str {
 }
 
 /// `123 µs` or `1.23 ms`.
-pub fn time(time: Duration) -> String {
+pub fn format_time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     if micros < 1000.0 {
         format!("{micros:.0} µs")
@@ -93,6 +93,6 @@ pub fn time(time: Duration) -> String {
 }
 
 /// `2.1×`.
-pub fn times(ratio: f64) -> String {
+pub fn format_ratio(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }

@@ -1,5 +1,5 @@
-//! What a caller declares in `context`: taken or refused in good time, and every tool that is taken has a
-//! name of its own that every agent can say.
+//! The tools that a caller declares in `context`: each declaration is accepted or rejected in time, and every
+//! accepted tool has a unique name that all agents support.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::Chance;
 
-use crate::{Outcome, Target, kind_of, mutate};
+use crate::{RunResult, Target, message_kind, mutate};
 
-/// Far longer than anything may take, on a busy machine and without optimisation too.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Far more than a declaration needs, also on a busy machine and without optimisation.
+const DECLARATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 const WORDS: [&str; 40] = [
     "caller_id",
@@ -58,49 +58,53 @@ const WORDS: [&str; 40] = [
 pub(crate) struct Declarations;
 
 impl Target for Declarations {
-    fn feed(&mut self, input: &[u8], _: &mut Chance) -> Outcome {
+    fn run(&mut self, input: &[u8], _: &mut Chance) -> RunResult {
         let Ok(context) = serde_json::from_slice::<Value>(input) else {
-            return Ok(vec!["no JSON".to_owned()]);
+            return Ok(vec!["not JSON".to_owned()]);
         };
         let arguments =
             json!({ "a": { "a": ["aaaaaaaaaaaaaaaaaaaaaaaaaaab", 1, null] }, "message": 7 });
-        let begun = Instant::now();
+        let started = Instant::now();
         let declared = oubliette_engine::dry_declaration(context, &arguments);
-        if begun.elapsed() > LONGEST {
-            return Err(format!("it took {:?}", begun.elapsed()));
+        if started.elapsed() > DECLARATION_TIMEOUT {
+            return Err(format!("the declaration took {:?}", started.elapsed()));
         }
-        let declared = match declared {
-            Ok(declared) => declared,
-            Err(why) if why.trim().is_empty() => return Err("refused without a word".to_owned()),
-            Err(why) => return Ok(vec![kind_of(&why)]),
+        let tools = match declared {
+            Ok(tools) => tools,
+            Err(reason) if reason.trim().is_empty() => {
+                return Err("the declaration was rejected without a reason".to_owned());
+            }
+            Err(reason) => return Ok(vec![message_kind(&reason)]),
         };
         let mut names = HashSet::new();
-        let mut kinds = vec![format!("{} tools", declared.len().min(3))];
-        for (name, wrong) in declared {
-            let sound = (1..=64).contains(&name.len())
+        let mut kinds = vec![format!("{} tools", tools.len().min(3))];
+        for (name, mismatch) in tools {
+            let is_valid = (1..=64).contains(&name.len())
                 && name
                     .bytes()
                     .all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'-')
                 && !name.starts_with("oubliette_");
-            if !sound {
-                return Err(format!("a tool has the name `{name}`"));
+            if !is_valid {
+                return Err(format!("a tool has the invalid name `{name}`"));
             }
             if !names.insert(name.clone()) {
                 return Err(format!("two tools have the name `{name}`"));
             }
-            kinds.push(wrong.map_or("fits".to_owned(), |why| kind_of(&why)));
+            kinds.push(
+                mismatch.map_or("valid arguments".to_owned(), |reason| message_kind(&reason)),
+            );
         }
         Ok(kinds)
     }
 
     fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-        let some = (0..3).map(|_| mutate::one_of(inputs, chance).clone());
-        let some: Vec<Vec<u8>> = some.collect();
-        let whole = some
-            .iter()
-            .filter_map(|input| serde_json::from_slice(input).ok());
-        let whole: Vec<Value> = whole.chain([json!({})]).collect();
-        mutate::tree(&whole, &WORDS, chance)
+        let chosen: Vec<&Vec<u8>> = (0..3).map(|_| mutate::pick(inputs, chance)).collect();
+        let values: Vec<Value> = chosen
+            .into_iter()
+            .filter_map(|input| serde_json::from_slice(input).ok())
+            .chain([json!({})])
+            .collect();
+        mutate::mutate_json(&values, &WORDS, chance)
             .to_string()
             .into_bytes()
     }

@@ -1,5 +1,5 @@
-//! What comes in through a container's relay socket: every line gets its answer or none, the connection
-//! goes on, and a request after all that is answered as if nothing had been.
+//! Lines that a container sends to its relay socket: none of them may break the connection, and a valid
+//! request after them gets its reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use oubliette_engine::{Engine, Minted, RelayListeners, Settings};
 use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
-use oubliette_server::{Doorkeeper, Relay};
+use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
     Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
@@ -18,14 +18,13 @@ use support::Chance;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::runtime::Runtime;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{Outcome, Target, kind_of, mutate};
+use crate::{RunResult, Target, message_kind, mutate};
 
-const LONGEST: Duration = Duration::from_secs(20);
-const CONTAINER: &str = "fuzzed";
-const LAST: &str = "the last of all";
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
+const CONTAINER_ID: &str = "fuzzed";
+const LAST_REQUEST_ID: &str = "last";
 
 const WORDS: [&str; 32] = [
     "\n",
@@ -64,10 +63,10 @@ const WORDS: [&str; 32] = [
 
 pub(crate) struct Frames {
     runtime: Runtime,
-    door: Doorkeeper,
+    relay: RelayServer,
     container: ContainerId,
-    /// What stands for the secrets of this run in the corpus, and the secrets.
-    names: [(&'static str, String); 3],
+    /// Placeholders in the corpus, and the secrets of this run that replace them.
+    placeholders: [(&'static str, String); 3],
     _engine: Engine,
     _home: TempDir,
 }
@@ -78,29 +77,28 @@ impl Frames {
         let home = tempfile::tempdir().unwrap();
         let key = ApiKey::from_random([7; 32]);
         let reader = Minted::draw("reader", Scope::Read, Timestamp::now(), None).unwrap();
-        let container = ContainerId::new(CONTAINER).unwrap();
-        let (engine, door, session) = runtime.block_on(async {
+        let container = ContainerId::new(CONTAINER_ID).unwrap();
+        let (engine, relay, session) = runtime.block_on(async {
             let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());
             let mut settings = Settings::defaults(home.path());
-            // Nobody is there to answer, and nobody waits for it.
+            // No caller responds, so calls of its tools must fail at once.
             settings.caller_tools.presence_seconds = 0;
             settings.caller_tools.grace_seconds = 0;
-            let nothing = std::future::ready(Err("there are no containers".to_owned()));
-            let engine = Engine::start(store.clone(), settings, nothing)
+            let no_runtime = std::future::ready(Err("there are no containers".to_owned()));
+            let engine = Engine::start(store.clone(), settings, no_runtime)
                 .await
                 .unwrap();
-            let relay = Relay::new(engine.clone(), CancellationToken::new());
-            let door = Doorkeeper(relay);
-            door.open(&container, None).await.unwrap();
+            let relay = RelayServer::new(engine.clone());
+            relay.open(&container, None).await.unwrap();
             let added = store.add_token(&reader.token, reader.key.hash(), None);
             assert!(added.await.unwrap());
-            (engine, door, session(&*store, &key).await)
+            (engine, relay, add_session(&*store, &key).await)
         });
         Self {
             runtime,
-            door,
+            relay,
             container,
-            names: [
+            placeholders: [
                 ("@SESSION_KEY@", key.reveal().to_owned()),
                 ("@SESSION@", session.to_string()),
                 ("@KEY@", reader.key.reveal().to_owned()),
@@ -111,8 +109,8 @@ impl Frames {
     }
 }
 
-/// A session with an agent, as far as the store knows, and with a caller's tool.
-async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
+/// Stores a session that has a running agent and a caller's tools.
+async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
     let now = Timestamp::now();
     let project = Project {
         id: ProjectId::new(Uuid::from_u128(1)),
@@ -155,7 +153,7 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
     };
     store.spawn_session(&new, None).await.unwrap();
     let live = json!({
-        "process_id": "1", "container": CONTAINER, "boot_id": "1", "ready": true, "stdout": 0,
+        "process_id": "1", "container": CONTAINER_ID, "boot_id": "1", "ready": true, "stdout": 0,
         "stdin": 0, "next_id": 1, "turn": null,
     });
     let step = Step {
@@ -170,31 +168,31 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
 }
 
 impl Target for Frames {
-    fn feed(&mut self, input: &[u8], chance: &mut Chance) -> Outcome {
+    fn run(&mut self, input: &[u8], chance: &mut Chance) -> RunResult {
         let mut text = input.to_vec();
-        for (name, secret) in &self.names {
-            text = replaced(&text, name.as_bytes(), secret.as_bytes());
+        for (placeholder, secret) in &self.placeholders {
+            text = replace_all(&text, placeholder.as_bytes(), secret.as_bytes());
         }
-        let last = json!({ "id": LAST, "method": "nothing" });
+        let last = json!({ "id": LAST_REQUEST_ID, "method": "nothing" });
         text.extend(format!("\n{last}\n").into_bytes());
         let pieces = 1 + chance.below(4) as usize;
         let size = text.len() / pieces + 1;
         let (near, far) = tokio::io::duplex(1 << 16);
         let Self {
             runtime,
-            door,
+            relay,
             container,
             ..
         } = self;
         runtime.block_on(async {
-            door.admit(container, Box::new(far));
+            relay.admit(container, Box::new(far));
             let (reader, mut writer) = tokio::io::split(near);
             let writing = async {
                 for piece in text.chunks(size) {
                     writer
                         .write_all(piece)
                         .await
-                        .map_err(|_| "it hung up".to_owned())?;
+                        .map_err(|_| "the server closed the connection".to_owned())?;
                 }
                 Ok(())
             };
@@ -202,36 +200,40 @@ impl Target for Frames {
                 let mut kinds = Vec::new();
                 let mut lines = BufReader::new(reader).lines();
                 loop {
-                    let line = lines.next_line().await.ok().flatten();
-                    let line = line.ok_or_else(|| "it hung up".to_owned())?;
+                    let received = lines.next_line().await.ok().flatten();
+                    let line =
+                        received.ok_or_else(|| "the server closed the connection".to_owned())?;
                     let message: Value = serde_json::from_str(&line)
-                        .map_err(|error| format!("it answered no JSON: {error}"))?;
+                        .map_err(|error| format!("a reply is not JSON: {error}"))?;
                     let error = &message["error"];
-                    if message["id"] == LAST {
-                        return match error["code"].as_i64() {
-                            Some(-32601) => Ok(kinds),
-                            _ => Err(format!("it answered {message}")),
+                    if message["id"] == LAST_REQUEST_ID {
+                        return if error["code"] == -32601 {
+                            Ok(kinds)
+                        } else {
+                            Err(format!("wrong reply to the last request: {message}"))
                         };
                     }
-                    if error["code"] == -32000 && error["message"] == "internal error" {
-                        return Err(format!("it failed: {message}"));
+                    let text = error["message"].as_str().unwrap_or("a result");
+                    if error["code"] == -32000 && text.starts_with("an internal ") {
+                        return Err(format!("internal error: {message}"));
                     }
-                    let what = error["message"].as_str().unwrap_or("a result");
-                    kinds.push(format!("{} {}", error["code"], kind_of(what)));
+                    kinds.push(format!("{} {}", error["code"], message_kind(text)));
                 }
             };
             let both = async { tokio::try_join!(writing, reading) };
-            match tokio::time::timeout(LONGEST, both).await {
-                // Whoever opens a stream that nobody has asked for has no more lines to say.
+            match tokio::time::timeout(REPLY_TIMEOUT, both).await {
+                // A connection that opens a stream the server has not requested is closed.
                 Ok(Err(_)) if opens_a_stream(&text) => Ok(vec!["a stream".to_owned()]),
                 Ok(done) => done.map(|((), kinds)| kinds),
-                Err(_) => Err(format!("the last request has no answer after {LONGEST:?}")),
+                Err(_) => Err(format!(
+                    "the last request has no reply after {REPLY_TIMEOUT:?}"
+                )),
             }
         })
     }
 
     fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-        mutate::bytes(inputs, &WORDS, chance)
+        mutate::mutate_bytes(inputs, &WORDS, chance)
     }
 }
 
@@ -244,20 +246,17 @@ fn opens_a_stream(text: &[u8]) -> bool {
     lines.any(is_stream)
 }
 
-fn replaced(text: &[u8], name: &[u8], with: &[u8]) -> Vec<u8> {
-    let mut made = Vec::with_capacity(text.len());
+fn replace_all(text: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(text.len());
     let mut at = 0;
     while at < text.len() {
-        match text[at..].starts_with(name) {
-            true => {
-                made.extend(with);
-                at += name.len();
-            }
-            false => {
-                made.push(text[at]);
-                at += 1;
-            }
+        if text[at..].starts_with(from) {
+            replaced.extend(to);
+            at += from.len();
+        } else {
+            replaced.push(text[at]);
+            at += 1;
         }
     }
-    made
+    replaced
 }

@@ -1,13 +1,16 @@
-//! `cargo run -p oubliette-fuzz -- TARGET [SECONDS] [FILE…]`: feeds what is in `corpus/TARGET`, or in the
-//! files, and then mutations of it for so long, to a part of the product, and looks that it keeps its
-//! promises.
+//! `cargo run -p oubliette-fuzz -- TARGET [SECONDS] [FILE…]`: runs a target with the inputs in
+//! `corpus/TARGET`, or in the files, and then with mutations of them for so many seconds (60).
 //!
-//! It needs no nightly compiler. What coverage is to other fuzzers, answers are here: an input with an
-//! answer of a kind that was not seen before is kept and mutated further. An input that breaks a promise
-//! is written to `target/fuzz-TARGET` and ends the run.
+//! It needs no nightly compiler: instead of coverage it uses replies. An input whose reply is of a new kind
+//! is kept and mutated further. An input that makes the target fail is written to `target/fuzz-TARGET` and
+//! ends the run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is a test")]
-#![allow(clippy::print_stdout, reason = "it is a program")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a fuzzer stops at the first failure"
+)]
+#![allow(clippy::print_stdout, reason = "the result is printed")]
 
 mod declarations;
 mod frames;
@@ -20,14 +23,16 @@ use std::time::{Duration, Instant};
 
 use support::Chance;
 
-/// The last panic of any thread: most are caught before they get anywhere.
-static PANIC: Mutex<Option<String>> = Mutex::new(None);
+/// The last panic of any thread: tasks catch panics, so they would go unnoticed.
+static LAST_PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// What a target makes of an input: kinds of answers, or the promise that was broken.
-type Outcome = Result<Vec<String>, String>;
+/// The kinds of replies to an input, or how the target failed.
+type RunResult = Result<Vec<String>, String>;
+
+const MAX_INPUTS: usize = 2000;
 
 trait Target {
-    fn feed(&mut self, input: &[u8], chance: &mut Chance) -> Outcome;
+    fn run(&mut self, input: &[u8], chance: &mut Chance) -> RunResult;
 
     fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8>;
 }
@@ -43,56 +48,64 @@ fn main() {
     let seconds = arguments.get(1).map_or(60, |text| text.parse().unwrap());
     let files = arguments.get(2..).unwrap_or_default();
     let mut inputs = match files {
-        [] => corpus(name),
+        [] => read_corpus(name),
         files => files
             .iter()
             .map(|file| std::fs::read(file).unwrap())
             .collect(),
     };
     std::panic::set_hook(Box::new(|panic| {
-        *PANIC.lock().unwrap() = Some(panic.to_string());
+        *LAST_PANIC.lock().unwrap() = Some(panic.to_string());
     }));
     let mut chance = Chance::new();
-    let (mut seen, mut fed) = (HashSet::new(), 0_u64);
+    let (mut seen_kinds, mut runs) = (HashSet::new(), 0_u64);
     for input in inputs.clone() {
-        seen.extend(tried(&mut *target, name, &input, &mut chance));
-        fed += 1;
+        seen_kinds.extend(run_or_exit(&mut *target, name, &input, &mut chance));
+        runs += 1;
     }
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         let input = target.mutate(&inputs, &mut chance);
-        let mut news = false;
-        for kind in tried(&mut *target, name, &input, &mut chance) {
-            news |= seen.insert(kind);
+        let mut is_new = false;
+        for kind in run_or_exit(&mut *target, name, &input, &mut chance) {
+            is_new |= seen_kinds.insert(kind);
         }
-        fed += 1;
-        if news && inputs.len() < 2000 {
+        runs += 1;
+        if is_new && inputs.len() < MAX_INPUTS {
             inputs.push(input);
         }
     }
-    println!("{name}: {fed} inputs, {} kinds of answers", seen.len());
+    println!(
+        "{name}: {runs} inputs, {} kinds of replies",
+        seen_kinds.len()
+    );
 }
 
-/// Feeds an input; the end of the run if that breaks a promise.
-fn tried(target: &mut dyn Target, name: &str, input: &[u8], chance: &mut Chance) -> Vec<String> {
-    let outcome = target.feed(input, chance);
-    let panicked = PANIC.lock().unwrap().take();
-    let broken = match (outcome, panicked) {
+/// Runs the target with an input. A failure ends the process.
+fn run_or_exit(
+    target: &mut dyn Target,
+    name: &str,
+    input: &[u8],
+    chance: &mut Chance,
+) -> Vec<String> {
+    let result = target.run(input, chance);
+    let panic = LAST_PANIC.lock().unwrap().take();
+    let failure = match (result, panic) {
         (Ok(kinds), None) => return kinds,
-        (Err(broken), None) => broken,
+        (Err(failure), None) => failure,
         (_, Some(panic)) => panic,
     };
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../target/fuzz-{name}"));
     std::fs::write(&file, input).unwrap();
-    println!("{name}: {broken}\nthe input is in {}", file.display());
+    println!("{name}: {failure}\nthe input is in {}", file.display());
     std::process::exit(1);
 }
 
-fn corpus(name: &str) -> Vec<Vec<u8>> {
-    let place = Path::new(env!("CARGO_MANIFEST_DIR"))
+fn read_corpus(name: &str) -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("corpus")
         .join(name);
-    let mut files: Vec<_> = std::fs::read_dir(place)
+    let mut files: Vec<_> = std::fs::read_dir(directory)
         .unwrap()
         .map(|file| file.unwrap().path())
         .collect();
@@ -104,11 +117,11 @@ fn corpus(name: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// An answer without what differs from one to the next: the kind of it.
-fn kind_of(answer: &str) -> String {
+/// A message without its quoted values and digits, which differ from one input to the next.
+fn message_kind(message: &str) -> String {
     let mut kind = String::new();
     let mut quoted = false;
-    for c in answer.chars().take(300) {
+    for c in message.chars().take(300) {
         match c {
             '`' | '"' => quoted = !quoted,
             _ if quoted || c.is_ascii_digit() => {}

@@ -1,45 +1,45 @@
-//! Inputs from inputs.
+//! Makes new inputs from known ones.
 
 use serde_json::{Map, Value, json};
 use support::Chance;
 
-/// Where something is to be drawn from nothing, there is nothing to do.
-fn index(length: usize, chance: &mut Chance) -> usize {
+/// A random index; 0 if there is nothing to choose from.
+fn random_index(length: usize, chance: &mut Chance) -> usize {
     chance.below(length.max(1) as u64) as usize
 }
 
-pub(crate) fn one_of<'a, T>(all: &'a [T], chance: &mut Chance) -> &'a T {
-    &all[index(all.len(), chance)]
+pub(crate) fn pick<'a, T>(all: &'a [T], chance: &mut Chance) -> &'a T {
+    &all[random_index(all.len(), chance)]
 }
 
-/// Bytes from bytes: a few of the usual accidents.
-pub(crate) fn bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Chance) -> Vec<u8> {
-    let mut input = one_of(inputs, chance).clone();
+/// Applies a few random edits to an input: flips, cuts, repeats, splices.
+pub(crate) fn mutate_bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Chance) -> Vec<u8> {
+    let mut input = pick(inputs, chance).clone();
     for _ in 0..=chance.below(4) {
-        let at = index(input.len() + 1, chance);
-        let end = (at + index(32, chance)).min(input.len());
+        let at = random_index(input.len() + 1, chance);
+        let end = (at + random_index(32, chance)).min(input.len());
         match chance.below(8) {
             0 if at < input.len() => input[at] ^= 1 << chance.below(8),
             1 => drop(input.drain(at..end)),
             2 => {
                 let part = input[at..end].to_vec();
-                let times = 1 + index(40, chance);
+                let times = 1 + random_index(40, chance);
                 input.splice(at..at, part.repeat(times));
             }
             3 => {
-                let other = one_of(inputs, chance);
-                let from = index(other.len(), chance);
+                let other = pick(inputs, chance);
+                let from = random_index(other.len(), chance);
                 input.splice(at..end, other[from..].iter().copied());
             }
             4 => input.insert(at, chance.below(256) as u8),
             5 => input.truncate(at),
             6 => {
-                let other = one_of(inputs, chance).clone();
+                let other = pick(inputs, chance).clone();
                 input.push(b'\n');
                 input.extend(other);
             }
             _ => {
-                let word = one_of(words, chance);
+                let word = pick(words, chance);
                 input.splice(at..end, word.bytes());
             }
         }
@@ -48,44 +48,49 @@ pub(crate) fn bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Chance) -> 
     input
 }
 
-/// JSON from JSON: what it is made of, in other places.
-pub(crate) fn tree(inputs: &[Value], words: &[&str], chance: &mut Chance) -> Value {
-    let mut input = one_of(inputs, chance).clone();
+/// Replaces, moves, repeats and nests random parts of a JSON value.
+pub(crate) fn mutate_json(inputs: &[Value], words: &[&str], chance: &mut Chance) -> Value {
+    let mut input = pick(inputs, chance).clone();
     for _ in 0..=chance.below(4) {
         let new = match chance.below(4) {
             0 => {
-                let mut other = one_of(inputs, chance).clone();
-                node(&mut other, chance).clone()
+                let mut other = pick(inputs, chance).clone();
+                random_part(&mut other, chance).clone()
             }
-            1 => Value::from(*one_of(words, chance)),
-            _ => odd(chance),
+            1 => Value::from(*pick(words, chance)),
+            _ => edge_case(chance),
         };
-        let place = node(&mut input, chance);
-        match (chance.below(6), place) {
+        let part = random_part(&mut input, chance);
+        match (chance.below(6), part) {
             (0, Value::Object(fields)) => {
-                let word = (*one_of(words, chance)).to_owned();
+                let word = (*pick(words, chance)).to_owned();
                 fields.insert(word, new);
             }
             (1, Value::Object(fields)) => {
-                let key = fields.keys().nth(index(fields.len(), chance)).cloned();
-                let gone = key.and_then(|key| fields.remove(&key));
-                if let (Some(gone), true) = (gone, chance.below(2) == 0) {
-                    fields.insert((*one_of(words, chance)).to_owned(), gone);
+                let key = fields
+                    .keys()
+                    .nth(random_index(fields.len(), chance))
+                    .cloned();
+                let removed = key.and_then(|key| fields.remove(&key));
+                if let Some(value) = removed
+                    && chance.below(2) == 0
+                {
+                    fields.insert((*pick(words, chance)).to_owned(), value);
                 }
             }
             (0 | 1, Value::Array(items)) if !items.is_empty() => {
-                let item = items[index(items.len(), chance)].clone();
+                let item = items[random_index(items.len(), chance)].clone();
                 let times = if chance.below(8) == 0 { 600 } else { 2 };
                 items.extend(std::iter::repeat_n(item, times));
             }
-            (2, place) => {
-                let deep = 1 + index(150, chance);
-                let word = *one_of(words, chance);
-                for _ in 0..deep {
-                    *place = json!({ word: place.take() });
+            (2, part) => {
+                let depth = 1 + random_index(150, chance);
+                let word = *pick(words, chance);
+                for _ in 0..depth {
+                    *part = json!({ word: part.take() });
                 }
             }
-            (_, place) => *place = new,
+            (_, part) => *part = new,
         }
         if input.to_string().len() > 1 << 18 {
             break;
@@ -94,8 +99,8 @@ pub(crate) fn tree(inputs: &[Value], words: &[&str], chance: &mut Chance) -> Val
     input
 }
 
-/// Some part of a value.
-fn node<'a>(value: &'a mut Value, chance: &mut Chance) -> &'a mut Value {
+/// A random part of a value.
+fn random_part<'a>(value: &'a mut Value, chance: &mut Chance) -> &'a mut Value {
     let parts = match &*value {
         Value::Array(items) => items.len(),
         Value::Object(fields) => fields.len(),
@@ -104,16 +109,19 @@ fn node<'a>(value: &'a mut Value, chance: &mut Chance) -> &'a mut Value {
     if parts == 0 || chance.below(4) == 0 {
         return value;
     }
-    let at = index(parts, chance);
+    let at = random_index(parts, chance);
     let part = match value {
         Value::Array(items) => items.get_mut(at),
         Value::Object(fields) => fields.values_mut().nth(at),
         _ => None,
     };
-    node(part.expect("it has so many parts"), chance)
+    random_part(
+        part.expect("the index is below the number of parts"),
+        chance,
+    )
 }
 
-fn odd(chance: &mut Chance) -> Value {
+fn edge_case(chance: &mut Chance) -> Value {
     match chance.below(12) {
         0 => Value::Null,
         1 => json!(true),

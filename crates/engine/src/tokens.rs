@@ -6,7 +6,8 @@ pub(crate) mod revoke;
 
 use jiff::Timestamp;
 use oubliette_model::{ApiKey, Scope, TokenId};
-use oubliette_store::Token;
+use oubliette_runtime::ContainerId;
+use oubliette_store::{AuditEntry, Outcome, Token};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -128,5 +129,27 @@ impl<'a> Tokens<'a> {
                 changed = changes.changed() => if changed.is_err() { return },
             }
         }
+    }
+
+    /// Records in the audit log that a request showed no valid key. `container` is where it came
+    /// from, if it came from one.
+    pub async fn record_authentication_failure(
+        &self,
+        address: String,
+        container: Option<&ContainerId>,
+    ) {
+        let found = match container {
+            Some(container) => self.store().container(container.as_str()).await,
+            None => Ok(None),
+        };
+        let entry = AuditEntry {
+            at: self.now(),
+            token_id: None,
+            operation: "authenticate".to_owned(),
+            project_id: found.ok().flatten().map(|container| container.project_id),
+            outcome: Outcome::Unauthenticated,
+            address: Some(address),
+        };
+        self.audit_log().note(entry).await;
     }
 }

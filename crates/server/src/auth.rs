@@ -1,6 +1,7 @@
-//! Who sends a request: the key in its header, and how many wrong ones an address may try.
+//! Authenticates requests by the key in their header, and limits how many wrong keys an address may
+//! try.
 
-mod failures;
+mod failure_limiter;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,18 +13,17 @@ use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 use oubliette_engine::{Actor, Engine};
-use oubliette_store::{AuditEntry, Outcome};
 
-pub(crate) use failures::Failures;
+pub(crate) use failure_limiter::FailureLimiter;
 
 /// Checks keys. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Gate {
+pub(crate) struct Authenticator {
     engine: Engine,
-    failures: Arc<Failures<IpAddr>>,
+    failures: Arc<FailureLimiter<IpAddr>>,
 }
 
-impl Gate {
+impl Authenticator {
     pub(crate) fn new(engine: Engine) -> Self {
         Self {
             engine,
@@ -31,27 +31,26 @@ impl Gate {
         }
     }
 
-    pub(crate) fn refused(&self) -> u64 {
+    pub(crate) fn failure_count(&self) -> u64 {
         self.failures.total()
     }
 
-    /// Who may pass, or the answer for who may not. A valid key passes whatever its neighbours at
-    /// the same address did.
-    async fn check(&self, headers: &HeaderMap, address: IpAddr) -> Result<Actor, Response> {
-        let key = bearer(headers).unwrap_or_default();
+    /// The owner of the request's key, or the response that refuses the request. A valid key is
+    /// accepted however many wrong ones its address has sent.
+    async fn authenticate(&self, headers: &HeaderMap, address: IpAddr) -> Result<Actor, Response> {
+        let key = bearer_key(headers).unwrap_or_default();
         let found = self
             .engine
-            .tokens()
             .authenticate(key, Some(address.to_string()))
             .await;
         match found {
             Ok(Some(authenticated)) => Ok(authenticated.actor),
             Ok(None) => Err(self.refuse(address).await),
             Err(error) => {
-                tracing::error!(%error, "a key could not be checked");
+                tracing::error!(%error, "could not check a key");
                 Err((
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "the store does not answer; try again",
+                    "the store is unavailable; try again",
                 )
                     .into_response())
             }
@@ -59,7 +58,7 @@ impl Gate {
     }
 
     async fn refuse(&self, address: IpAddr) -> Response {
-        if let Err(wait) = self.failures.count(address, Instant::now()) {
+        if let Err(wait) = self.failures.record(address, Instant::now()) {
             let seconds = wait.as_secs().max(1).to_string();
             let text = "too many wrong keys from this address; wait and use a valid one";
             return (
@@ -69,15 +68,9 @@ impl Gate {
             )
                 .into_response();
         }
-        let entry = AuditEntry {
-            at: self.engine.now(),
-            token_id: None,
-            operation: "authenticate".to_owned(),
-            project_id: None,
-            outcome: Outcome::Unauthenticated,
-            address: Some(address.to_string()),
-        };
-        self.engine.audit_log().enqueue(entry).await;
+        self.engine
+            .record_authentication_failure(address.to_string(), None)
+            .await;
         let text = "a valid API key is needed: send `Authorization: Bearer oub_…`; \
                     `oubliette token create` makes one";
         (
@@ -89,15 +82,18 @@ impl Gate {
     }
 }
 
-/// The middleware before everything that needs a key. What is behind it finds an [`Actor`] in the
-/// request's extensions.
+/// The middleware before every route that needs a key. It adds the [`Actor`] to the request's
+/// extensions.
 pub(crate) async fn require_key(
-    State(gate): State<Gate>,
+    State(authenticator): State<Authenticator>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    match gate.check(request.headers(), peer.ip()).await {
+    match authenticator
+        .authenticate(request.headers(), peer.ip())
+        .await
+    {
         Ok(actor) => {
             request.extensions_mut().insert(actor);
             next.run(request).await
@@ -106,7 +102,7 @@ pub(crate) async fn require_key(
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer_key(headers: &HeaderMap) -> Option<&str> {
     let (scheme, key) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }

@@ -1,6 +1,8 @@
-//! The faces of the server: HTTP, MCP, health and metrics.
+//! The faces of the server: the HTTP endpoint with MCP, health and metrics, and the relay, by which
+//! containers reach the server.
 //!
-//! A face parses, calls one verb of the engine and renders. It decides nothing about permission.
+//! A face parses, calls one verb of the engine and renders. It never reads the store and decides
+//! nothing about permission.
 
 mod auth;
 mod errors;
@@ -10,9 +12,9 @@ mod metrics;
 mod relay;
 mod router;
 mod settings;
+mod tasks;
 
 pub use listen::serve;
-pub use mcp::Handler;
-pub use relay::{Doorkeeper, Relay};
+pub use relay::RelayServer;
 pub use router::{App, app, app_with};
 pub use settings::{McpSettings, ServerSettings};

@@ -1,4 +1,4 @@
-//! Accepting connections, and letting go of them at the end.
+//! Accepts HTTP connections, and drains them at shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,11 @@ use tower::ServiceExt;
 
 use crate::{App, ServerSettings};
 
-/// A client that connects must say what it wants within this time.
-const HEADERS: Duration = Duration::from_secs(15);
-/// A peer that vanished without a word is noticed within this time.
-const SILENCE: Duration = Duration::from_secs(60);
-/// After accepting fails, which means that the machine is short of something.
-const PAUSE: Duration = Duration::from_millis(100);
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(15);
+/// A peer that no longer acknowledges anything is disconnected within this time.
+const DEAD_PEER_TIMEOUT: Duration = Duration::from_secs(60);
+/// `accept` fails when the machine is short of a resource, for example of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Serves until `shutdown`, then lets calls in flight finish for the configured time.
 pub async fn serve(
@@ -31,11 +30,11 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     let connections = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(settings.max_connections));
+    let permits = Arc::new(Semaphore::new(settings.max_connections));
     loop {
-        // A place first: past the bound, connections wait in the kernel's queue.
-        let place = tokio::select! {
-            place = places.clone().acquire_owned() => place,
+        // The permit comes first: past the maximum, connections wait in the kernel's queue.
+        let permit = tokio::select! {
+            permit = permits.clone().acquire_owned() => permit,
             () = shutdown.cancelled() => break,
         };
         let accepted = tokio::select! {
@@ -46,11 +45,11 @@ pub async fn serve(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        if let Err(error) = tune(&stream) {
+        if let Err(error) = set_socket_options(&stream) {
             tracing::debug!(%error, %peer, "could not set socket options");
         }
         let router = app.router();
@@ -62,37 +61,36 @@ pub async fn serve(
         let connection = connections.watch(
             http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEADERS)
+                .header_read_timeout(HEADER_READ_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service),
         );
-        tokio::spawn(async move {
-            let _place = place;
+        app.tasks().spawn(async move {
+            let _permit = permit;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, %peer, "connection ended");
             }
         });
     }
     drop(listener);
-    // Streams that would never end by themselves end now; calls go on.
     app.drain();
-    let grace = Duration::from_secs(settings.drain_seconds);
-    if tokio::time::timeout(grace, connections.shutdown())
+    let drain_timeout = Duration::from_secs(settings.drain_seconds);
+    if tokio::time::timeout(drain_timeout, connections.shutdown())
         .await
         .is_err()
     {
-        tracing::warn!("calls still in flight after the grace period were cut off");
+        tracing::warn!("cutting off calls still in flight after the drain timeout");
     }
-    app.close();
+    app.tasks().shut_down().await;
 }
 
-/// Small answers must leave at once, and a dead peer must be noticed.
-fn tune(stream: &TcpStream) -> std::io::Result<()> {
+/// Sends small responses at once, and detects dead peers.
+fn set_socket_options(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENCE / 2)?;
-    sockopt::set_tcp_keepintvl(stream, SILENCE / 6)?;
+    sockopt::set_tcp_keepidle(stream, DEAD_PEER_TIMEOUT / 2)?;
+    sockopt::set_tcp_keepintvl(stream, DEAD_PEER_TIMEOUT / 6)?;
     sockopt::set_tcp_keepcnt(stream, 3)?;
     #[cfg(target_os = "linux")]
-    sockopt::set_tcp_user_timeout(stream, SILENCE.as_millis() as u32)?;
+    sockopt::set_tcp_user_timeout(stream, DEAD_PEER_TIMEOUT.as_millis() as u32)?;
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! The MCP endpoint: Streamable HTTP for both eras of the protocol on one path.
+//! The MCP endpoint: Streamable HTTP on one path, for protocol versions with MCP sessions and
+//! without them.
 
 mod call;
 mod handler;
 mod push;
+mod registry;
 mod resources;
-mod roll;
+mod session_store;
 mod sessions;
-mod stored;
 mod streams;
 
 use std::sync::Arc;
@@ -16,38 +17,42 @@ use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
-pub use handler::Handler;
-pub(crate) use sessions::{Sessions, bind_session};
+pub(crate) use handler::Handler;
+pub(crate) use sessions::{McpSessionManager, require_session_owner};
 
 use crate::ServerSettings;
-use stored::StoredSessions;
+use session_store::EngineSessionStore;
 
-/// Clients whose stream broke come back after this time.
-const RETRY: Duration = Duration::from_millis(500);
-const PING: Duration = Duration::from_secs(15);
+/// Clients whose stream broke reconnect after this time.
+const SSE_RETRY_DELAY: Duration = Duration::from_millis(500);
+const SSE_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(crate) fn endpoint<H: ServerHandler>(
     handler: impl Fn() -> H + Send + Sync + 'static,
-    sessions: Arc<Sessions>,
+    sessions: Arc<McpSessionManager>,
     settings: &ServerSettings,
-    closing: CancellationToken,
-) -> StreamableHttpService<H, Sessions> {
-    let own_hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-    let own_origins = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"];
-    let origins = own_origins.map(str::to_owned).into_iter();
+    shutdown: CancellationToken,
+) -> StreamableHttpService<H, McpSessionManager> {
+    let local_hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    let hosts = local_hosts
+        .into_iter()
+        .chain(settings.allowed_hosts.iter().cloned());
+    let local_origins =
+        ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned);
+    let origins = local_origins
+        .into_iter()
+        .chain(settings.allowed_origins.iter().cloned());
     let mut config = StreamableHttpServerConfig::default()
-        .with_allowed_hosts(
-            own_hosts
-                .into_iter()
-                .chain(settings.allowed_hosts.iter().cloned()),
-        )
-        .with_allowed_origins(origins.chain(settings.allowed_origins.iter().cloned()))
+        .with_allowed_hosts(hosts)
+        .with_allowed_origins(origins)
         .enforce_origin_validation()
-        .with_max_request_body_bytes(settings.max_body_mb as usize * (1 << 20))
+        // The router bounds every body before it reaches this service.
+        .with_max_request_body_bytes(usize::MAX)
         .with_json_response(true)
-        .with_sse_retry(Some(RETRY))
-        .with_sse_keep_alive(Some(PING))
-        .with_cancellation_token(closing);
-    config.session_store = Some(Arc::new(StoredSessions::new(sessions.engine().clone())));
+        .with_sse_retry(Some(SSE_RETRY_DELAY))
+        .with_sse_keep_alive(Some(SSE_KEEP_ALIVE_INTERVAL))
+        .with_cancellation_token(shutdown);
+    let store = EngineSessionStore::new(sessions.engine().clone());
+    config.session_store = Some(Arc::new(store));
     StreamableHttpService::new(move || Ok(handler()), sessions, config)
 }

@@ -1,19 +1,19 @@
-//! `/metrics` in the text format of Prometheus.
+//! `/metrics` in Prometheus' text format.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use oubliette_engine::Engine;
 
-use crate::auth::Gate;
-use crate::mcp::Sessions;
+use crate::auth::Authenticator;
+use crate::mcp::McpSessionManager;
 
-/// Where the figures come from.
+/// What the metrics are read from.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     pub(crate) engine: Engine,
-    pub(crate) gate: Gate,
-    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) sessions: Arc<McpSessionManager>,
 }
 
 pub(crate) async fn render(sources: &Sources) -> String {
@@ -42,19 +42,13 @@ pub(crate) async fn render(sources: &Sources) -> String {
         );
     }
     let (sessions, streams) = sources.sessions.counts();
-    let projects = sources
-        .engine
-        .store()
-        .count_projects()
-        .await
-        .unwrap_or_default();
-    let refused = sources.gate.refused() as f64;
+    let projects = sources.engine.count_projects().await.unwrap_or_default();
     for (name, kind, about, value) in [
         (
             "oubliette_auth_failures_total",
             "counter",
             "Requests without a valid key.",
-            refused,
+            sources.authenticator.failure_count() as f64,
         ),
         (
             "oubliette_mcp_sessions",
@@ -72,14 +66,14 @@ pub(crate) async fn render(sources: &Sources) -> String {
         (
             "process_resident_memory_bytes",
             "gauge",
-            "Memory in use.",
+            "Resident memory.",
             resident_bytes(),
         ),
     ] {
         page.describe(name, kind, about);
         page.value(name, "", value);
     }
-    page.describe("oubliette_info", "gauge", "The version that runs.");
+    page.describe("oubliette_info", "gauge", "Version of the running server.");
     page.value(
         "oubliette_info",
         concat!("version=\"", env!("CARGO_PKG_VERSION"), "\""),
@@ -106,7 +100,7 @@ impl Page {
     }
 }
 
-/// Zero where the system does not say.
+/// Zero on systems without `/proc`.
 fn resident_bytes() -> f64 {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()

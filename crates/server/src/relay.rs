@@ -1,273 +1,230 @@
-//! The relay: the door of each container, a unix socket in a directory that only it sees, or another
-//! stream of bytes that the runtime keeps open to it.
+//! The relay, by which containers reach the server. Each container has its own listener: a unix
+//! socket in a directory that only this container sees, or a byte stream that the runtime keeps open.
 //!
-//! Which container is at a door is known from the door, not from what it says. Everything that
-//! comes through is bounded in size and time before anybody looks at it.
+//! The listener identifies the container; what a connection says about it does not. Everything that a
+//! connection sends is bounded in size and time before it is interpreted.
 
 mod client;
-mod hall;
-mod introduction;
+mod handshake;
 mod methods;
+mod pending_connections;
+mod replies;
 mod request;
+mod socket;
 mod tools;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oubliette_engine::{Engine, IncomingStream, RelayListeners, Stream};
+use oubliette_engine::{Doors, Engine, Incoming, Stream};
 use oubliette_runtime::ContainerId;
-use oubliette_store::{AuditEntry, Outcome};
 use oubliette_wire::{RpcError, codes};
-use rustix::fs::{Mode, OFlags};
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Failures;
-use client::Room;
-use hall::Hall;
-use introduction::Introduced;
+use crate::auth::FailureLimiter;
+use crate::tasks::Tasks;
+use client::ClientLimits;
+use handshake::Peer;
+use pending_connections::PendingConnections;
 
-const SOCKET: &str = "relay.sock";
-/// Connections of one container at once: four for each of many agents, and strangers.
-const CONNECTIONS: usize = 768;
+/// Four for each of many agents, and unauthenticated ones.
+const MAX_CONNECTIONS_PER_CONTAINER: usize = 768;
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// All open doors.
+/// Accepts the connections of all containers. The engine opens and closes their listeners.
 #[derive(Debug)]
-pub struct Relay {
+pub struct RelayServer {
+    relay: Arc<Relay>,
+}
+
+#[derive(Debug)]
+struct Relay {
     engine: Engine,
-    open: Mutex<HashMap<ContainerId, Door>>,
-    failures: Failures<ContainerId>,
-    closing: CancellationToken,
+    listeners: Mutex<HashMap<ContainerId, Listener>>,
+    failures: FailureLimiter<ContainerId>,
+    tasks: Tasks,
 }
 
-/// The bounds of one container's connections.
+/// The open listener of one container, with the limits of its connections.
 #[derive(Debug, Clone)]
-struct Door {
+struct Listener {
     closed: CancellationToken,
-    places: Arc<Semaphore>,
-    hall: Arc<Hall>,
-    room: Arc<Room>,
+    permits: Arc<Semaphore>,
+    pending: Arc<PendingConnections>,
+    client_limits: Arc<ClientLimits>,
 }
 
-impl Relay {
-    pub fn new(engine: Engine, closing: CancellationToken) -> Arc<Self> {
-        Arc::new(Self {
-            engine,
-            open: Mutex::default(),
-            failures: Failures::default(),
-            closing,
-        })
-    }
-
-    /// Counts a wrong key, and says so to whoever showed it. Past a handful they are no longer
-    /// written down, each by each.
-    async fn unauthenticated(&self, container: &ContainerId, what: &str) -> RpcError {
-        let counted = self.failures.count(container.clone(), Instant::now());
-        if let Err(wait) = counted {
-            let seconds = wait.as_secs().max(1);
-            let why = format!(
-                "{what}; too many wrong keys from this container; wait {seconds} s and use a valid \
-                 one"
-            );
-            return RpcError::new(codes::UNAUTHENTICATED, why);
+impl RelayServer {
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            relay: Arc::new(Relay {
+                engine,
+                listeners: Mutex::default(),
+                failures: FailureLimiter::default(),
+                tasks: Tasks::default(),
+            }),
         }
-        tracing::warn!(%container, "somebody showed a wrong key");
-        let known = self.engine.store().container(container.as_str()).await;
-        let entry = AuditEntry {
-            at: self.engine.now(),
-            token_id: None,
-            operation: "authenticate".to_owned(),
-            project_id: known.ok().flatten().map(|known| known.project_id),
-            outcome: Outcome::Unauthenticated,
-            address: Some(address(container)),
-        };
-        self.engine.audit_log().enqueue(entry).await;
-        RpcError::new(codes::UNAUTHENTICATED, what)
+    }
+
+    /// Closes all listeners and connections, and returns when their tasks have ended.
+    pub async fn shut_down(&self) {
+        self.relay.tasks.shut_down().await;
     }
 }
-
-/// Where a call from a container comes from, for the audit log.
-fn address(container: &ContainerId) -> String {
-    format!("container:{container}")
-}
-
-/// The engine opens doors through this.
-#[derive(Debug)]
-pub struct Doorkeeper(pub Arc<Relay>);
 
 #[async_trait]
-impl RelayListeners for Doorkeeper {
+impl Doors for RelayServer {
     async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> io::Result<()> {
-        let relay = &self.0;
-        let mut open = relay.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.contains_key(container) {
+        let mut listeners = self.relay.listeners.lock();
+        if listeners.contains_key(container) {
             return Ok(());
         }
-        let listener = directory.map(bind).transpose()?;
-        let door = Door {
-            closed: relay.closing.child_token(),
-            places: Arc::new(Semaphore::new(CONNECTIONS)),
-            hall: Arc::default(),
-            room: Arc::default(),
+        let socket = directory.map(socket::bind).transpose()?;
+        let listener = Listener {
+            closed: self.relay.tasks.shutdown_token().child_token(),
+            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS_PER_CONTAINER)),
+            pending: Arc::default(),
+            client_limits: Arc::default(),
         };
-        open.insert(container.clone(), door.clone());
-        if let Some(listener) = listener {
-            tokio::spawn(accept(relay.clone(), container.clone(), listener, door));
+        listeners.insert(container.clone(), listener.clone());
+        if let Some(socket) = socket {
+            let accepting = accept(self.relay.clone(), container.clone(), socket, listener);
+            self.relay.tasks.spawn(accepting);
         }
         Ok(())
     }
 
     fn admit(&self, container: &ContainerId, connection: Box<dyn Stream>) {
-        let open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let door = open.get(container).cloned();
-        drop(open);
-        if let Some(door) = door
-            && let Ok(place) = door.places.clone().try_acquire_owned()
+        let listener = self.relay.listeners.lock().get(container).cloned();
+        if let Some(listener) = listener
+            && let Ok(permit) = listener.permits.clone().try_acquire_owned()
         {
-            admit(&self.0, container, door, place, connection);
+            spawn_connection(&self.relay, container, listener, permit, connection);
         }
     }
 
     fn close(&self, container: &ContainerId) {
-        let mut open = self.0.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(door) = open.remove(container) {
-            door.closed.cancel();
+        if let Some(listener) = self.relay.listeners.lock().remove(container) {
+            listener.closed.cancel();
         }
     }
 }
 
-/// Binds the socket of a directory: made and opened to all aside, then put in its place, so that
-/// nothing a container could have left there is followed or kept.
-fn bind(directory: &Path) -> io::Result<UnixListener> {
-    let parent = directory.parent().unwrap_or(directory);
-    let aside = tempfile::Builder::new()
-        .prefix(".")
-        .rand_bytes(6)
-        .tempdir_in(parent)?;
-    let listener = UnixListener::bind(short(aside.path())?.path())?;
-    let made = aside.path().join(SOCKET);
-    // Ids inside a container are not ours; the directory's parent keeps everybody else out.
-    std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o666))?;
-    std::fs::rename(made, directory.join(SOCKET))?;
-    Ok(listener)
-}
-
-/// A short way to a directory, for as long as it is held: the path of a socket ends at 107 bytes and
-/// that of a data directory does not.
-struct Short {
-    _directory: OwnedFd,
-    path: PathBuf,
-}
-
-impl Short {
-    fn path(&self) -> &Path {
-        &self.path
+impl Relay {
+    /// Records a wrong key, and returns the error for the peer. Past the limit of its container, wrong
+    /// keys are not written to the audit log.
+    async fn reject_key(&self, container: &ContainerId, reason: &str) -> RpcError {
+        if let Err(wait) = self.failures.record(container.clone(), Instant::now()) {
+            let seconds = wait.as_secs().max(1);
+            let message = format!(
+                "{reason}; too many wrong keys from this container; wait {seconds} s and use a \
+                 valid one"
+            );
+            return RpcError::new(codes::UNAUTHENTICATED, message);
+        }
+        tracing::warn!(%container, "a connection showed a wrong key");
+        self.engine
+            .record_authentication_failure(audit_address(container), Some(container))
+            .await;
+        RpcError::new(codes::UNAUTHENTICATED, reason)
     }
 }
 
-#[cfg(target_os = "linux")]
-fn short(directory: &Path) -> io::Result<Short> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(directory, flags, Mode::empty())?;
-    let path = PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", fd.as_raw_fd()));
-    Ok(Short {
-        _directory: fd,
-        path,
-    })
+/// The origin of calls from a container, for the audit log.
+fn audit_address(container: &ContainerId) -> String {
+    format!("container:{container}")
 }
 
-#[cfg(not(target_os = "linux"))]
-fn short(directory: &Path) -> io::Result<Short> {
-    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(directory, flags, Mode::empty())?;
-    Ok(Short {
-        _directory: fd,
-        path: directory.join(SOCKET),
-    })
-}
-
-async fn accept(relay: Arc<Relay>, container: ContainerId, listener: UnixListener, door: Door) {
+async fn accept(
+    relay: Arc<Relay>,
+    container: ContainerId,
+    socket: UnixListener,
+    listener: Listener,
+) {
     loop {
-        let place = tokio::select! {
-            place = door.places.clone().acquire_owned() => place,
-            () = door.closed.cancelled() => return,
+        let permit = tokio::select! {
+            permit = listener.permits.clone().acquire_owned() => permit,
+            () = listener.closed.cancelled() => return,
         };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = door.closed.cancelled() => return,
+            accepted = socket.accept() => accepted,
+            () = listener.closed.cancelled() => return,
         };
-        let (Ok(place), Ok((stream, _))) = (place, accepted) else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let (Ok(permit), Ok((stream, _))) = (permit, accepted) else {
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
-        admit(&relay, &container, door.clone(), place, Box::new(stream));
+        spawn_connection(
+            &relay,
+            &container,
+            listener.clone(),
+            permit,
+            Box::new(stream),
+        );
     }
 }
 
-/// Serves a connection until it ends or the door closes.
-fn admit(
+/// Serves a connection until it ends or its listener closes.
+fn spawn_connection(
     relay: &Arc<Relay>,
     container: &ContainerId,
-    door: Door,
-    place: OwnedSemaphorePermit,
+    listener: Listener,
+    permit: OwnedSemaphorePermit,
     connection: Box<dyn Stream>,
 ) {
     let (relay, container) = (relay.clone(), container.clone());
-    tokio::spawn(async move {
-        let _place = place;
+    relay.tasks.clone().spawn(async move {
+        let _permit = permit;
         tokio::select! {
-            () = receive(&relay, &container, &door, connection) => {}
-            () = door.closed.cancelled() => {}
+            () = serve_connection(&relay, &container, &listener, connection) => {}
+            () = listener.closed.cancelled() => {}
         }
     });
 }
 
-/// Hears who is there and leads it on.
-async fn receive(
+async fn serve_connection(
     relay: &Arc<Relay>,
     container: &ContainerId,
-    door: &Door,
+    listener: &Listener,
     mut stream: Box<dyn Stream>,
 ) {
-    let hall = &door.hall;
-    let stranger = hall.enter();
-    let heard = tokio::select! {
-        heard = introduction::hear(relay, container, hall, &mut *stream) => heard,
-        () = stranger.must_go() => None,
+    let unauthenticated = listener.pending.add();
+    let identified = tokio::select! {
+        identified = handshake::identify(relay, container, &listener.pending, &mut *stream) => identified,
+        () = unauthenticated.evicted() => None,
     };
-    drop(stranger);
-    let Some((introduced, rest)) = heard else {
+    drop(unauthenticated);
+    let Some((peer, rest)) = identified else {
         return;
     };
-    match introduced {
-        Introduced::Client(mut first) => {
-            first.extend(rest);
-            client::serve(relay, container, &door.room, stream, first).await;
+    let engine = &relay.engine;
+    match peer {
+        Peer::Client(first) => {
+            client::serve(
+                relay,
+                container,
+                &listener.client_limits,
+                stream,
+                first,
+                rest,
+            )
+            .await;
         }
-        Introduced::Supervisor(hello) => {
-            let engine = &relay.engine;
-            engine
-                .containers()
-                .supervise(container, hello, stream, rest)
-                .await;
-        }
-        Introduced::Stream(opened) => {
-            let incoming = IncomingStream {
+        Peer::Supervisor(hello) => engine.supervise(container, hello, stream, rest).await,
+        Peer::Stream(opened) => {
+            let incoming = Incoming {
                 from: opened.from,
                 stream,
                 rest,
             };
-            let engine = &relay.engine;
-            engine
-                .containers()
-                .deliver_stream(container, &opened.stream_id, incoming);
+            engine.deliver_stream(container, &opened.stream_id, incoming);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which path leads where.
+//! The routes of the HTTP endpoint and the layers before them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,20 @@ use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::may_read_metrics;
 use rmcp::ServerHandler;
-use tokio_util::sync::CancellationToken;
 
-use crate::auth::{Gate, require_key};
-use crate::mcp::{self, Handler, Sessions};
+use crate::auth::{Authenticator, require_key};
+use crate::mcp::{self, Handler, McpSessionManager};
+use crate::tasks::Tasks;
 use crate::{McpSettings, ServerSettings, metrics};
 
-/// A body that was begun must be there within this time.
-const BODY: Duration = Duration::from_secs(60);
+const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All faces of a server on one router.
+/// All HTTP routes of a server.
 #[derive(Clone)]
 pub struct App {
     router: Router,
-    sessions: Arc<Sessions>,
-    closing: CancellationToken,
+    sessions: Arc<McpSessionManager>,
+    tasks: Tasks,
 }
 
 impl std::fmt::Debug for App {
@@ -41,61 +40,72 @@ impl App {
         self.router.clone()
     }
 
-    /// Ends what would never end by itself.
+    pub(crate) fn tasks(&self) -> &Tasks {
+        &self.tasks
+    }
+
+    /// Ends event streams and calls that only wait; other calls continue.
     pub(crate) fn drain(&self) {
         self.sessions.drain();
         self.sessions.engine().drain();
     }
-
-    /// Ends everything.
-    pub(crate) fn close(&self) {
-        self.closing.cancel();
-    }
 }
 
-/// The product's faces.
+/// The routes of the product.
 pub fn app(engine: &Engine, server: &ServerSettings, mcp: &McpSettings) -> App {
-    let handler = Handler::new(engine.clone(), mcp);
-    app_with(engine, server, move || handler.clone())
+    let tasks = Tasks::default();
+    let handler = Handler::new(engine.clone(), mcp, tasks.clone());
+    build(engine, server, move || handler.clone(), tasks)
 }
 
-/// The same with another handler behind the MCP endpoint; the transport can be tested with it.
+/// The routes with another handler behind the MCP endpoint, to test the transport.
 pub fn app_with<H: ServerHandler>(
     engine: &Engine,
     server: &ServerSettings,
     handler: impl Fn() -> H + Send + Sync + 'static,
 ) -> App {
-    let closing = CancellationToken::new();
-    let sessions = Sessions::start(engine.clone(), closing.clone());
-    let endpoint = mcp::endpoint(handler, sessions.clone(), server, closing.clone());
+    build(engine, server, handler, Tasks::default())
+}
+
+fn build<H: ServerHandler>(
+    engine: &Engine,
+    server: &ServerSettings,
+    handler: impl Fn() -> H + Send + Sync + 'static,
+    tasks: Tasks,
+) -> App {
+    let sessions = McpSessionManager::start(engine.clone(), tasks.clone());
+    let shutdown = tasks.shutdown_token().clone();
     // Every layer clones what is below it for each request, and the endpoint holds its settings by
     // value.
-    let endpoint = Arc::new(endpoint);
-    let answer = move |request: Request| {
+    let endpoint = Arc::new(mcp::endpoint(handler, sessions.clone(), server, shutdown));
+    let handle = move |request: Request| {
         let endpoint = endpoint.clone();
         async move { endpoint.handle(request).await }
     };
-    let gate = Gate::new(engine.clone());
-    let figures = metrics::Sources {
+    let authenticator = Authenticator::new(engine.clone());
+    let metrics_sources = metrics::Sources {
         engine: engine.clone(),
-        gate: gate.clone(),
+        authenticator: authenticator.clone(),
         sessions: sessions.clone(),
     };
-    let most = server.max_body_mb as usize * (1 << 20);
+    let max_body_bytes = server.max_body_mb as usize * (1 << 20);
     let mcp = Router::new()
-        .fallback(answer)
+        .fallback(handle)
         .layer(middleware::from_fn_with_state(
             sessions.clone(),
-            mcp::bind_session,
+            mcp::require_session_owner,
         ))
         .layer(middleware::from_fn(move |request, next| {
-            bounded_body(most, request, next)
+            read_body(max_body_bytes, request, next)
         }))
-        .layer(middleware::from_fn_with_state(gate.clone(), require_key));
+        .layer(middleware::from_fn_with_state(
+            authenticator.clone(),
+            require_key,
+        ));
     let admin = Router::new()
         .route("/metrics", get(show_metrics))
-        .with_state(figures)
-        .layer(middleware::from_fn_with_state(gate, require_key));
+        .with_state(metrics_sources)
+        .layer(middleware::from_fn_with_state(authenticator, require_key));
     let router = Router::new()
         .nest_service("/mcp", mcp)
         .merge(admin)
@@ -104,35 +114,39 @@ pub fn app_with<H: ServerHandler>(
         .fallback(|| async {
             (
                 StatusCode::NOT_FOUND,
-                "not here; the MCP endpoint is /mcp\n",
+                "not found; the MCP endpoint is /mcp\n",
             )
         })
         .with_state(engine.clone())
-        .layer(middleware::map_response(safe_headers));
+        .layer(middleware::map_response(add_safe_headers));
     App {
         router,
         sessions,
-        closing,
+        tasks,
     }
 }
 
-/// Reads a whole body within bounds of size and time, before anything else looks at it.
-async fn bounded_body(most: usize, request: Request, next: Next) -> Response {
+/// Reads the whole body within bounds of size and time before the request goes on.
+async fn read_body(max_bytes: usize, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    match tokio::time::timeout(BODY, axum::body::to_bytes(body, most)).await {
+    let reading = axum::body::to_bytes(body, max_bytes);
+    match tokio::time::timeout(BODY_READ_TIMEOUT, reading).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, bytes.into())).await,
         Ok(Err(_)) => {
             let text = format!(
-                "the request is larger than {} MiB or was cut off\n",
-                most >> 20
+                "the request body is larger than {} MiB or incomplete\n",
+                max_bytes >> 20
             );
             (StatusCode::PAYLOAD_TOO_LARGE, text).into_response()
         }
-        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the request took too long\n").into_response(),
+        Err(_) => {
+            let text = "reading the request body took too long\n";
+            (StatusCode::REQUEST_TIMEOUT, text).into_response()
+        }
     }
 }
 
-async fn safe_headers(mut response: Response) -> Response {
+async fn add_safe_headers(mut response: Response) -> Response {
     response
         .headers_mut()
         .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -147,18 +161,18 @@ async fn welcome() -> &'static str {
     )
 }
 
-/// Whether the server can do its work: it answers, and so does its store.
+/// Healthy means that the server responds and can read its store.
 async fn health(State(engine): State<Engine>) -> Response {
-    match engine.store().count_projects().await {
+    match engine.count_projects().await {
         Ok(_) => {
             let body = serde_json::json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") });
             axum::Json(body).into_response()
         }
         Err(error) => {
-            tracing::error!(%error, "the store does not answer");
+            tracing::error!(%error, "the store is unavailable");
             (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the store does not answer\n",
+                "the store is unavailable\n",
             )
                 .into_response()
         }
@@ -172,6 +186,7 @@ async fn show_metrics(
     if !may_read_metrics(actor.scope) {
         return (StatusCode::FORBIDDEN, "metrics need an admin token\n").into_response();
     }
-    let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([(CONTENT_TYPE, kind)], metrics::render(&sources).await).into_response()
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    let page = metrics::render(&sources).await;
+    ([(CONTENT_TYPE, content_type)], page).into_response()
 }

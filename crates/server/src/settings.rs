@@ -1,4 +1,4 @@
-//! What the configuration decides for the faces. Every field has a default.
+//! The configuration of the faces. Every field has a default.
 
 use std::net::SocketAddr;
 
@@ -9,19 +9,19 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServerSettings {
-    /// Where the server listens.
+    /// The address on which the server listens.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Names by which clients may reach the server besides this machine's own; with a port or
-    /// without.
+    /// Host names by which clients may reach the server, besides `localhost` and the loopback
+    /// addresses; with or without a port.
     pub allowed_hosts: Vec<String>,
-    /// Web origins that may call the server besides this machine's own.
+    /// Web origins that may call the server, besides those on this machine.
     pub allowed_origins: Vec<String>,
-    /// The largest request body.
+    /// Maximum size of a request body.
     pub max_body_mb: u32,
-    /// How long calls in flight may go on after the server was told to stop.
+    /// How long calls in flight may continue after the server was told to stop.
     pub drain_seconds: u64,
-    /// Most connections at once.
+    /// Maximum number of open connections.
     pub max_connections: usize,
 }
 
@@ -42,6 +42,7 @@ impl Default for ServerSettings {
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpSettings {
-    /// The newest protocol version to speak, e.g. `2025-11-25`; absent means the newest known.
+    /// The newest protocol version to accept, for example `2025-11-25`. If absent, the newest one
+    /// that this server knows.
     pub max_protocol: Option<String>,
 }

@@ -1,8 +1,8 @@
-//! One tool call: its arguments in, progress while it runs, its result out.
+//! One tool call: its arguments, progress while it runs, its result.
 
 #![expect(
     deprecated,
-    reason = "log messages are how clients of the older era are told of events; they stay for them"
+    reason = "clients of protocol versions with MCP sessions get events as log messages"
 )]
 
 use std::time::Duration;
@@ -18,12 +18,12 @@ use rmcp::service::{Peer, RequestContext};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 
-use super::handler::{Handler, actor, mcp_session};
-use super::push::{self, Client};
+use super::handler::{Handler, mcp_session_id, requesting_actor};
+use super::push::{self, McpClient};
 use crate::errors;
 
-/// Progress is told at most so often; what comes in between is overtaken by what is newer.
-const PACE: Duration = Duration::from_millis(200);
+/// Between two notifications only the newest progress is kept.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Handler {
     pub(super) async fn call(
@@ -31,106 +31,114 @@ impl Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let actor = actor(&context)?;
+        let actor = requesting_actor(&context)?;
         let arguments = request.arguments.unwrap_or_default();
-        let call = Call::new().with_cancellation(context.ct.clone());
-        let (call, teller) = match context.meta.get_progress_token() {
+        let quiet_call = Call::new().with_cancellation(context.ct.clone());
+        let (call, notifier) = match context.meta.get_progress_token() {
             Some(token) => {
                 let (latest, changes) = watch::channel(None);
-                let call = call.with_progress(move |progress| drop(latest.send(Some(progress))));
-                (call, Some(tell(context.peer.clone(), token, changes)))
+                let call =
+                    quiet_call.with_progress(move |progress| drop(latest.send(Some(progress))));
+                let notifier = notify_progress(context.peer.clone(), token, changes);
+                (call, Some(notifier))
             }
-            None => (call, None),
+            None => (quiet_call, None),
         };
-        let named = named(&arguments);
+        let session_argument = session_argument(&arguments);
         let running = self.engine.call(&actor, &request.name, arguments, call);
-        let result = match teller {
-            // Nothing may be told about a call after its answer: the teller ends with the call.
-            Some(teller) => tokio::select! {
+        let result = match notifier {
+            // The notifier ends with the call: no progress may follow the response.
+            Some(notifier) => tokio::select! {
                 result = running => result,
-                never = teller => match never {},
+                never = notifier => match never {},
             },
             None => running.await,
         };
         match result {
             Ok(value) => {
-                self.announce(&context, actor, named, &value).await;
+                self.push_session_events(&context, actor, session_argument, &value)
+                    .await;
                 Ok(CallToolResult::structured(value).into())
             }
-            Err(error) => errors::render(&error).map(Into::into),
+            Err(error) => errors::mcp_tool_error(&error).map(Into::into),
         }
     }
-}
 
-impl Handler {
-    /// Lets the owner of a session hear of it where it listens: on the stream of its MCP session,
-    /// or, in the era without those, on the stream of this answer.
-    async fn announce(
+    /// Sends events of the session that a call named or returned to the session's owner: from now on
+    /// to its MCP session, or, in protocol versions without those, with this response.
+    async fn push_session_events(
         &self,
         context: &RequestContext<RoleServer>,
         actor: Actor,
-        named: Option<SessionId>,
+        session_argument: Option<SessionId>,
         result: &Value,
     ) {
-        let told = result["session_id"].as_str().and_then(|id| id.parse().ok());
-        let Some(id) = told.or(named) else { return };
-        let Some(mcp_session) = mcp_session(context) else {
+        let returned = result["session_id"].as_str().and_then(|id| id.parse().ok());
+        let Some(id) = returned.or(session_argument) else {
+            return;
+        };
+        let Some(mcp_session) = mcp_session_id(context) else {
             if context
                 .meta
                 .log_level()
                 .is_some_and(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
             {
-                push::tell_waiting(&context.peer, result).await;
+                push::notify_result_events(&context.peer, result).await;
             }
             return;
         };
-        if self.push.is_bound(id, &mcp_session) {
-            self.engine.callers().bind_stream(id, &mcp_session);
-        } else if push::owns(&self.engine, actor.token_id, id).await {
-            let since = ["last_event_index", "last_index"].into_iter();
-            let since = since.filter_map(|key| result[key].as_i64()).next();
-            let client = Client {
+        if self.pusher.is_bound(id, &mcp_session) {
+            self.engine.bind_line(id, &mcp_session);
+        } else if self
+            .engine
+            .mcp_sessions()
+            .may_bind(actor.token_id, id)
+            .await
+        {
+            let since = ["last_event_index", "last_index"]
+                .into_iter()
+                .find_map(|key| result[key].as_i64());
+            let client = McpClient {
                 mcp_session,
                 peer: context.peer.clone(),
                 actor,
             };
-            self.push
+            self.pusher
                 .bind(&self.engine, client, id, since.unwrap_or(-1));
         }
     }
 }
 
-/// The session that a call names.
-fn named(arguments: &Map<String, Value>) -> Option<SessionId> {
+fn session_argument(arguments: &Map<String, Value>) -> Option<SessionId> {
     arguments.get("session_id")?.as_str()?.parse().ok()
 }
 
-/// Tells the client of progress for as long as it is polled.
-async fn tell(
+/// Sends progress to the client while it is polled.
+async fn notify_progress(
     peer: Peer<RoleServer>,
     token: ProgressToken,
     mut changes: watch::Receiver<Option<Progress>>,
 ) -> std::convert::Infallible {
-    let mut told = 0.0;
+    let mut last_sent = 0.0;
     while changes.changed().await.is_ok() {
         let Some(progress) = changes.borrow_and_update().clone() else {
             continue;
         };
-        // The protocol wants every notification's progress to be larger than the one before.
-        told = if progress.done > told {
+        // The protocol requires that progress increases with every notification.
+        last_sent = if progress.done > last_sent {
             progress.done
         } else {
-            told + 0.001
+            last_sent + 0.001
         };
         let mut notification =
-            ProgressNotificationParam::new(token.clone(), told).with_message(progress.message);
+            ProgressNotificationParam::new(token.clone(), last_sent).with_message(progress.message);
         if let Some(total) = progress.total {
-            notification = notification.with_total(total.max(told));
+            notification = notification.with_total(total.max(last_sent));
         }
         if peer.notify_progress(notification).await.is_err() {
             break;
         }
-        tokio::time::sleep(PACE).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
     }
     std::future::pending().await
 }

@@ -1,8 +1,8 @@
-//! What the product answers to MCP clients: the tools a token may use, and their calls.
+//! Handles the requests of MCP clients: lists of the tools a token may use, calls, and resources.
 
 #![expect(
     deprecated,
-    reason = "log messages are how clients of the older era are told of events; they stay for them"
+    reason = "clients of protocol versions with MCP sessions get events as log messages"
 )]
 
 use std::borrow::Cow;
@@ -26,46 +26,48 @@ use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::SessionRestoreMarker;
 use rmcp::{RoleServer, ServerHandler};
 
-use super::push::{Client, Push};
+use super::push::{EventPusher, McpClient};
 use super::resources;
 use crate::McpSettings;
+use crate::tasks::Tasks;
 
-const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Make a project with `project` (action \
-     `create`), then give an agent work with `session` (action `spawn`) and follow it with action \
-     `events` and `wait_seconds`. Tools of yours that you declare in `context` the agent can call: \
-     answer what is in `pending_caller_requests` with `caller_tool_response`. Each tool's `action` says what to do; errors say how to mend a \
-     call.";
+const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Create a project with `project` (action \
+     `create`), start an agent with `session` (action `spawn`), and read its events with action \
+     `events` and `wait_seconds`. The agent can call tools that you declare in `context`: answer each \
+     entry of `pending_caller_requests` with `caller_tool_response`. A tool's `action` selects the \
+     operation; errors say how to correct a call.";
 
-/// The handler of the product's endpoint. Cheap to clone: there is one per request.
+/// The handler of the product's MCP endpoint. Cheap to clone: there is one per request.
 #[derive(Debug, Clone)]
-pub struct Handler {
+pub(crate) struct Handler {
     pub(super) engine: Engine,
-    pub(super) push: Push,
+    pub(super) pusher: EventPusher,
     versions: Arc<[ProtocolVersion]>,
 }
 
 impl Handler {
-    pub fn new(engine: Engine, settings: &McpSettings) -> Self {
+    pub(crate) fn new(engine: Engine, settings: &McpSettings, tasks: Tasks) -> Self {
         let known = ProtocolVersion::KNOWN_VERSIONS.iter().cloned();
         let newest = settings.max_protocol.as_deref();
-        // Dates compare as they are written.
-        let allowed = |version: &ProtocolVersion| newest.is_none_or(|max| version.as_str() <= max);
+        // Versions are dates, which sort as text.
+        let is_allowed =
+            |version: &ProtocolVersion| newest.is_none_or(|max| version.as_str() <= max);
         Self {
             engine,
-            push: Push::default(),
-            versions: known.filter(allowed).collect(),
+            pusher: EventPusher::new(tasks),
+            versions: known.filter(is_allowed).collect(),
         }
     }
 }
 
-/// Whose request this is. The middleware has put it there; without it nothing is answered.
-pub(super) fn actor(context: &RequestContext<RoleServer>) -> Result<Actor, ErrorData> {
+/// Who sent a request. The authentication middleware has added it to the request.
+pub(super) fn requesting_actor(context: &RequestContext<RoleServer>) -> Result<Actor, ErrorData> {
     context
         .extensions
         .get::<Parts>()
         .and_then(|parts| parts.extensions.get::<Actor>())
         .cloned()
-        .ok_or_else(|| ErrorData::internal_error("the request has no caller", None))
+        .ok_or_else(|| ErrorData::internal_error("the request has no authenticated token", None))
 }
 
 impl ServerHandler for Handler {
@@ -88,15 +90,15 @@ impl ServerHandler for Handler {
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let parts = context.extensions.get::<Parts>();
         let actor = parts.and_then(|parts| parts.extensions.get::<Actor>());
-        // Only a session that was there before is bound to anything.
+        // Only a restored MCP session can have bindings.
         let restored = context.extensions.get::<SessionRestoreMarker>();
         if let (Some(actor), Some(restored)) = (actor, restored) {
-            let client = Client {
+            let client = McpClient {
                 mcp_session: restored.id.to_string(),
                 peer: context.peer.clone(),
                 actor: actor.clone(),
             };
-            self.push.bind_again(&self.engine, client).await;
+            self.pusher.restore_bindings(&self.engine, client).await;
         }
     }
 
@@ -105,14 +107,14 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let scope = actor(&context)?.scope;
+        let scope = requesting_actor(&context)?.scope;
         let style = self
             .engine
             .settings()
             .tools
             .style
             .unwrap_or(ToolStyle::Unified);
-        let tools = tools::list(scope, style).iter().map(rendered).collect();
+        let tools = tools::list(scope, style).iter().map(to_mcp_tool).collect();
         Ok(ListToolsResult {
             ttl_ms: Some(0),
             cache_scope: Some(CacheScope::Private),
@@ -129,7 +131,7 @@ impl ServerHandler for Handler {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        BY_NAME.get(name).cloned()
+        TOOLS_BY_NAME.get(name).cloned()
     }
 
     async fn complete(
@@ -153,7 +155,7 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(&self.engine, &actor(&context)?).await
+        resources::list(&self.engine, &requesting_actor(&context)?).await
     }
 
     async fn list_resource_templates(
@@ -169,18 +171,18 @@ impl ServerHandler for Handler {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(&self.engine, &actor(&context)?, &request.uri).await
+        resources::read(&self.engine, &requesting_actor(&context)?, &request.uri).await
     }
 
     fn accepted_subscription_filter(
         &self,
         requested: &SubscriptionFilter,
     ) -> Option<SubscriptionFilter> {
-        resources::accepted(requested)
+        resources::accepted_filter(requested)
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let actor = actor(context.request_context())?;
+        let actor = requesting_actor(context.request_context())?;
         resources::listen(&self.engine, actor, context).await
     }
 
@@ -189,15 +191,15 @@ impl ServerHandler for Handler {
         request: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let Some(mcp_session) = mcp_session(&context) else {
+        let Some(mcp_session) = mcp_session_id(&context) else {
             return Err(ErrorData::method_not_found::<SubscribeRequestMethod>());
         };
-        let client = Client {
+        let client = McpClient {
             mcp_session,
             peer: context.peer.clone(),
-            actor: actor(&context)?,
+            actor: requesting_actor(&context)?,
         };
-        resources::subscribe(&self.engine, &self.push, client, &request.uri).await
+        resources::subscribe(&self.engine, &self.pusher, client, &request.uri).await
     }
 
     async fn unsubscribe(
@@ -205,10 +207,10 @@ impl ServerHandler for Handler {
         request: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let Some(mcp_session) = mcp_session(&context) else {
+        let Some(mcp_session) = mcp_session_id(&context) else {
             return Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>());
         };
-        self.push.unsubscribe(&mcp_session, &request.uri);
+        self.pusher.unsubscribe(&mcp_session, &request.uri);
         Ok(())
     }
 
@@ -217,31 +219,31 @@ impl ServerHandler for Handler {
         request: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        let Some(mcp_session) = mcp_session(&context) else {
+        let Some(mcp_session) = mcp_session_id(&context) else {
             return Err(ErrorData::method_not_found::<SetLevelRequestMethod>());
         };
-        self.push
-            .set_level(&mcp_session, request.level, context.peer);
+        self.pusher
+            .set_log_level(&mcp_session, request.level, context.peer);
         Ok(())
     }
 }
 
-/// The MCP session of a request, in the era that has them.
-pub(super) fn mcp_session(context: &RequestContext<RoleServer>) -> Option<String> {
+/// The MCP session of a request; none in protocol versions without MCP sessions.
+pub(super) fn mcp_session_id(context: &RequestContext<RoleServer>) -> Option<String> {
     let parts = context.extensions.get::<Parts>()?;
     let id = parts.headers.get("mcp-session-id")?.to_str().ok()?;
     Some(id.to_owned())
 }
 
-/// Every tool by every name, for checks of a request's headers before its caller is known.
-static BY_NAME: LazyLock<HashMap<&str, Tool>> = LazyLock::new(|| {
+/// Every tool by name: rmcp checks a request's headers before the token is known.
+static TOOLS_BY_NAME: LazyLock<HashMap<&str, Tool>> = LazyLock::new(|| {
     let all = tools::list(Scope::Admin, ToolStyle::Both);
     all.iter()
-        .map(|tool| (tool.name.as_str(), rendered(tool)))
+        .map(|tool| (tool.name.as_str(), to_mcp_tool(tool)))
         .collect()
 });
 
-fn rendered(tool: &'static tools::Tool) -> Tool {
+fn to_mcp_tool(tool: &'static tools::Tool) -> Tool {
     let hints = ToolAnnotations::new()
         .read_only(tool.hints.read_only)
         .destructive(tool.hints.destructive)

@@ -1,7 +1,5 @@
-//! Sessions as resources: `oubliette://sessions/{id}/events` is the newest page of a log, and who
-//! subscribes to it hears when there is more.
-
-use std::time::Duration;
+//! Sessions as resources: `oubliette://sessions/{id}/events` is the newest page of a session's log,
+//! and its subscribers are notified of new events.
 
 use oubliette_engine::{Actor, Call, Engine, EngineError};
 use oubliette_model::SessionId;
@@ -12,43 +10,45 @@ use rmcp::model::{
 use rmcp::service::SubscriptionContext;
 use serde_json::{Map, Value, json};
 
-use super::push::{Client, Push};
+use super::push::{EventPusher, LOG_WAIT_TIMEOUT, McpClient};
 use crate::errors;
 
-const SCHEME: &str = "oubliette://sessions/";
-const EVENTS: &str = "/events";
-const JSON: &str = "application/json";
-/// How many events a page has.
-const PAGE: i64 = 200;
-/// How many logs one subscription can be about.
-const SUBSCRIPTIONS: usize = 100;
-const WAIT: Duration = Duration::from_secs(50);
+const URI_PREFIX: &str = "oubliette://sessions/";
+const URI_SUFFIX: &str = "/events";
+const MIME_TYPE: &str = "application/json";
+const EVENTS_PER_PAGE: i64 = 200;
+/// Logs that one subscription can name.
+const MAX_LOGS_PER_SUBSCRIPTION: usize = 100;
 
-fn uri(id: &str) -> String {
-    format!("{SCHEME}{id}{EVENTS}")
+fn events_uri(id: &str) -> String {
+    format!("{URI_PREFIX}{id}{URI_SUFFIX}")
 }
 
-fn session_of(uri: &str) -> Option<SessionId> {
-    uri.strip_prefix(SCHEME)?.strip_suffix(EVENTS)?.parse().ok()
+fn parse_events_uri(uri: &str) -> Option<SessionId> {
+    uri.strip_prefix(URI_PREFIX)?
+        .strip_suffix(URI_SUFFIX)?
+        .parse()
+        .ok()
 }
 
 fn not_found(uri: &str) -> ErrorData {
     let data = json!({ "uri": uri });
-    ErrorData::invalid_params("there is no such resource, or it is not yours", Some(data))
+    let text = "the resource does not exist, or this token may not read it";
+    ErrorData::invalid_params(text, Some(data))
 }
 
-/// The active sessions that the token can see.
+/// Lists the active sessions that the token can see.
 pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResourcesResult, ErrorData> {
     let active = Map::from_iter([("active".to_owned(), json!(true))]);
     let found = engine
         .call(actor, "session_list", active, Call::new())
-        .await;
-    let found = found.map_err(|error| failed(&error))?;
+        .await
+        .map_err(|error| errors::mcp_error(&error))?;
     let sessions = found["sessions"].as_array().into_iter().flatten();
     let resource = |session: &Value| {
         let id = session["session_id"].as_str()?;
         let name = format!("events of {id}");
-        Some(Resource::new(uri(id), name).with_mime_type(JSON))
+        Some(Resource::new(events_uri(id), name).with_mime_type(MIME_TYPE))
     };
     Ok(ListResourcesResult {
         ttl_ms: Some(0),
@@ -58,9 +58,11 @@ pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResources
 }
 
 pub(super) fn templates() -> ListResourceTemplatesResult {
-    let template = ResourceTemplate::new(uri("{session_id}"), "events of a session")
-        .with_description("The newest events of a session's log; subscribe to hear of more.")
-        .with_mime_type(JSON);
+    let template = ResourceTemplate::new(events_uri("{session_id}"), "events of a session")
+        .with_description(
+            "The newest events of a session's log. Subscribe to be notified of new ones.",
+        )
+        .with_mime_type(MIME_TYPE);
     ListResourceTemplatesResult {
         ttl_ms: Some(0),
         cache_scope: Some(CacheScope::Private),
@@ -74,22 +76,21 @@ pub(super) async fn read(
     actor: &Actor,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
-    let id = session_of(uri).ok_or_else(|| not_found(uri))?;
-    let get = Map::from_iter([("session_id".to_owned(), json!(id))]);
+    let id = parse_events_uri(uri).ok_or_else(|| not_found(uri))?;
+    let mut params = Map::from_iter([("session_id".to_owned(), json!(id))]);
     let session = engine
-        .call(actor, "session_get", get.clone(), Call::new())
-        .await;
-    let session = session.map_err(|_| not_found(uri))?;
-    let mut page = get;
-    let since = session["last_index"].as_i64().unwrap_or(-1) - PAGE;
-    page.insert("since_index".to_owned(), json!(since.max(-1)));
+        .call(actor, "session_get", params.clone(), Call::new())
+        .await
+        .map_err(|_| not_found(uri))?;
+    let since = session["last_index"].as_i64().unwrap_or(-1) - EVENTS_PER_PAGE;
+    params.insert("since_index".to_owned(), json!(since.max(-1)));
     let page = engine
-        .call(actor, "session_events", page, Call::new())
-        .await;
-    let page = page.map_err(|_| not_found(uri))?;
+        .call(actor, "session_events", params, Call::new())
+        .await
+        .map_err(|_| not_found(uri))?;
     let contents = ResourceContents::TextResourceContents {
         uri: uri.to_owned(),
-        mime_type: Some(JSON.to_owned()),
+        mime_type: Some(MIME_TYPE.to_owned()),
         text: page.to_string(),
         meta: None,
     };
@@ -99,57 +100,57 @@ pub(super) async fn read(
     Ok(result.into())
 }
 
-/// What can be subscribed to: logs of sessions. Whether they are the caller's is looked at later,
-/// when the caller is known.
-pub(super) fn accepted(requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+/// Accepts subscriptions to logs of sessions. `listen` checks later whether the token may read them.
+pub(super) fn accepted_filter(requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
     let mut filter = SubscriptionFilter::default();
     filter.resource_subscriptions = requested.resource_subscriptions.as_ref().map(|uris| {
-        let known = uris.iter().filter(|uri| session_of(uri).is_some());
-        known.take(SUBSCRIPTIONS).cloned().collect()
+        let logs = uris.iter().filter(|uri| parse_events_uri(uri).is_some());
+        logs.take(MAX_LOGS_PER_SUBSCRIPTION).cloned().collect()
     });
-    // Of what there is nothing, a subscription is kept open all the same and stays silent.
+    // Also without any known resource the subscription stays open.
     Some(filter)
 }
 
-/// Subscribes a client of the era with sessions.
+/// Subscribes a client that has an MCP session.
 pub(super) async fn subscribe(
     engine: &Engine,
-    push: &Push,
-    client: Client,
+    pusher: &EventPusher,
+    client: McpClient,
     uri: &str,
 ) -> Result<(), ErrorData> {
-    let id = session_of(uri).ok_or_else(|| not_found(uri))?;
-    let allowed = engine.sessions().check_follow(&client.actor, id).await;
-    allowed.map_err(|_| not_found(uri))?;
-    match push.subscribe(engine, client, uri, id) {
-        true => Ok(()),
-        false => Err(ErrorData::invalid_params(
-            "this MCP session has too many subscriptions",
-            None,
-        )),
+    let id = parse_events_uri(uri).ok_or_else(|| not_found(uri))?;
+    engine
+        .may_follow(&client.actor, id)
+        .await
+        .map_err(|_| not_found(uri))?;
+    if pusher.subscribe(engine, client, uri, id) {
+        Ok(())
+    } else {
+        let text = "this MCP session has too many subscriptions";
+        Err(ErrorData::invalid_params(text, None))
     }
 }
 
-/// Rings for as long as the subscription lasts: once at the start, because what changed before
-/// anybody listened is news too, and then whenever there is more.
+/// Notifies a subscriber while its subscription lasts: once at the start, because the log may have
+/// changed before, and then of every change.
 pub(super) async fn listen(
     engine: &Engine,
     actor: Actor,
     context: SubscriptionContext,
 ) -> Result<(), ErrorData> {
     let uris = context.accepted().resource_subscriptions.clone();
-    let bells = uris.unwrap_or_default().into_iter().map(|uri| {
+    let followed_logs = uris.unwrap_or_default().into_iter().map(|uri| {
         let (engine, actor, sink) = (engine.clone(), actor.clone(), context.sink().clone());
         async move {
-            let Some(id) = session_of(&uri) else {
+            let Some(id) = parse_events_uri(&uri) else {
                 return Err(not_found(&uri));
             };
-            let _there = engine.listen_to(&actor, id).await;
-            let mut log = engine.sessions().follow(actor, id, -1);
+            let _listening = engine.listen_to(&actor, id).await;
+            let mut log = engine.follow(actor, id, -1);
             loop {
-                let events = match log.next(WAIT).await {
+                let events = match log.next(LOG_WAIT_TIMEOUT).await {
                     Ok(events) => events,
-                    // The server ends, and the stream with it.
+                    // The server stops.
                     Err(EngineError::Cancelled) => return Ok(()),
                     Err(_) => return Err(not_found(&uri)),
                 };
@@ -159,16 +160,9 @@ pub(super) async fn listen(
             }
         }
     });
-    let mut ringing = futures_util::stream::FuturesUnordered::from_iter(bells);
+    let mut following = futures_util::stream::FuturesUnordered::from_iter(followed_logs);
     tokio::select! {
-        Some(ended) = futures_util::StreamExt::next(&mut ringing) => ended,
+        Some(ended) = futures_util::StreamExt::next(&mut following) => ended,
         () = context.cancelled() => Ok(()),
-    }
-}
-
-fn failed(error: &EngineError) -> ErrorData {
-    match errors::render(error) {
-        Err(error) => error,
-        Ok(_) => ErrorData::internal_error(error.to_string(), None),
     }
 }

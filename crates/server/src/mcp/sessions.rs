@@ -1,8 +1,7 @@
-//! MCP sessions of clients up to 2025-11-25: whose they are, when they were last seen, and streams
-//! that cannot hold anything up.
+//! MCP sessions of clients up to protocol 2025-11-25.
 //!
-//! Around rmcp's own sessions, which know no owner, are blocked by a reader that stops reading,
-//! and are never given up.
+//! Wraps rmcp's session manager and adds what it lacks: owners, streams that a stalled reader cannot
+//! block, and the removal of idle sessions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,79 +21,78 @@ use rmcp::transport::streamable_http_server::session::local::{
 use rmcp::transport::streamable_http_server::session::{
     RestoreOutcome, ServerSseMessage, SessionId,
 };
-use tokio_util::sync::CancellationToken;
 
-use super::roll::Roll;
+use super::registry::SessionRegistry;
 use super::streams;
+use crate::tasks::Tasks;
 
-const ROUND: Duration = Duration::from_secs(30);
-/// Replies that are kept for a client which lost its connection while waiting for one.
-const REPLIES_KEPT: Duration = Duration::from_secs(1);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long a reply is kept for a client that lost its connection while waiting for it.
+const REPLY_CACHE_TTL: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
-    static CALLER: TokenId;
+    static REQUESTING_TOKEN: TokenId;
 }
 
 /// The token whose request is being served.
-pub(super) fn caller() -> Option<TokenId> {
-    CALLER.try_with(|token| *token).ok()
+pub(super) fn requesting_token() -> Option<TokenId> {
+    REQUESTING_TOKEN.try_with(|token| *token).ok()
 }
 
 /// All MCP sessions in memory.
 #[derive(Debug)]
-pub(crate) struct Sessions {
+pub(crate) struct McpSessionManager {
     inner: LocalSessionManager,
-    roll: Arc<Roll>,
+    registry: Arc<SessionRegistry>,
+    tasks: Tasks,
 }
 
-impl Sessions {
-    pub(crate) fn start(engine: Engine, closing: CancellationToken) -> Arc<Self> {
+impl McpSessionManager {
+    pub(crate) fn start(engine: Engine, tasks: Tasks) -> Arc<Self> {
         let mut inner = LocalSessionManager::default();
-        // We give sessions up ourselves: rmcp would also end those that have a silent open stream.
+        // `run_maintenance` closes idle sessions: rmcp would also close those with a silent open stream.
         inner.session_config.keep_alive = None;
-        inner.session_config.completed_cache_ttl = REPLIES_KEPT;
+        inner.session_config.completed_cache_ttl = REPLY_CACHE_TTL;
         let sessions = Arc::new(Self {
             inner,
-            roll: Arc::new(Roll::new(engine)),
+            registry: Arc::new(SessionRegistry::new(engine, tasks.clone())),
+            tasks: tasks.clone(),
         });
-        tokio::spawn(sessions.clone().keep_house(closing));
+        tasks.spawn(sessions.clone().run_maintenance());
         sessions
     }
 
     pub(crate) fn engine(&self) -> &Engine {
-        self.roll.engine()
+        self.registry.engine()
     }
 
-    /// Sessions in memory, and open streams.
+    /// The number of MCP sessions in memory, and of open streams.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        self.roll.counts()
+        self.registry.counts()
     }
 
-    /// Ends all streams that would not end by themselves.
+    /// Ends all standalone streams, which have no end of their own.
     pub(crate) fn drain(&self) {
-        self.roll.drain();
+        self.registry.drain();
     }
 
-    async fn keep_house(self: Arc<Self>, closing: CancellationToken) {
+    async fn run_maintenance(self: Arc<Self>) {
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(ROUND) => {}
-                () = closing.cancelled() => return,
-            }
-            for id in self.roll.idle(Instant::now()) {
+            tokio::time::sleep(MAINTENANCE_INTERVAL).await;
+            for id in self.registry.idle_sessions(Instant::now()) {
                 if let Err(error) = self.close_session(&id).await {
-                    tracing::debug!(%error, "an idle MCP session could not be closed");
+                    tracing::debug!(%error, "could not close an idle MCP session");
                 }
             }
-            self.roll.tell_store().await;
+            self.registry.record_use().await;
         }
     }
 }
 
-/// The middleware before the endpoint: an MCP session is used, read and ended only by the token
-/// that opened it. To any other it does not exist.
-pub(crate) async fn bind_session(
-    State(sessions): State<Arc<Sessions>>,
+/// The middleware before the endpoint: only the token that opened an MCP session can use, read and
+/// end it. For any other token it does not exist.
+pub(crate) async fn require_session_owner(
+    State(sessions): State<Arc<McpSessionManager>>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -105,33 +103,33 @@ pub(crate) async fn bind_session(
     else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    let named = request
+    let session_id = request
         .headers()
         .get("mcp-session-id")
         .map(|id| id.to_str().unwrap_or_default());
-    if let Some(id) = named
-        && !sessions.roll.belongs_to(id, token).await
+    if let Some(id) = session_id
+        && !sessions.registry.belongs_to(id, token).await
     {
         return (StatusCode::NOT_FOUND, "Not Found: Session not found").into_response();
     }
-    let ends = request.method() == Method::DELETE;
-    let mut response = CALLER.scope(token, next.run(request)).await;
-    // Some clients take 202 for a failure to end the session.
-    if ends && response.status() == StatusCode::ACCEPTED {
+    let is_delete = request.method() == Method::DELETE;
+    let mut response = REQUESTING_TOKEN.scope(token, next.run(request)).await;
+    // Some clients treat 202 as a failure to end the session.
+    if is_delete && response.status() == StatusCode::ACCEPTED {
         *response.status_mut() = StatusCode::NO_CONTENT;
     }
     response
 }
 
-impl SessionManager for Sessions {
+impl SessionManager for McpSessionManager {
     type Error = LocalSessionManagerError;
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
         let (id, transport) = self.inner.create_session().await?;
-        self.roll.enter(id.clone(), caller());
-        if let Some(surplus) = self.roll.surplus(caller()) {
-            self.close_session(&surplus).await?;
+        self.registry.insert(id.clone(), requesting_token());
+        if let Some(excess) = self.registry.excess_session(requesting_token()) {
+            self.close_session(&excess).await?;
         }
         Ok((id, transport))
     }
@@ -149,7 +147,7 @@ impl SessionManager for Sessions {
     }
 
     async fn close_session(&self, id: &SessionId) -> Result<(), Self::Error> {
-        self.roll.leave(id);
+        self.registry.remove(id);
         self.inner.close_session(id).await
     }
 
@@ -158,21 +156,23 @@ impl SessionManager for Sessions {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
-        // Only a request that asked for progress can get more messages than rmcp's queue holds.
-        let chatty = match &message {
+        // Only a request with a progress token can get more messages than rmcp's queue holds.
+        let wants_progress = match &message {
             ClientJsonRpcMessage::Request(request) => {
                 request.request.get_meta().get_progress_token().is_some()
             }
             _ => false,
         };
-        let busy = self.roll.busy(id);
-        let inner = self.inner.create_stream(id, message).await?;
-        let stream = match chatty {
-            true => streams::queued(inner, std::future::pending()).left_stream(),
-            false => inner.right_stream(),
-        };
         // A session with a call in flight is not idle.
-        Ok(streams::held(stream, busy))
+        let counted = self.registry.count_stream(id);
+        let inner = self.inner.create_stream(id, message).await?;
+        let stream = if wants_progress {
+            let never = std::future::pending();
+            streams::through_queue(&self.tasks, inner, never).left_stream()
+        } else {
+            inner.right_stream()
+        };
+        Ok(streams::with_guard(stream, counted))
     }
 
     async fn accept_message(
@@ -188,7 +188,7 @@ impl SessionManager for Sessions {
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         let inner = self.inner.create_standalone_stream(id).await?;
-        Ok(self.roll.stream(id, inner))
+        Ok(self.registry.stream(id, inner))
     }
 
     async fn resume(
@@ -197,7 +197,7 @@ impl SessionManager for Sessions {
         last_event_id: String,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         let inner = self.inner.resume(id, last_event_id).await?;
-        Ok(self.roll.stream(id, inner))
+        Ok(self.registry.stream(id, inner))
     }
 
     async fn restore_session(
@@ -205,7 +205,7 @@ impl SessionManager for Sessions {
         id: SessionId,
     ) -> Result<RestoreOutcome<Self::Transport>, Self::Error> {
         let outcome = self.inner.restore_session(id.clone()).await?;
-        self.roll.enter(id, caller());
+        self.registry.insert(id, requesting_token());
         Ok(outcome)
     }
 }

@@ -1,82 +1,77 @@
-//! One connection of an agent's MCP server: requests in, replies out in whatever order they are
-//! ready.
+//! One connection of an agent's MCP server. Requests run concurrently, and replies are sent in the
+//! order in which they are ready.
 //!
-//! Bounded for one container: connections, requests in flight, the bytes they hold, long lines in
-//! the making, and the bytes of replies that nobody has read. Past a bound it is read from no
-//! further until something is done.
+//! Bounded per container: connections, requests in flight, the bytes of these requests, long lines
+//! that are being read, and the bytes of replies that were not read. Past a bound, the server reads
+//! nothing more from the connection until there is room again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{AttachedSession, Call, Ear, Stream};
+use oubliette_engine::{Call, Ear, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, LineReader, MAX_LINE_BYTES, Message, RpcError, calls,
-    codes,
+    Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
 };
 use serde_json::{Map, Value};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::methods::{self, Outcome};
-use super::request::{Read, Request};
+use super::methods::{self, RequestSource, RpcResult, to_json};
+use super::replies::{self, MAX_UNREAD_KIB_PER_CONTAINER, ReplySender};
+use super::request::{ParsedLine, Request, parse_line, parse_params};
+use crate::errors;
 
-/// Connections of one container at once; there is room for its supervisor besides.
-const CONNECTIONS: usize = 256;
-const IN_FLIGHT: usize = 512;
-/// Of one connection.
-const IN_FLIGHT_HERE: usize = 256;
-/// Kibibytes that requests in flight hold.
-const HELD: usize = 64 << 10;
-/// A line that is longer takes one of few places, and has to end in time.
-const SHORT: usize = 64 << 10;
-const LONG_LINES: usize = 4;
-const LONG_LINE: Duration = Duration::from_secs(30);
-/// Replies of one connection that wait to be written.
-const REPLIES: usize = 32;
-/// Kibibytes of all lines that wait to be written.
-const UNREAD: usize = 64 << 10;
-/// A peer that takes no reply for so long is gone.
-const STALLED: Duration = Duration::from_secs(60);
-/// Who says no more may still hear what was asked.
-const LAST_REPLIES: Duration = Duration::from_secs(10);
+/// Fewer than the listener accepts: the supervisor always gets a connection.
+const MAX_CLIENT_CONNECTIONS: usize = 256;
+const MAX_IN_FLIGHT_PER_CONTAINER: usize = 512;
+const MAX_IN_FLIGHT_PER_CONNECTION: usize = 256;
+const MAX_REQUEST_KIB_IN_FLIGHT: usize = 64 << 10;
+/// A longer line needs one of few permits, and must end in time.
+const LONG_LINE_BYTES: usize = 64 << 10;
+const MAX_LONG_LINES: usize = 4;
+const LONG_LINE_TIMEOUT: Duration = Duration::from_secs(30);
+const READ_CHUNK_BYTES: usize = 8 << 10;
+/// A peer that has closed its sending side still gets replies for this time.
+const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the clients of one container share.
+/// The limits that the clients of one container share.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct ClientLimits {
     connections: Semaphore,
     in_flight: Arc<Semaphore>,
-    held: Arc<Semaphore>,
+    request_kib: Arc<Semaphore>,
     long_lines: Arc<Semaphore>,
-    unread: Arc<Semaphore>,
+    unread_kib: Arc<Semaphore>,
 }
 
-impl Default for Room {
+impl Default for ClientLimits {
     fn default() -> Self {
         Self {
-            connections: Semaphore::new(CONNECTIONS),
-            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
-            held: Arc::new(Semaphore::new(HELD)),
-            long_lines: Arc::new(Semaphore::new(LONG_LINES)),
-            unread: Arc::new(Semaphore::new(UNREAD)),
+            connections: Semaphore::new(MAX_CLIENT_CONNECTIONS),
+            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT_PER_CONTAINER)),
+            request_kib: Arc::new(Semaphore::new(MAX_REQUEST_KIB_IN_FLIGHT)),
+            long_lines: Arc::new(Semaphore::new(MAX_LONG_LINES)),
+            unread_kib: Arc::new(Semaphore::new(MAX_UNREAD_KIB_PER_CONTAINER)),
         }
     }
 }
 
-/// Serves a connection to its end. `first` is what was read of it already.
+/// Serves a connection to its end. The handshake has read `first_line` and the bytes `rest` after it.
 pub(super) async fn serve(
     relay: &Arc<Relay>,
     container: &ContainerId,
-    room: &Arc<Room>,
+    limits: &Arc<ClientLimits>,
     mut stream: Box<dyn Stream>,
-    first: Vec<u8>,
+    first_line: ParsedLine,
+    rest: Vec<u8>,
 ) {
-    let Ok(_place) = room.connections.try_acquire() else {
+    let Ok(_permit) = limits.connections.try_acquire() else {
         let error = RpcError::new(
             codes::FAILED,
             "too many connections from this container; close some",
@@ -87,140 +82,99 @@ pub(super) async fn serve(
         return;
     };
     let (reader, writer) = tokio::io::split(stream);
-    let (queue, waiting) = mpsc::channel(REPLIES);
-    let client = Client {
+    let (replies, queued_replies) = replies::channel(limits.unread_kib.clone());
+    let connection = ClientConnection {
         relay: relay.clone(),
         container: container.clone(),
-        room: room.clone(),
-        here: Arc::new(Semaphore::new(IN_FLIGHT_HERE)),
-        speaker: None,
-        ear: None,
-        told: None,
-        replies: Replies {
-            queue,
-            unread: room.unread.clone(),
-        },
+        limits: limits.clone(),
+        own_in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT_PER_CONNECTION)),
+        session: None,
+        tools_subscription: None,
+        sent_tools: None,
+        replies,
         tasks: JoinSet::new(),
-        asked: HashMap::new(),
-        next: 0,
+        in_flight: HashMap::new(),
+        next_number: 0,
     };
-    let mut writing = std::pin::pin!(write(writer, waiting));
+    let mut writing = std::pin::pin!(queued_replies.write_to(writer));
     tokio::select! {
-        () = client.read(reader, first) => {
-            // What was answered last is still on its way.
-            let _ = tokio::time::timeout(LAST_REPLIES, writing).await;
+        () = connection.run(reader, first_line, rest) => {
+            let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, writing).await;
         }
         () = &mut writing => {}
     }
 }
 
-/// A line on its way, and the room that it takes until it is written.
-type Outgoing = (Vec<u8>, OwnedSemaphorePermit);
-
-async fn write(mut writer: WriteHalf<Box<dyn Stream>>, mut waiting: mpsc::Receiver<Outgoing>) {
-    while let Some((line, _room)) = waiting.recv().await {
-        let written = tokio::time::timeout(STALLED, writer.write_all(&line)).await;
-        if !matches!(written, Ok(Ok(()))) {
-            return;
-        }
-    }
-}
-
-/// The way back to a client.
-#[derive(Clone)]
-struct Replies {
-    queue: mpsc::Sender<Outgoing>,
-    unread: Arc<Semaphore>,
-}
-
-impl Replies {
-    async fn reply(&self, id: Value, outcome: Outcome) -> Option<()> {
-        self.send(reply_line(id, outcome)).await
-    }
-
-    /// Queues a line once there is room for it. None means that the connection is over.
-    async fn send(&self, line: Vec<u8>) -> Option<()> {
-        // One that is longer than all the room would otherwise wait for ever.
-        let kibibytes = u32::try_from((line.len() / 1024 + 1).min(UNREAD)).ok()?;
-        let room = self.unread.clone().acquire_many_owned(kibibytes).await;
-        self.queue.send((line, room.ok()?)).await.ok()
-    }
-}
-
-/// A reply as a line that its reader takes: one that is too long would be skipped, and whoever asked
-/// would wait for ever.
-fn reply_line(id: Value, outcome: Outcome) -> Vec<u8> {
-    let message = Message::reply(id, outcome);
-    let line = message.line();
-    let bytes = line.len() - 1;
-    if bytes <= MAX_LINE_BYTES {
-        return line;
-    }
-    let why = format!(
-        "the answer to this call has {bytes} bytes, of which no more than {MAX_LINE_BYTES} fit, and was \
-         left out; ask for less: a page of it, a smaller bound, or have it written to a file"
-    );
-    let error = RpcError::new(codes::FAILED, why);
-    Message::reply(message.id.unwrap_or_default(), Err(error)).line()
-}
-
-struct Client {
+struct ClientConnection {
     relay: Arc<Relay>,
     container: ContainerId,
-    room: Arc<Room>,
-    here: Arc<Semaphore>,
-    /// For which session this connection speaks.
-    speaker: Option<AttachedSession>,
-    ear: Option<Ear>,
-    /// Which tools of its caller it was told of.
-    told: Option<CallerTools>,
-    replies: Replies,
-    /// Requests in flight, each giving back its number.
+    limits: Arc<ClientLimits>,
+    own_in_flight: Arc<Semaphore>,
+    /// The session that the connection is attached to.
+    session: Option<Speaker>,
+    tools_subscription: Option<Ear>,
+    /// The caller's tools that the client was sent last.
+    sent_tools: Option<CallerTools>,
+    replies: ReplySender,
+    /// Requests in flight, each of which returns its number.
     tasks: JoinSet<u64>,
-    asked: HashMap<u64, (Option<Value>, CancellationToken)>,
-    next: u64,
+    in_flight: HashMap<u64, InFlight>,
+    next_number: u64,
 }
 
-/// What a request holds until it is answered.
-struct Held {
-    _places: [OwnedSemaphorePermit; 3],
+struct InFlight {
+    id: Option<Value>,
+    cancellation: CancellationToken,
 }
 
-impl Client {
-    async fn read(mut self, mut reader: ReadHalf<Box<dyn Stream>>, first: Vec<u8>) {
-        let mut lines = LineReader::default();
-        lines.push(&first);
-        drop(first);
-        let mut chunk = vec![0; 8 << 10];
-        let mut long: Option<(OwnedSemaphorePermit, Instant)> = None;
-        let mut declared = self.relay.engine.tools_declared();
+/// A request's share of the limits until its reply is queued.
+struct RequestPermits {
+    _permits: [OwnedSemaphorePermit; 3],
+}
+
+impl ClientConnection {
+    async fn run(
+        mut self,
+        mut reader: ReadHalf<Box<dyn Stream>>,
+        first_line: ParsedLine,
+        rest: Vec<u8>,
+    ) {
+        let mut tools_declared = self.relay.engine.tools_declared();
+        if self.handle_line(first_line).await.is_none() {
+            return;
+        }
+        let mut lines = Lines::default();
+        lines.push(&rest);
+        drop(rest);
+        let mut chunk = vec![0; READ_CHUNK_BYTES];
+        let mut long_line: Option<(OwnedSemaphorePermit, Instant)> = None;
         loop {
             while let Some(line) = lines.next_line() {
-                long = None;
-                let taken = match line {
-                    Ok(line) => self.take(&line).await,
+                long_line = None;
+                let handled = match line {
+                    Ok(line) => self.handle_line(parse_line(&line)).await,
                     Err(_) => {
                         let error = RpcError::new(
                             codes::SHAPE,
-                            "the line is longer than 16 MiB and was left out",
+                            "the line is longer than 16 MiB and was skipped",
                         );
                         self.replies.reply(Value::Null, Err(error)).await
                     }
                 };
-                if taken.is_none() {
+                if handled.is_none() {
                     return;
                 }
             }
-            if lines.buffered_bytes() > SHORT && long.is_none() {
-                let places = self.room.long_lines.clone();
-                let Ok(place) = places.acquire_owned().await else {
+            if lines.pending() > LONG_LINE_BYTES && long_line.is_none() {
+                let permits = self.limits.long_lines.clone();
+                let Ok(permit) = permits.acquire_owned().await else {
                     return;
                 };
-                long = Some((place, Instant::now() + LONG_LINE));
+                long_line = Some((permit, Instant::now() + LONG_LINE_TIMEOUT));
             }
-            let too_late = async {
-                match &long {
-                    Some((_, end)) => tokio::time::sleep_until(*end).await,
+            let long_line_timeout = async {
+                match &long_line {
+                    Some((_, deadline)) => tokio::time::sleep_until(*deadline).await,
                     None => std::future::pending().await,
                 }
             };
@@ -230,38 +184,38 @@ impl Client {
                     Err(_) => return,
                     Ok(read) => lines.push(&chunk[..read]),
                 },
-                Some(done) = self.tasks.join_next() => self.forget(done.ok()),
-                Ok(()) = declared.changed() => {
-                    if self.tell_tools(false).await.is_none() {
+                Some(ended) = self.tasks.join_next() => self.remove_in_flight(ended.ok()),
+                Ok(()) = tools_declared.changed() => {
+                    if self.send_caller_tools(false).await.is_none() {
                         return;
                     }
                 }
-                () = too_late => return,
+                () = long_line_timeout => return,
             }
         }
-        let last = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(LAST_REPLIES, last).await;
+        let remaining = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, remaining).await;
     }
 
-    fn forget(&mut self, done: Option<u64>) {
-        match done {
-            Some(number) => drop(self.asked.remove(&number)),
-            // One that panicked did not say which it was.
-            None if self.tasks.is_empty() => self.asked.clear(),
+    fn remove_in_flight(&mut self, number: Option<u64>) {
+        match number {
+            Some(number) => drop(self.in_flight.remove(&number)),
+            // A task that panicked has not returned its number.
+            None if self.tasks.is_empty() => self.in_flight.clear(),
             None => {}
         }
     }
 
-    /// Takes a line. None means that the connection is over.
-    async fn take(&mut self, line: &[u8]) -> Option<()> {
-        let request = match Read::of(line) {
-            Read::Request(request) => request,
-            Read::Nothing => return Some(()),
-            Read::Wrong(id, error) => return self.replies.reply(id, Err(error)).await,
+    /// None if the connection is closed.
+    async fn handle_line(&mut self, line: ParsedLine) -> Option<()> {
+        let request = match line {
+            ParsedLine::Request(request) => request,
+            ParsedLine::Ignored => return Some(()),
+            ParsedLine::Invalid(id, error) => return self.replies.reply(id, Err(error)).await,
         };
         match request.method.as_str() {
-            // In its turn: what comes after it relies on it.
-            calls::ATTACH => self.attach(request).await,
+            // Not concurrent: requests after it rely on it.
+            calls::ATTACH => self.handle_attach(request).await,
             calls::CANCEL => {
                 self.cancel(request.params);
                 match request.id {
@@ -269,169 +223,127 @@ impl Client {
                     None => Some(()),
                 }
             }
-            _ => self.begin(request, line.len()).await,
+            _ => self.spawn_request(request).await,
         }
     }
 
-    async fn attach(&mut self, request: Request) -> Option<()> {
-        let outcome = match methods::parsed::<Attach>(request.params) {
-            Ok(attach) => self.recognise(&attach).await,
+    async fn handle_attach(&mut self, request: Request) -> Option<()> {
+        let result = match parse_params::<Attach>(request.params) {
+            Ok(attach) => self.attach(&attach).await,
             Err(error) => Err(error),
         };
-        let attached = outcome.is_ok();
+        let is_attached = result.is_ok();
         if let Some(id) = request.id {
-            self.replies.reply(id, outcome).await?;
+            self.replies.reply(id, result).await?;
         }
-        match attached {
-            true => self.tell_tools(true).await,
-            false => Some(()),
+        if is_attached {
+            self.send_caller_tools(true).await?;
         }
-    }
-
-    /// Tells the agent's client which tools its caller has, at once or if they are others than before.
-    async fn tell_tools(&mut self, always: bool) -> Option<()> {
-        let Some(speaker) = &self.speaker else {
-            return Some(());
-        };
-        let tools = match self.relay.engine.caller_tools(speaker.id()).await {
-            Ok(tools) => tools,
-            Err(error) => {
-                tracing::error!(%error, "the tools of a caller could not be read");
-                return Some(());
-            }
-        };
-        if !always && self.told.as_ref() == Some(&tools) {
-            return Some(());
-        }
-        self.replies.send(tools.line()).await?;
-        if let Some(ear) = &self.ear {
-            ear.told(&tools);
-        }
-        self.told = Some(tools);
         Some(())
     }
 
-    async fn recognise(&mut self, attach: &Attach) -> Outcome {
-        if let Some(speaker) = &self.speaker
-            && speaker.id().to_string() != attach.session_id
+    /// Sends the caller's tools to the agent's client if they have changed, or if `always`.
+    async fn send_caller_tools(&mut self, always: bool) -> Option<()> {
+        let Some(session) = &self.session else {
+            return Some(());
+        };
+        let tools = match self.relay.engine.caller_tools(session.session()).await {
+            Ok(tools) => tools,
+            Err(error) => {
+                tracing::error!(%error, "could not read a caller's tools");
+                return Some(());
+            }
+        };
+        if !always && self.sent_tools.as_ref() == Some(&tools) {
+            return Some(());
+        }
+        self.replies.send(tools.line()).await?;
+        if let Some(subscription) = &self.tools_subscription {
+            subscription.told(&tools);
+        }
+        self.sent_tools = Some(tools);
+        Some(())
+    }
+
+    async fn attach(&mut self, attach: &Attach) -> RpcResult {
+        if let Some(session) = &self.session
+            && session.session().to_string() != attach.session_id
         {
             return Err(RpcError::new(
                 codes::SHAPE,
-                "this connection speaks for another session; open one of its own",
+                "this connection is attached to another session; open a new connection",
             ));
         }
         let engine = &self.relay.engine;
         let found = engine
-            .sessions()
             .attach(&self.container, &attach.session_id, &attach.session_key)
-            .await;
-        let Some(speaker) = found.map_err(|error| methods::failure(&error))? else {
+            .await
+            .map_err(|error| errors::rpc_error(&error))?;
+        let Some(session) = found else {
             return Err(self
                 .relay
-                .unauthenticated(&self.container, "invalid session or session key")
+                .reject_key(&self.container, "invalid session or session key")
                 .await);
         };
-        let session_id = speaker.id().to_string();
-        if self.ear.is_none() {
-            self.ear = Some(engine.ear(speaker.id()));
+        let session_id = session.session().to_string();
+        if self.tools_subscription.is_none() {
+            self.tools_subscription = Some(engine.ear(session.session()));
         }
-        self.speaker = Some(speaker);
-        methods::rendered(&Attached {
+        self.session = Some(session);
+        to_json(&Attached {
             session_id,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
 
     fn cancel(&self, params: Map<String, Value>) {
-        let Ok(Cancel { id }) = serde_json::from_value(Value::Object(params)) else {
+        let Ok(Cancel { id }) = parse_params(params) else {
             return;
         };
-        for (asked, cancelled) in self.asked.values() {
-            if asked.as_ref() == Some(&id) {
-                cancelled.cancel();
+        for request in self.in_flight.values() {
+            if request.id.as_ref() == Some(&id) {
+                request.cancellation.cancel();
             }
         }
     }
 
-    /// Has a request answered besides all others.
-    async fn begin(&mut self, request: Request, bytes: usize) -> Option<()> {
-        let held = self.hold(bytes).await?;
-        let (number, cancelled) = (self.next, CancellationToken::new());
-        self.next += 1;
-        self.asked
-            .insert(number, (request.id.clone(), cancelled.clone()));
+    /// Runs a request concurrently with the others, once the limits allow it.
+    async fn spawn_request(&mut self, request: Request) -> Option<()> {
+        let permits = self.acquire_permits(request.line_bytes).await?;
+        let (number, cancellation) = (self.next_number, CancellationToken::new());
+        self.next_number += 1;
+        let in_flight = InFlight {
+            id: request.id.clone(),
+            cancellation: cancellation.clone(),
+        };
+        self.in_flight.insert(number, in_flight);
         let (relay, container) = (self.relay.clone(), self.container.clone());
-        let (speaker, replies) = (self.speaker.clone(), self.replies.clone());
+        let (session, replies) = (self.session.clone(), self.replies.clone());
         self.tasks.spawn(async move {
-            let call = Call::new().with_cancellation(cancelled);
-            let from = methods::From {
+            let call = Call::new().with_cancellation(cancellation);
+            let source = RequestSource {
                 relay: &relay,
                 container: &container,
-                speaker: speaker.as_ref(),
+                session: session.as_ref(),
             };
-            let Request { id, method, params } = request;
-            let outcome = methods::answer(from, &method, params, call).await;
-            if let Some(id) = id {
-                let _ = replies.reply(id, outcome).await;
+            let result = methods::dispatch(source, &request.method, request.params, call).await;
+            if let Some(id) = request.id {
+                let _ = replies.reply(id, result).await;
             }
-            drop(held);
+            drop(permits);
             number
         });
         Some(())
     }
 
-    async fn hold(&self, bytes: usize) -> Option<Held> {
-        let kibibytes = u32::try_from(bytes / 1024 + 1).ok()?;
-        Some(Held {
-            _places: [
-                self.here.clone().acquire_owned().await.ok()?,
-                self.room.in_flight.clone().acquire_owned().await.ok()?,
-                self.room
-                    .held
-                    .clone()
-                    .acquire_many_owned(kibibytes)
-                    .await
-                    .ok()?,
-            ],
+    async fn acquire_permits(&self, line_bytes: usize) -> Option<RequestPermits> {
+        let kib = u32::try_from(line_bytes / 1024 + 1).ok()?;
+        let own = self.own_in_flight.clone().acquire_owned().await.ok()?;
+        let container = self.limits.in_flight.clone().acquire_owned().await.ok()?;
+        let request_kib = self.limits.request_kib.clone();
+        let bytes = request_kib.acquire_many_owned(kib).await.ok()?;
+        Some(RequestPermits {
+            _permits: [own, container, bytes],
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_reply_that_its_reader_would_skip_becomes_an_error() {
-        let fits = reply_line(Value::from(7), Ok("a".repeat(1000).into()));
-        assert!(fits.len() > 1000);
-        let line = reply_line(Value::from(7), Ok("a".repeat(MAX_LINE_BYTES).into()));
-        let message: Message = serde_json::from_slice(&line).unwrap();
-        assert_eq!(message.id, Some(Value::from(7)));
-        assert_eq!(message.error.unwrap().code, codes::FAILED);
-    }
-
-    #[tokio::test]
-    async fn lines_that_wait_take_room_until_they_are_written() {
-        let (queue, mut waiting) = mpsc::channel(REPLIES);
-        let unread = Arc::new(Semaphore::new(UNREAD));
-        let replies = Replies {
-            queue,
-            unread: unread.clone(),
-        };
-        // Longer than all the room there is.
-        replies.send(vec![0; (UNREAD + 1) << 10]).await.unwrap();
-        assert_eq!(unread.available_permits(), 0);
-        let mut next = std::pin::pin!(replies.send(vec![0; 10]));
-        tokio::select! {
-            biased;
-            _ = &mut next => panic!("there was no room"),
-            () = std::future::ready(()) => {}
-        }
-        drop(waiting.recv().await);
-        next.await.unwrap();
-        assert_eq!(unread.available_permits(), UNREAD - 1);
-        drop(waiting.recv().await);
-        assert_eq!(unread.available_permits(), UNREAD);
     }
 }

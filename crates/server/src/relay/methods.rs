@@ -1,102 +1,97 @@
-//! What each method of the relay does: parse, call one verb of the engine, render.
+//! The methods of the relay: each parses, calls one verb of the engine and renders.
 
-use std::sync::Arc;
-
-use oubliette_engine::{AgentTool, AttachedSession, Call, CallerError, EngineError};
+use oubliette_engine::{Call, CallerError, EngineError, Speaker, Verb};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{CallerTool, ListTools, RpcError, calls, codes};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{Relay, tools};
+use super::request::parse_params;
+use super::{Relay, audit_address, tools};
+use crate::errors;
 
-pub(super) type Outcome = Result<Value, RpcError>;
+pub(super) type RpcResult = Result<Value, RpcError>;
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct From<'a> {
-    pub(super) relay: &'a Arc<Relay>,
+pub(super) struct RequestSource<'a> {
+    pub(super) relay: &'a Relay,
     pub(super) container: &'a ContainerId,
-    pub(super) speaker: Option<&'a AttachedSession>,
+    /// The session that its connection is attached to.
+    pub(super) session: Option<&'a Speaker>,
 }
 
-pub(super) async fn answer(
-    from: From<'_>,
+pub(super) async fn dispatch(
+    source: RequestSource<'_>,
     method: &str,
     params: Map<String, Value>,
     call: Call,
-) -> Outcome {
-    if let Some(tool) = AgentTool::from_name(method) {
-        let session = attached(from).await?;
-        let address = super::address(from.container);
-        let engine = &from.relay.engine;
-        let done = engine
-            .sessions()
-            .call_from_agent(&session, address, tool, params, call)
-            .await;
-        return done.map_err(|error| failure(&error));
+) -> RpcResult {
+    if let Some(verb) = Verb::named(method) {
+        let session = attached_session(source).await?;
+        let address = audit_address(source.container);
+        let engine = &source.relay.engine;
+        let result = engine.call_as(&session, address, verb, params, call).await;
+        return result.map_err(|error| errors::rpc_error(&error));
     }
     match method {
         calls::OUBLIETTE_TOOLS => {
-            let ListTools { api_key } = parsed(params)?;
-            tools::list(from, &api_key).await
+            let ListTools { api_key } = parse_params(params)?;
+            tools::list(source, &api_key).await
         }
-        calls::OUBLIETTE_CALL_TOOL => tools::call(from, parsed(params)?, call).await,
+        calls::OUBLIETTE_CALL_TOOL => tools::call(source, parse_params(params)?, call).await,
         calls::CALLER_TOOL => {
-            let session = attached(from).await?;
-            caller_tool(from, &session, parsed(params)?, call).await
+            let session = attached_session(source).await?;
+            call_caller_tool(source, &session, parse_params(params)?, call).await
         }
-        other => Err(RpcError::new(
-            codes::METHOD,
-            format!("there is no method {}", quoted(other)),
-        )),
+        other => {
+            let message = format!("unknown method {}", quoted(other));
+            Err(RpcError::new(codes::METHOD, message))
+        }
     }
 }
 
-/// The session that the connection speaks for, as it is now.
-async fn attached(from: From<'_>) -> Result<oubliette_store::Session, RpcError> {
-    let Some(speaker) = from.speaker else {
-        return Err(RpcError::new(
-            codes::NOT_ATTACHED,
+/// The current state of the session that the connection is attached to.
+async fn attached_session(source: RequestSource<'_>) -> Result<oubliette_store::Session, RpcError> {
+    let not_attached = |reason| RpcError::new(codes::NOT_ATTACHED, reason);
+    let Some(attached) = source.session else {
+        return Err(not_attached(
             "not attached to a session; call `attach` first",
         ));
     };
-    let session = from.relay.engine.sessions().resolve(speaker).await;
-    session.map_err(|error| failure(&error))?.ok_or_else(|| {
-        RpcError::new(
-            codes::NOT_ATTACHED,
-            "not attached to a session any more: its agent has ended or was started again",
-        )
-    })
+    let session = source.relay.engine.speaking(attached).await;
+    session
+        .map_err(|error| errors::rpc_error(&error))?
+        .ok_or_else(|| {
+            not_attached("no longer attached to a session: its agent has ended or was restarted")
+        })
 }
 
-/// Calls a tool of the session's caller, and waits for what becomes of it.
-async fn caller_tool(
-    from: From<'_>,
+/// Calls a tool of the session's caller, and waits for its result.
+async fn call_caller_tool(
+    source: RequestSource<'_>,
     session: &oubliette_store::Session,
     params: CallerTool,
     call: Call,
-) -> Outcome {
-    let call_id = call_id(params.call_id.as_deref())?;
-    let address = super::address(from.container);
+) -> RpcResult {
+    let call_id = parse_call_id(params.call_id.as_deref())?;
+    let address = audit_address(source.container);
     let arguments = params.arguments.unwrap_or_default();
-    let engine = &from.relay.engine;
-    let callers = engine.callers();
-    let calling = callers.call_tool(session, address, &params.tool, arguments, call_id, call);
+    let engine = &source.relay.engine;
+    let calling = engine.call_caller(session, address, &params.tool, arguments, call_id, call);
     calling.await.map_err(|error| match error {
-        CallerError::Engine(error) => failure(&error),
-        CallerError::Ended(outcome, why) => RpcError {
+        CallerError::Engine(error) => errors::rpc_error(&error),
+        CallerError::Ended(outcome, reason) => RpcError {
             data: Some(json!({ "kind": outcome })),
-            ..RpcError::new(codes::FAILED, why)
+            ..RpcError::new(codes::FAILED, reason)
         },
     })
 }
 
-/// The name that a client gave a call, or a new one.
-pub(super) fn call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
+/// The id that a client gave a call, or a new one.
+pub(super) fn parse_call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
     match given.map(Uuid::try_parse) {
         None => Ok(Uuid::new_v4()),
         Some(Ok(call_id)) => Ok(call_id),
@@ -104,34 +99,6 @@ pub(super) fn call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
     }
 }
 
-pub(super) fn parsed<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {
-    serde_json::from_value(Value::Object(params))
-        .map_err(|error| RpcError::new(codes::PARAMS, error.to_string()))
-}
-
-pub(super) fn rendered(result: &impl Serialize) -> Outcome {
-    serde_json::to_value(result).map_err(|error| failure(&EngineError::fault(error)))
-}
-
-/// The one table from the engine's errors to those of the relay.
-pub(super) fn failure(error: &EngineError) -> RpcError {
-    let code = match error {
-        EngineError::UnknownTool { .. } | EngineError::Invalid(_) => codes::PARAMS,
-        EngineError::Refused { .. } => codes::REFUSED,
-        EngineError::NotFound { .. }
-        | EngineError::AlreadyExists { .. }
-        | EngineError::Failed(_)
-        | EngineError::Cancelled
-        | EngineError::Fault(_) => codes::FAILED,
-    };
-    let data = match error {
-        EngineError::Refused {
-            parameter: Some(name),
-        } => Some(json!({ "parameter": name })),
-        _ => None,
-    };
-    RpcError {
-        data,
-        ..RpcError::new(code, error.to_string())
-    }
+pub(super) fn to_json(result: &impl Serialize) -> RpcResult {
+    serde_json::to_value(result).map_err(|error| errors::rpc_error(&EngineError::fault(error)))
 }

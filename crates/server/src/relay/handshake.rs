@@ -1,0 +1,118 @@
+//! The handshake: reads lines until one identifies the peer. Until then every other line gets an error
+//! and has no effect: invalid JSON, lines that are too long, wrong keys.
+
+use std::time::Duration;
+
+use oubliette_engine::Stream;
+use oubliette_runtime::ContainerId;
+use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::Relay;
+use super::pending_connections::PendingConnections;
+use super::request::{ParsedLine, Request, parse_line, parse_params};
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Few lines longer than this are read at once.
+const LONG_LINE_BYTES: usize = 64 << 10;
+const READ_CHUNK_BYTES: usize = 8 << 10;
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+pub(super) enum Peer {
+    Supervisor(Supervise),
+    Stream(Opened),
+    /// An agent's client: every peer whose first line is neither of the others. It gets the response
+    /// to this line from the client's protocol.
+    Client(ParsedLine),
+}
+
+/// Identifies the peer. Also returns the bytes after the line that identified it. None if the
+/// connection ends or times out before.
+pub(super) async fn identify(
+    relay: &Relay,
+    container: &ContainerId,
+    pending: &PendingConnections,
+    stream: &mut dyn Stream,
+) -> Option<(Peer, Vec<u8>)> {
+    let reading = read_until_identified(relay, container, pending, stream);
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, reading)
+        .await
+        .ok()?
+}
+
+async fn read_until_identified(
+    relay: &Relay,
+    container: &ContainerId,
+    pending: &PendingConnections,
+    stream: &mut dyn Stream,
+) -> Option<(Peer, Vec<u8>)> {
+    let mut lines = Lines::default();
+    let mut chunk = vec![0; READ_CHUNK_BYTES];
+    let mut long_line_permit = None;
+    loop {
+        while let Some(line) = lines.next_line() {
+            let error_reply = match line {
+                Ok(line) => match handle_line(relay, container, &line).await {
+                    Ok(peer) => return Some((peer, lines.into_rest())),
+                    Err((id, error)) => id.map(|id| Message::reply(id, Err(error))),
+                },
+                Err(LineTooLong) => {
+                    let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
+                    Some(Message::reply(Value::Null, Err(error)))
+                }
+            };
+            if let Some(reply) = error_reply {
+                stream.write_all(&reply.line()).await.ok()?;
+            }
+        }
+        if lines.pending() <= LONG_LINE_BYTES {
+            long_line_permit = None;
+        } else if long_line_permit.is_none() {
+            long_line_permit = Some(pending.long_lines.acquire().await.ok()?);
+        }
+        match stream.read(&mut chunk).await {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => lines.push(&chunk[..read]),
+        }
+    }
+}
+
+/// The peer that a line identifies, or the error and the id of the request to reply to.
+async fn handle_line(
+    relay: &Relay,
+    container: &ContainerId,
+    line: &[u8],
+) -> Result<Peer, (Option<Value>, RpcError)> {
+    let request = match parse_line(line) {
+        ParsedLine::Request(request) => request,
+        other => return Ok(Peer::Client(other)),
+    };
+    let Request { id, params, .. } = match request.method.as_str() {
+        methods::SUPERVISE => request,
+        methods::STREAM => {
+            let opened = parse_params(request.params);
+            return opened
+                .map(Peer::Stream)
+                .map_err(|error| (request.id, error));
+        }
+        _ => return Ok(Peer::Client(ParsedLine::Request(request))),
+    };
+    let hello = match parse_params::<Supervise>(params) {
+        Ok(hello) => hello,
+        Err(error) => return Err((id, error)),
+    };
+    match relay.engine.knows(container, &hello).await {
+        Ok(true) => Ok(Peer::Supervisor(hello)),
+        Ok(false) => {
+            let error = relay.reject_key(container, "invalid or expired API key");
+            Err((id, error.await))
+        }
+        Err(error) => {
+            tracing::error!(%container, %error, "could not check a container's key");
+            let message = "the store is unavailable; try again";
+            Err((id, RpcError::new(codes::FAILED, message)))
+        }
+    }
+}

@@ -17,7 +17,7 @@ const BATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Stores audit entries.
 #[derive(Debug)]
-pub struct AuditLog {
+pub(crate) struct AuditLog {
     store: Arc<dyn Store>,
     queue: Mutex<Option<mpsc::Sender<AuditEntry>>>,
 }
@@ -38,7 +38,7 @@ impl AuditLog {
     }
 
     /// Queues an entry, which is stored within a second. Waits only when the queue is full.
-    pub async fn enqueue(&self, entry: AuditEntry) {
+    pub(crate) async fn enqueue(&self, entry: AuditEntry) {
         let queue = self.queue.lock().clone();
         match queue {
             Some(queue) => drop(queue.send(entry).await),

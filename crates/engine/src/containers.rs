@@ -5,7 +5,6 @@
 //! PID 1, which connects to the server; its connection is a [`SupervisorLink`]. Whatever it sends is
 //! untrusted input.
 
-mod adopt;
 mod channel;
 mod command;
 mod disk;
@@ -16,6 +15,7 @@ mod lifecycle;
 pub(crate) mod logs;
 pub(crate) mod process;
 pub(crate) mod rebuild;
+mod recover;
 mod scope;
 mod spec;
 pub(crate) mod start;

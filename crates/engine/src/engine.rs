@@ -11,14 +11,14 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::callers::{CallerState, Callers};
-use crate::containers::{Choice, Containers};
+use crate::containers::{ContainerState, Containers, RuntimeChoice};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::operations::RunningCalls;
 use crate::recovery::RecoveryState;
 use crate::schedules::{ScheduleState, Schedules};
-use crate::sessions::Sessions;
+use crate::sessions::SessionState;
 use crate::tokens::{TokenState, Tokens};
 use crate::{Clock, EngineError, Result, Settings};
 
@@ -43,8 +43,8 @@ pub(crate) struct Parts {
     audit: AuditLog,
     metrics: Metrics,
     pub(crate) tokens: TokenState,
-    pub(crate) containers: Arc<Containers>,
-    pub(crate) sessions: Sessions,
+    pub(crate) containers: Arc<ContainerState>,
+    pub(crate) sessions: SessionState,
     pub(crate) schedules: ScheduleState,
     pub(crate) callers: CallerState,
     pub(crate) running_calls: RunningCalls,
@@ -62,12 +62,12 @@ impl Engine {
     pub async fn start(
         store: Arc<dyn Store>,
         settings: Settings,
-        runtime: impl Future<Output = Choice> + Send + 'static,
+        runtime: impl Future<Output = RuntimeChoice> + Send + 'static,
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
-        let containers = Arc::new(Containers::new());
+        let containers = Arc::new(ContainerState::new());
         let choosing = containers.clone();
         tasks.spawn(async move { choosing.set_runtime(runtime.await) });
         let audit = AuditLog::start(store.clone(), &tasks);
@@ -81,7 +81,7 @@ impl Engine {
                 metrics: Metrics::default(),
                 tokens: TokenState::default(),
                 containers,
-                sessions: Sessions::default(),
+                sessions: SessionState::default(),
                 schedules: ScheduleState::default(),
                 callers: CallerState::default(),
                 running_calls: RunningCalls::default(),
@@ -123,21 +123,6 @@ impl Engine {
         }
     }
 
-    /// Whether a working container runtime is known.
-    pub fn has_runtime(&self) -> bool {
-        self.containers().is_runtime(Choice::is_ok)
-    }
-
-    /// Whether it is known that no container runtime works.
-    pub fn lacks_runtime(&self) -> bool {
-        self.containers().is_runtime(Choice::is_err)
-    }
-
-    /// Replaces a missing container runtime.
-    pub fn set_runtime(&self, choice: Choice) {
-        self.containers().set_runtime(choice);
-    }
-
     /// Ends calls that only wait for something to happen; the others finish.
     pub fn drain(&self) {
         self.parts.draining.cancel();
@@ -171,7 +156,7 @@ impl Engine {
         &self.parts.settings.clock
     }
 
-    pub fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.parts.store
     }
 
@@ -183,7 +168,7 @@ impl Engine {
         &self.parts.metrics
     }
 
-    pub fn audit_log(&self) -> &AuditLog {
+    pub(crate) fn audit_log(&self) -> &AuditLog {
         &self.parts.audit
     }
 
@@ -195,11 +180,15 @@ impl Engine {
         &self.parts.git
     }
 
-    pub(crate) fn containers(&self) -> &Arc<Containers> {
+    pub fn containers(&self) -> Containers<'_> {
+        Containers::new(self)
+    }
+
+    pub(crate) fn container_state(&self) -> &Arc<ContainerState> {
         &self.parts.containers
     }
 
-    pub(crate) fn sessions(&self) -> &Sessions {
+    pub(crate) fn session_state(&self) -> &SessionState {
         &self.parts.sessions
     }
 
@@ -222,6 +211,10 @@ impl Engine {
     pub async fn project(&self, id: ProjectId) -> Result<Project> {
         let found = self.store().get(id).await?;
         found.ok_or_else(|| EngineError::project_not_found(id))
+    }
+
+    pub async fn count_projects(&self) -> Result<i64> {
+        Ok(self.store().count_projects().await?)
     }
 
     /// Runs a task that [`Engine::stop`] waits for.

@@ -16,6 +16,7 @@ mod error;
 mod files;
 mod git;
 mod limits;
+mod mcp_sessions;
 mod metrics;
 mod openspec;
 pub mod operations;
@@ -29,20 +30,21 @@ mod tokens;
 mod workspaces;
 
 pub use actor::Actor;
-pub use audit::AuditLog;
 pub use call::{Call, Progress};
 pub use callers::{
     CallerError, Callers, ListeningGuard, OpenStream, ToolListSubscriber, dry_declaration,
 };
 pub use clock::Clock;
-pub use containers::{Choice, Doors, Incoming, Link, Stream};
+pub use containers::{
+    Containers, IncomingStream, RelayListeners, RuntimeChoice, Stream, SupervisorLink,
+};
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
+pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics};
 pub use schedules::Schedules;
-pub use sessions::follow::Follower;
-pub use sessions::{Speaker, Verb};
+pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
 pub use settings::{
     AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
     OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,

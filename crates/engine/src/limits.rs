@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, Result, paging, settings};
+use crate::{Actor, Call, Engine, EngineError, Result, paging, settings};
 
 const LIST: &str = "limits";
 
@@ -153,7 +153,7 @@ impl Operation for Limits {
         let default = &engine.settings().limits;
         if let Some(id) = params.session_id {
             let found = engine.store().session(id).await?;
-            let session = found.ok_or_else(|| Engine::session_not_found(id))?;
+            let session = found.ok_or_else(|| EngineError::session_not_found(id))?;
             return engine.limits_of_session(&session).await;
         }
         if let Some(id) = params.project_id {
@@ -190,7 +190,7 @@ impl Engine {
         let root = self.store().session(session.root_id).await?;
         let project_id = root.map_or(session.project_id, |root| root.project_id);
         let project = self.project(project_id).await?;
-        let limits = self.tree_limits(&project);
+        let limits = self.sessions().project_tree_limits(&project);
         let used = self.store().tree_use(session.root_id, self.now()).await?;
         let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
         let remaining = Remaining {

@@ -34,11 +34,13 @@ impl Engine {
         self.spawn_until_stopping(|engine| async move {
             // 4. Containers, once the relay lets them in and a runtime works.
             let attached_at = *engine.parts.recovery.relay_attached.wait().await;
-            let containers = || engine.recover_containers(attached_at);
-            engine.retry("containers", containers).await;
+            let containers = engine.containers();
+            engine
+                .retry("containers", || containers.recover(attached_at))
+                .await;
             // 5. Sessions with work to do, once their containers can connect.
             engine.retry("sessions", || engine.recover_sessions()).await;
-            tokio::join!(engine.stop_idle_ones(), engine.measure_disks());
+            tokio::join!(containers.stop_idle(), containers.measure_disk_usage());
         });
         self.spawn_until_stopping(|engine| async move {
             // 6. Runs of schedules, once the server takes on schedules.
@@ -86,7 +88,7 @@ impl Engine {
         let unsettled = self.store().unsettled_sessions().await?;
         let wake = |engine: Self, id: SessionId| async move {
             if let Some(session) = engine.store().session(id).await? {
-                engine.wake_session(id, session.project_id);
+                engine.sessions().wake(id, session.project_id);
             }
             Ok(())
         };
@@ -96,7 +98,7 @@ impl Engine {
 
     /// Deletes everything of a project that lists no longer show.
     pub(crate) async fn delete_project_data(&self, id: ProjectId) -> Result<()> {
-        self.discard_containers(id).await?;
+        self.containers().remove_all(id).await?;
         self.files().discard_project(id).await?;
         Ok(self.store().erase(id).await?)
     }

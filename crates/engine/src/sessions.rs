@@ -132,16 +132,6 @@ impl<'a> Sessions<'a> {
         );
     }
 
-    /// Starts actors for the sessions that an earlier server left unfinished.
-    pub(crate) async fn adopt(self) -> Result<()> {
-        for id in self.engine.store().unsettled_sessions().await? {
-            if let Some(session) = self.engine.store().session(id).await? {
-                self.wake(id, session.project_id);
-            }
-        }
-        Ok(())
-    }
-
     /// Aborts the actors of a project that is being deleted. Their agents end with the container.
     pub(crate) fn abort_project(self, project: ProjectId) {
         self.state().actors.lock().retain(|_, actor| {
@@ -165,7 +155,7 @@ impl<'a> Sessions<'a> {
             ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_begun;
         let stepped = self.engine.store().step(id, step).await?;
         if ends_tokens {
-            self.engine.token_watch().wake();
+            self.engine.tokens().notify_ended();
         }
         if let Some(stepped) = &stepped {
             let subscriptions = self.subscriptions();

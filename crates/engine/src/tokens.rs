@@ -139,17 +139,17 @@ impl<'a> Tokens<'a> {
         container: Option<&ContainerId>,
     ) {
         let found = match container {
-            Some(container) => self.store().container(container.as_str()).await,
+            Some(container) => self.engine.store().container(container.as_str()).await,
             None => Ok(None),
         };
         let entry = AuditEntry {
-            at: self.now(),
+            at: self.engine.now(),
             token_id: None,
             operation: "authenticate".to_owned(),
             project_id: found.ok().flatten().map(|container| container.project_id),
             outcome: Outcome::Unauthenticated,
             address: Some(address),
         };
-        self.audit_log().note(entry).await;
+        self.engine.audit_log().enqueue(entry).await;
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oubliette_runtime::{ContainerState, RuntimeError};
+use oubliette_runtime::{RunState, RuntimeError};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::config::Config;
@@ -42,7 +42,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         let grace = Duration::from_secs(config.containers.stop_grace_seconds);
         let mut ended = 0;
         for status in runtime.list().await? {
-            if status.state == ContainerState::Running {
+            if status.state == RunState::Running {
                 runtime.stop(&status.id, grace).await?;
                 ended += 1;
             }

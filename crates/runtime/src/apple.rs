@@ -14,7 +14,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
     DataDirNames, Enforcement, ImageSource, Networks, Program, Progress, Result, Runtime,
     RuntimeError,
 };
@@ -136,7 +136,7 @@ impl Runtime for Apple {
         let image = self.names.image_name(&spec.image)?;
         let create = commands::create(spec, &image, &self.names, self.cpus)?;
         match self.inspect(&spec.id).await? {
-            Some(existing) if existing.state == ContainerState::Running => return Ok(()),
+            Some(existing) if existing.state == RunState::Running => return Ok(()),
             Some(_) => {
                 // Without force: it may have been started since.
                 let delete = commands::delete(&self.names.container_name(&spec.id), false);
@@ -164,7 +164,7 @@ impl Runtime for Apple {
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         let status = self.inspect(id).await?;
-        if status.is_none_or(|status| status.state != ContainerState::Running) {
+        if status.is_none_or(|status| status.state != RunState::Running) {
             return Ok(());
         }
         let stop = commands::stop(&self.names.container_name(id), grace);

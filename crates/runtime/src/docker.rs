@@ -32,7 +32,7 @@ pub(crate) use driver::DRIVER;
 
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
     ImageSource, Program, Progress, Result, Runtime, RuntimeError,
 };
 use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
@@ -100,7 +100,7 @@ impl Docker {
     fn status_from_labels(
         &self,
         labels: &HashMap<String, String>,
-        state: ContainerState,
+        state: RunState,
     ) -> Option<ContainerStatus> {
         if labels.get(DATA_DIR_LABEL)? != self.names.hash() {
             return None;
@@ -197,7 +197,7 @@ impl Runtime for Docker {
                 Err(error) => return Err(self.engine.to_runtime_error(error)),
             }
             let gone = match self.inspect_by_name(&name).await? {
-                Some(existing) if existing.state == ContainerState::Running => return Ok(()),
+                Some(existing) if existing.state == RunState::Running => return Ok(()),
                 // Without force: it may have been started since.
                 Some(_) => self.remove_container(&name, false).await?,
                 None => false,
@@ -291,7 +291,7 @@ impl Runtime for Docker {
             let state = summary.state.map(state_from_listing);
             self.status_from_labels(
                 &summary.labels.unwrap_or_default(),
-                state.unwrap_or(ContainerState::Stopped),
+                state.unwrap_or(RunState::Stopped),
             )
         });
         Ok(statuses.collect())
@@ -362,24 +362,24 @@ fn is_name_conflict(error: &Error) -> bool {
     }
 }
 
-fn state_from_inspect(state: Option<ContainerStateStatusEnum>) -> ContainerState {
+fn state_from_inspect(state: Option<ContainerStateStatusEnum>) -> RunState {
     use ContainerStateStatusEnum as Engine;
     match state {
-        Some(Engine::CREATED) => ContainerState::Created,
+        Some(Engine::CREATED) => RunState::Created,
         Some(Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING) => {
-            ContainerState::Running
+            RunState::Running
         }
-        _ => ContainerState::Stopped,
+        _ => RunState::Stopped,
     }
 }
 
-fn state_from_listing(state: ContainerSummaryStateEnum) -> ContainerState {
+fn state_from_listing(state: ContainerSummaryStateEnum) -> RunState {
     use ContainerSummaryStateEnum as Engine;
     match state {
-        Engine::CREATED => ContainerState::Created,
+        Engine::CREATED => RunState::Created,
         Engine::RUNNING | Engine::PAUSED | Engine::RESTARTING | Engine::STOPPING => {
-            ContainerState::Running
+            RunState::Running
         }
-        _ => ContainerState::Stopped,
+        _ => RunState::Stopped,
     }
 }

@@ -36,7 +36,7 @@ pub use names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 pub use oubliette_model::Network;
 pub use sandbox::Sandbox;
 pub use spec::{
-    ContainerId, ContainerLimits, ContainerSpec, ContainerState, ContainerStatus, ImageSource,
+    ContainerId, ContainerLimits, ContainerSpec, RunState, ContainerStatus, ImageSource,
     Init, Mount, Program,
 };
 

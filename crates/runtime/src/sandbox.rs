@@ -20,7 +20,7 @@ pub(crate) use driver::DRIVER;
 use record::{Record, create_private_dir};
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
     Enforcement, ImageSource, Mount, Network, Networks, Program, Progress, Result, Runtime,
     RuntimeError,
 };
@@ -94,9 +94,9 @@ impl Sandbox {
             return Ok(None);
         };
         let state = match sandbox::find_running(&state_dir) {
-            Some(running) if running.is_alive() => ContainerState::Running,
-            _ if state_dir.join(LOG_FILE).exists() => ContainerState::Stopped,
-            _ => ContainerState::Created,
+            Some(running) if running.is_alive() => RunState::Running,
+            _ if state_dir.join(LOG_FILE).exists() => RunState::Stopped,
+            _ => RunState::Created,
         };
         Ok(Some(ContainerStatus {
             id: id.clone(),
@@ -107,7 +107,7 @@ impl Sandbox {
 
     fn is_running(&self, id: &ContainerId) -> Result<bool> {
         let status = self.status(id)?;
-        Ok(status.is_some_and(|status| status.state == ContainerState::Running))
+        Ok(status.is_some_and(|status| status.state == RunState::Running))
     }
 
     fn sandbox_spec(&self, spec: &ContainerSpec) -> Result<sandbox::Spec> {

@@ -116,7 +116,7 @@ pub struct Program {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContainerState {
+pub enum RunState {
     Created,
     Running,
     Stopped,
@@ -127,7 +127,7 @@ pub enum ContainerState {
 pub struct ContainerStatus {
     pub id: ContainerId,
     pub project: String,
-    pub state: ContainerState,
+    pub state: RunState,
 }
 
 #[cfg(test)]

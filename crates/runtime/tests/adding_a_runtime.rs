@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use oubliette_runtime::contract::{self, Fixture};
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus,
+    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
     DockerSettings, Enforcement, ImageSource, Networks, OpenedRuntime, Platform, ProbeFinding,
     Program, Progress, Result, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError,
     RuntimeSettings, choose,
@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    fn set_state(&self, id: &ContainerId, state: ContainerState) -> Result<()> {
+    fn set_state(&self, id: &ContainerId, state: RunState) -> Result<()> {
         let mut containers = self.containers.lock();
         let status = containers.get_mut(id);
         status
@@ -82,23 +82,23 @@ impl Runtime for Memory {
         let created = ContainerStatus {
             id: spec.id.clone(),
             project: spec.project.clone(),
-            state: ContainerState::Created,
+            state: RunState::Created,
         };
         let mut containers = self.containers.lock();
         let existing = containers.get(&spec.id);
         // The contract: a running container is left unchanged, any other is replaced.
-        if existing.is_none_or(|status| status.state != ContainerState::Running) {
+        if existing.is_none_or(|status| status.state != RunState::Running) {
             containers.insert(spec.id.clone(), created);
         }
         Ok(())
     }
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
-        self.set_state(id, ContainerState::Running)
+        self.set_state(id, RunState::Running)
     }
 
     async fn stop(&self, id: &ContainerId, _grace: Duration) -> Result<()> {
-        match self.set_state(id, ContainerState::Stopped) {
+        match self.set_state(id, RunState::Stopped) {
             Err(RuntimeError::NoContainer(_)) => Ok(()),
             other => other,
         }

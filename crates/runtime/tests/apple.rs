@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_runtime::{
-    Apple, ContainerId, ContainerLimits, ContainerSpec, ContainerState, DataDirNames, ImageSource,
+    Apple, ContainerId, ContainerLimits, ContainerSpec, RunState, DataDirNames, ImageSource,
     Init, Network, Program, Runtime, RuntimeError,
 };
 use tempfile::TempDir;
@@ -122,7 +122,7 @@ async fn a_container_goes_from_creation_to_removal() {
     let status = apple.inspect(&id).await.unwrap().unwrap();
     assert_eq!(
         (status.state, &*status.project),
-        (ContainerState::Created, "p1")
+        (RunState::Created, "p1")
     );
     let create = fake.calls().into_iter().find(|c| c.starts_with("create"));
     let create = create.unwrap();
@@ -131,24 +131,24 @@ async fn a_container_goes_from_creation_to_removal() {
 
     let name = create.split(' ').nth(2).unwrap().to_owned();
     apple.start(&id).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
+    assert_eq!(state(&apple, &id).await, Some(RunState::Running));
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(ContainerState::Running));
+    assert_eq!(state(&apple, &id).await, Some(RunState::Running));
     apple.stop(&id, GRACE).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(ContainerState::Stopped));
+    assert_eq!(state(&apple, &id).await, Some(RunState::Stopped));
     let stop = format!("stop --signal SIGTERM --time 3 {name} key=");
     assert!(fake.calls().contains(&stop));
 
     assert_eq!(apple.logs(&id, 5).await.unwrap(), "a line of PID 1\n");
     apple.create(&spec).await.unwrap();
-    assert_eq!(state(&apple, &id).await, Some(ContainerState::Created));
+    assert_eq!(state(&apple, &id).await, Some(RunState::Created));
     apple.remove(&id).await.unwrap();
     assert_eq!(apple.list().await.unwrap(), []);
     let delete = format!("delete --force {name} key=");
     assert!(fake.calls().contains(&delete));
 }
 
-async fn state(apple: &Apple, id: &ContainerId) -> Option<ContainerState> {
+async fn state(apple: &Apple, id: &ContainerId) -> Option<RunState> {
     let status = apple.inspect(id).await.unwrap();
     status.map(|status| status.state)
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Fixture, TestContainer};
 use oubliette_runtime::{
-    ContainerState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
+    RunState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
 };
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
@@ -117,7 +117,7 @@ async fn containers_of_another_data_directory_are_not_seen() {
     assert_eq!(other.list().await.unwrap(), []);
     assert_eq!(other.inspect(&container.spec.id).await.unwrap(), None);
     other.remove(&container.spec.id).await.unwrap();
-    assert_eq!(container.state().await, Some(ContainerState::Created));
+    assert_eq!(container.state().await, Some(RunState::Created));
     container.remove().await;
 }
 

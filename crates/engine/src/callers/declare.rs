@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::{Callers, schema};
-use crate::{EngineError, Result, Verb};
+use crate::{EngineError, Result, AgentTool};
 
 const MAX_NAME_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 16 << 10;
@@ -214,7 +214,7 @@ impl ToolParam {
     fn agent_name(&self, caller_id: &str) -> Result<String> {
         check_name("tool name", &self.name)?;
         let name = caller_tool_name(caller_id, &self.name);
-        if Verb::named(&name).is_some() || name.starts_with(RESERVED_PREFIX) {
+        if AgentTool::from_name(&name).is_some() || name.starts_with(RESERVED_PREFIX) {
             return Err(EngineError::invalid(format!(
                 "`context`: the tool {} would be called `{name}`, which is reserved for Oubliette's own \
                  tools; choose another `caller_id`",

@@ -82,7 +82,7 @@ impl Callers<'_> {
         call: &Call,
     ) -> Result<Value, CallerError> {
         // Subscribed before the store is read, so that no change is missed.
-        let mut end = self.engine.sessions().watch.call(call_id);
+        let mut end = self.engine.sessions().subscriptions().call_outcome(call_id);
         let store = self.engine.store();
         let request = match store.caller_call(session.id, call_id).await? {
             Some(earlier) => earlier,
@@ -95,7 +95,7 @@ impl Callers<'_> {
             return into_result(ended);
         }
         tokio::select! {
-            ended = end.reached() => return into_result(Ended::clone(&ended)),
+            ended = end.wait() => return into_result(Ended::clone(&ended)),
             () = call.cancelled() => {
                 self.cancel_request(&request, session).await?;
             }
@@ -128,8 +128,8 @@ impl Callers<'_> {
             return Err(EngineError::invalid(why).into());
         };
         let caller_id = compiled.declared.caller_id.clone();
-        let redaction = self.engine.redaction(session).await?;
-        let mut arguments = redaction.value(Value::Object(arguments));
+        let redactor = self.engine.sessions().redactor(session).await?;
+        let mut arguments = redactor.redact_value(Value::Object(arguments));
         let bytes = arguments.to_string().len();
         if bytes > MAX_ARGUMENTS_BYTES {
             return Err(EngineError::invalid(format!(
@@ -175,8 +175,8 @@ impl Callers<'_> {
         let events = self.subscribe_request(&request);
         match self.engine.store().ask_caller(&request).await? {
             Asked::New(stored) => {
-                let watch = &self.engine.sessions().watch;
-                watch.tell(session.id, session.root_id);
+                let subscriptions = self.engine.sessions().subscriptions();
+                subscriptions.notify_log(session.id, session.root_id);
                 let stored = Some((events, *stored));
                 self.watch_request(&request, session.clone(), caller_id, stored);
                 Ok(request)
@@ -228,9 +228,9 @@ impl Callers<'_> {
             .await?;
         self.state().presence.remove_delivered(id, request_id);
         if settled == Settled::Done {
-            let watch = &self.engine.sessions().watch;
-            watch.tell_call(request.call_id, ended);
-            watch.tell(id, session.root_id);
+            let subscriptions = self.engine.sessions().subscriptions();
+            subscriptions.notify_call_outcome(request.call_id, ended);
+            subscriptions.notify_log(id, session.root_id);
         }
         Ok(settled)
     }

@@ -6,14 +6,13 @@ use std::time::Duration;
 use oubliette_model::{CallerOutcome, SessionId, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::Callers;
 use super::presence::Connected;
 use super::request::disconnected;
-use crate::sessions::watch::{CallEnd, Ring};
+use crate::sessions::subscriptions::{CallOutcome, Subscription};
 use crate::{Engine, OnDisconnect, Result};
 
 const STORE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -23,8 +22,8 @@ const REQUEST_POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// What can end a request before its deadline.
 #[derive(Debug)]
 pub(super) struct RequestEvents {
-    end: CallEnd,
-    status: watch::Receiver<Ring>,
+    end: CallOutcome,
+    status: Subscription,
 }
 
 /// A request until it ends.
@@ -76,10 +75,10 @@ impl Callers<'_> {
 
     /// Subscribes to what can end a request.
     pub(super) fn subscribe_request(self, request: &CallerRequest) -> RequestEvents {
-        let watch = &self.engine.sessions().watch;
+        let subscriptions = self.engine.sessions().subscriptions();
         RequestEvents {
-            end: watch.call(request.call_id),
-            status: watch.standing(request.session_id),
+            end: subscriptions.call_outcome(request.call_id),
+            status: subscriptions.status(request.session_id),
         }
     }
 
@@ -169,7 +168,7 @@ impl Callers<'_> {
                     _ => deadline,
                 };
                 tokio::select! {
-                    _ = events.end.reached() => return Ok(()),
+                    _ = events.end.wait() => return Ok(()),
                     _ = events.status.changed() => break,
                     _ = presence.changed() => {}
                     () = tokio::time::sleep_until(wake_at) => {}

@@ -58,7 +58,7 @@ impl Operation for Response {
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.store().session(id).await?;
-        let session = session.ok_or_else(|| Engine::session_not_found(id))?;
+        let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
         if !may_respond_as_caller(session.owner_id, id, actor.token_id, actor.session) {
             return Err(EngineError::Refused { parameter: None });
         }

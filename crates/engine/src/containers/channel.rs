@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_runtime::{ContainerId, Program, State};
+use oubliette_runtime::{ContainerId, Program, RunState};
 use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::carry::{carry, introduce};
 use tokio::sync::mpsc;
@@ -73,7 +73,7 @@ impl Containers<'_> {
             };
             // A runtime that does not answer proves nothing.
             if let Ok(status) = runtime.inspect(id).await
-                && status.is_none_or(|status| status.state != State::Running)
+                && status.is_none_or(|status| status.state != RunState::Running)
             {
                 return;
             }
@@ -87,7 +87,7 @@ impl Containers<'_> {
         let runtime = self.runtime().await?;
         let program = Program {
             argv: vec![CLIENT_PATH.to_owned(), "carry".to_owned()],
-            without: vec![CONTAINER_KEY_VARIABLE.to_owned()],
+            unset_env: vec![CONTAINER_KEY_VARIABLE.to_owned()],
         };
         let mut channel = runtime.channel(id, &program).await?;
         let handshake = introduce(&mut channel, stored.key.as_bytes());

@@ -24,7 +24,7 @@ impl Containers<'_> {
     }
 
     /// Measures the projects whose containers are in use until the engine ends.
-    pub(super) async fn measure_disk_usage(self) {
+    pub(crate) async fn measure_disk_usage(self) {
         loop {
             for (project, limit_bytes) in self.projects_with_disk_limit().await {
                 tokio::select! {

@@ -156,7 +156,7 @@ async fn run_unnamed(
         let containers = engine.containers();
         let container = containers.ensure(project, &prepared.workspace).await?;
         // Before the start: a crash does not undo the effects of the command.
-        if let Some(entry) = call.audit() {
+        if let Some(entry) = call.take_audit_entry() {
             engine.store().append_audit(vec![entry]).await?;
         }
         let started = Instant::now();
@@ -302,7 +302,7 @@ pub(super) async fn find_result(
         started_at: engine.now(),
         result: None,
     };
-    let Some(stored) = engine.store().begin_exec(&exec, call.audit()).await? else {
+    let Some(stored) = engine.store().begin_exec(&exec, call.take_audit_entry()).await? else {
         return Ok(None);
     };
     match stored.result {

@@ -11,7 +11,7 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
 impl Containers<'_> {
     /// Stops idle containers until the engine ends.
-    pub(super) async fn stop_idle(self) {
+    pub(crate) async fn stop_idle(self) {
         let idle_time = Duration::from_secs(self.engine.settings().containers.idle_seconds);
         loop {
             tokio::select! {

@@ -97,7 +97,7 @@ pub(super) async fn run_call(
     let result = tokio::select! {
         result = exec.communicate(&mut request) => result,
         () = call.cancelled() => Err(EngineError::Cancelled),
-        () = engine.token_ended(actor.token_id) => {
+        () = engine.tokens().wait_until_ended(actor.token_id) => {
             Err(EngineError::Failed("the API key has ended".to_owned()))
         }
         () = engine.draining() => Ok(CallResult::Received(Received::default())),
@@ -105,10 +105,10 @@ pub(super) async fn run_call(
     let result = result?;
     // There is one call per keystroke, so the audit log gets at most one entry per minute.
     if !is_start
-        && let Some(entry) = call.audit()
+        && let Some(entry) = call.take_audit_entry()
         && timers.is_audit_due(&exec)
     {
-        engine.audit_log().note(entry).await;
+        engine.audit_log().enqueue(entry).await;
     }
     match result {
         CallResult::Stored(output) => Ok(*output),

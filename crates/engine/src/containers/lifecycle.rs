@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_model::{ProjectId, WorkspaceId};
-use oubliette_runtime::{ContainerId, State};
+use oubliette_runtime::{ContainerId, RunState};
 use oubliette_store::Project;
 
 use super::{ContainerPlan, ContainerScope, Containers, SupervisorLink};
@@ -148,7 +148,7 @@ impl Containers<'_> {
 
     async fn is_running_in_runtime(self, id: &ContainerId) -> Result<bool> {
         let status = self.runtime().await?.inspect(id).await?;
-        Ok(status.is_some_and(|status| status.state == State::Running))
+        Ok(status.is_some_and(|status| status.state == RunState::Running))
     }
 
     /// The containers that a project has or had.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use oubliette_model::{ApiKey, Network as NetworkSetting, WorkspaceId};
-use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, Limits, Mount, Network};
+use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, ContainerLimits, Mount, Network};
 use oubliette_store::{Container, Project};
 use oubliette_wire::{CLIENT_PATH, RELAY_DIR_PATH};
 
@@ -80,7 +80,7 @@ impl Containers<'_> {
         }
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
-        mounts.push(mount(agents, crate::agents::INSTALLED, true));
+        mounts.push(mount(agents, crate::agents::INSTALLED_AGENTS_DIR, true));
         for path in &settings.containers.read_only_paths {
             mounts.push(Mount {
                 host: path.clone(),
@@ -103,7 +103,7 @@ impl Containers<'_> {
             mounts,
             hostname: "oubliette".to_owned(),
             network: self.network(own.network).await?,
-            limits: Limits {
+            limits: ContainerLimits {
                 memory_bytes: Some(
                     u64::from(own.limits.memory_mb.unwrap_or(settings.limits.memory_mb)) << 20,
                 ),

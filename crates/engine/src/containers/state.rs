@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::ProjectId;
-use oubliette_runtime::{ContainerId, Runtime, State};
+use oubliette_runtime::{ContainerId, Runtime, RunState};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;
@@ -161,7 +161,7 @@ impl ContainerState {
         let mut wait = FIRST_STATUS_POLL_INTERVAL;
         loop {
             if let Ok(status) = runtime.inspect(id).await
-                && status?.state != State::Running
+                && status?.state != RunState::Running
             {
                 return None;
             }
@@ -192,7 +192,7 @@ impl ContainerState {
             // A container that ends by itself is not announced. A runtime that does not answer proves
             // nothing.
             let inspected = self.runtime().await?.inspect(id).await;
-            if inspected.is_ok_and(|status| status.is_none_or(|it| it.state != State::Running)) {
+            if inspected.is_ok_and(|status| status.is_none_or(|it| it.state != RunState::Running)) {
                 return Err(container_ended());
             }
         }

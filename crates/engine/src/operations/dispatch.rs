@@ -97,7 +97,7 @@ impl Engine {
         }
         let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
-        session.ok_or_else(|| Self::session_not_found(id))
+        session.ok_or_else(|| EngineError::session_not_found(id))
     }
 
     async fn perform(
@@ -155,7 +155,7 @@ impl Engine {
         let allowed = found.filter(|session| {
             allows_session(actor.scope, entry.access, session.project_id, reach.project)
         });
-        let session = allowed.ok_or_else(|| Self::session_not_found(id))?;
+        let session = allowed.ok_or_else(|| EngineError::session_not_found(id))?;
         let reach = Reach {
             project: Some(session.project_id),
             ..reach

@@ -42,15 +42,15 @@ impl Operation for Delete {
         let id = params.project_id;
         let tokens_revoked = engine
             .store()
-            .condemn(id, call.audit())
+            .condemn(id, call.take_audit_entry())
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
-        engine.token_watch().wake();
+        engine.tokens().notify_ended();
         engine.sessions().abort_project(id);
-        engine.schedules().tell();
+        engine.schedules().notify_changed();
         // From here the project is gone for everybody; if the server dies, the next start goes on.
-        if let Err(error) = engine.erase_project(id).await {
-            engine.spawn(engine.clone().finish_deletion(id));
+        if let Err(error) = engine.delete_project_data(id).await {
+            engine.delete_project_in_background(id);
             return Err(unfinished(&error));
         }
         Ok(Output {

@@ -218,7 +218,7 @@ impl Schedules<'_> {
         if store.workspace(project, workspace).await?.is_none() {
             return Ok(Some("has no workspace any more".to_owned()));
         }
-        let limit = self.engine.limits_of_tree(&session).await?.cost_usd;
+        let limit = self.engine.sessions().tree_limits(&session).await?.cost_usd;
         let now = self.engine.now();
         let used = store.tree_use(session.root_id, now).await?;
         if used.cost_usd >= used.cost_limit.unwrap_or(limit) {
@@ -272,7 +272,7 @@ impl Schedules<'_> {
             }
             // Subscribed to only now, so the store has to be read again.
             let Some(receiver) = &mut changes else {
-                changes = Some(self.engine.sessions().watch.session(session));
+                changes = Some(self.engine.sessions().subscriptions().log(session));
                 continue;
             };
             if receiver.changed().await.is_err() {
@@ -350,7 +350,7 @@ impl Schedules<'_> {
             );
         }
         if wakes_session && let Some(session) = run.session_id {
-            self.engine.wake_session(session, run.project_id);
+            self.engine.sessions().wake(session, run.project_id);
         }
         Ok(())
     }

@@ -163,7 +163,7 @@ impl<'a> SessionActor<'a> {
         }
         self.step.events = EventBuilder::resume(streamed, join_messages(&messages));
         let container = live.container_id(&self.project);
-        self.process.container_use = Some(self.engine.containers().using(&container));
+        self.process.container_use = Some(self.engine.containers().mark_in_use(&container));
         self.redactor = Redactor::for_agent(self.engine.settings(), &self.project, &self.agent);
         Ok(())
     }
@@ -253,7 +253,7 @@ impl<'a> SessionActor<'a> {
         let deadline = self.next_deadline().await?;
         let event = async {
             match &mut self.process.connection {
-                Some(connection) => connection.news().await,
+                Some(connection) => connection.next_event().await,
                 None => std::future::pending().await,
             }
         };

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use oubliette_model::{Level, Mode, SessionId};
+use oubliette_model::{Level, Mode, SessionId, autonomy_below, is_below};
 use oubliette_store::{AuditEntry, Outcome, Project, Session};
 use oubliette_wire::calls;
 use schemars::JsonSchema;
@@ -17,15 +17,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Sessions, events};
-use crate::operations::{Called, parameters, schema, unpanicked};
+use crate::operations::{FinishedCall, parameters, schema, catch_panic};
 use crate::{Call, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;
 
-static MESSAGE_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<message::Params>);
-static EVENTS_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<events::Params>);
-static END_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<EndParams>);
-static LIMITS_SCHEMA: Schema = LazyLock::new(schema::of_parameters::<LimitsParams>);
+static MESSAGE_SCHEMA: Schema = LazyLock::new(schema::parameters_schema::<message::Params>);
+static EVENTS_SCHEMA: Schema = LazyLock::new(schema::parameters_schema::<events::Params>);
+static END_SCHEMA: Schema = LazyLock::new(schema::parameters_schema::<EndParams>);
+static LIMITS_SCHEMA: Schema = LazyLock::new(schema::parameters_schema::<LimitsParams>);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct EndParams {
@@ -105,7 +105,7 @@ impl Sessions<'_> {
                 level.unwrap_or(Level::High)
             }
         };
-        Ok(requested.unwrap_or(default).min(of_parent))
+        Ok(autonomy_below(of_parent, requested.unwrap_or(default)))
     }
 
     /// Runs a tool that the agent of a session calls. `address` is for the audit log.
@@ -126,15 +126,15 @@ impl Sessions<'_> {
             address: Some(address),
         };
         let started = Instant::now();
-        call.set_audit(entry.clone());
-        let result = unpanicked(self.run_agent_tool(session, tool, arguments, &call)).await;
-        let called = Called {
+        call.set_audit_entry(entry.clone());
+        let result = catch_panic(self.run_agent_tool(session, tool, arguments, &call)).await;
+        let called = FinishedCall {
             operation: tool.name(),
             mode: tool.mode(),
             entry,
             started,
         };
-        self.engine.account(called, &result, &call).await;
+        self.engine.record_call(called, &result, &call).await;
         result
     }
 
@@ -183,17 +183,19 @@ impl Sessions<'_> {
         };
         let store = self.engine.store();
         let found = store.session(id).await?.ok_or_else(not_found)?;
+        let mut ancestors = Vec::new();
         let mut current = found.clone();
-        while current.depth > ancestor.depth {
-            let Some(parent) = current.parent_id else {
-                break;
-            };
-            if parent == ancestor.id {
-                return Ok(found);
-            }
+        while current.depth > ancestor.depth
+            && let Some(parent) = current.parent_id
+        {
+            ancestors.push(parent);
             current = store.session(parent).await?.ok_or_else(not_found)?;
         }
-        Err(not_found())
+        if is_below(ancestor.id, &ancestors) {
+            Ok(found)
+        } else {
+            Err(not_found())
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Delivers messages to agents: to an existing session, or to a new one.
 
-use oubliette_model::{ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId};
+use oubliette_model::{ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller};
 use oubliette_store::{Limit, NewSession, Project, Session, Spawned, TreeLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -141,10 +141,10 @@ impl Sessions<'_> {
                 && !params.new_session.unwrap_or(false)
                 && params.tools()?.is_empty(),
             call: origin.call,
-            run: call.run().cloned(),
+            run: call.schedule_run().cloned(),
             limits,
         };
-        let audit = call.audit_of(project.id);
+        let audit = call.take_audit_entry_for(project.id);
         let (session, spawned, resumed) = match engine.store().spawn_session(&new, audit).await? {
             Spawned::New(session) => (session, true, false),
             Spawned::Joined { session, resumed } => (session, false, resumed),
@@ -158,8 +158,8 @@ impl Sessions<'_> {
         if let Some(parent) = session.parent_id {
             self.subscriptions().notify_log(parent, session.root_id);
         }
-        if caller.is_some() && session.owner_id == caller {
-            engine.callers().presence.called(session.id);
+        if let Some(caller) = caller {
+            engine.callers().record_call(caller, &session);
         }
         self.announce_message(&session, declares_tools);
         let delivered = self.delivered(*session, resumed, warnings).await?;
@@ -192,14 +192,14 @@ impl Sessions<'_> {
                     .session(id)
                     .await?
                     .and_then(|session| session.owner_id);
-                owner.filter(|owner| *owner == actor.token_id && own != id)
+                may_respond_as_caller(owner, id, actor.token_id, Some(own)).then_some(actor.token_id)
             }
             None => Some(actor.token_id),
         };
         let (message, warnings) = params.to_message_with_tools(self.engine, caller).await?;
-        let queued = match call.run() {
-            Some(run) => store.queue_run(run, id, &message, call.audit()).await?,
-            None => store.queue_message(id, &message, call.audit()).await?,
+        let queued = match call.schedule_run() {
+            Some(run) => store.queue_run(run, id, &message, call.take_audit_entry()).await?,
+            None => store.queue_message(id, &message, call.take_audit_entry()).await?,
         };
         let (session, resumed) = queued.ok_or_else(|| EngineError::session_not_found(id))?;
         self.announce_message(&session, message.declaration.is_some());
@@ -211,7 +211,7 @@ impl Sessions<'_> {
         let subscriptions = self.subscriptions();
         subscriptions.notify_log(session.id, session.root_id);
         if declares_tools {
-            self.engine.tell_declared();
+            self.engine.callers().notify_declared();
         }
         self.wake(session.id, session.project_id);
     }
@@ -224,7 +224,7 @@ impl Sessions<'_> {
         warnings: Vec<String>,
     ) -> Result<Delivered> {
         Ok(Delivered {
-            pending_caller_requests: self.engine.pending_requests(&session).await?,
+            pending_caller_requests: self.engine.callers().pending_requests(&session).await?,
             warnings,
             session_id: session.id,
             project_id: session.project_id,

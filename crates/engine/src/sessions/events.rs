@@ -51,18 +51,18 @@ impl Operation for Events {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<LogPage> {
         let id = params.session_id;
-        let _listening = engine.listen_to(actor, id).await;
+        let _listening = engine.callers().listen(actor, id).await;
         let page = tokio::select! {
             page = engine.sessions().read_events(&params) => page?,
             () = call.cancelled() => return Err(EngineError::Cancelled),
             // A wait ends with the token that permits it.
-            () = engine.token_ended(actor.token_id) => {
+            () = engine.tokens().wait_until_ended(actor.token_id) => {
                 return Err(EngineError::Refused { parameter: None });
             }
         };
         if !page.pending_caller_requests.is_empty() {
             let session = engine.sessions().get(id).await?;
-            engine.hand_out(actor, &session).await?;
+            engine.callers().mark_delivered(actor, &session).await?;
         }
         Ok(page)
     }

@@ -56,8 +56,8 @@ impl Operation for Get {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.sessions().get(id).await?;
-        let pending = engine.pending_requests(&session).await?;
-        engine.hand_out(actor, &session).await?;
+        let pending = engine.callers().pending_requests(&session).await?;
+        engine.callers().mark_delivered(actor, &session).await?;
         let tree = engine.store().tree(id).await?;
         let tree_cost_usd = tree.iter().map(|session| session.cost_usd).sum();
         let children = tree

@@ -54,7 +54,7 @@ impl Operation for Interrupt {
         let queued = engine.store().queued_messages(id).await?;
         let busy = in_turn(&session) || (queued > 0 && !session.status.is_ended());
         if busy {
-            let (wanted, audit) = (Wanted::Interrupt, call.audit());
+            let (wanted, audit) = (Wanted::Interrupt, call.take_audit_entry());
             sessions
                 .request(slice::from_ref(&session), wanted, audit)
                 .await?;

@@ -63,8 +63,8 @@ impl Operation for List {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), CURSOR_LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), CURSOR_LIST)?;
         let visible = engine.visible(actor, params.project_id).await?;
         let filter = SessionFilter {
             workspace_id: params.workspace_id,
@@ -79,7 +79,7 @@ impl Operation for List {
             .store()
             .sessions(visible, &filter, after, limit)
             .await?;
-        let (sessions, next_cursor) = paging::close(page, CURSOR_LIST);
+        let (sessions, next_cursor) = paging::rows_and_cursor(page, CURSOR_LIST);
         Ok(Output {
             sessions: sessions.into_iter().map(Summary::from).collect(),
             next_cursor,

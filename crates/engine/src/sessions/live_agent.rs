@@ -9,7 +9,7 @@ use oubliette_store::{Project, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::containers::Place;
+use crate::containers::ContainerScope;
 
 /// An agent's process and how far its session has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl LiveAgent {
 
     pub(super) fn container_id(&self, project: &Project) -> ContainerId {
         ContainerId::new(self.container.as_str())
-            .unwrap_or_else(|| Place::of(project, &WorkspaceId::default_one()).container())
+            .unwrap_or_else(|| ContainerScope::of_workspace(project, &WorkspaceId::default_one()).container_id())
     }
 }
 

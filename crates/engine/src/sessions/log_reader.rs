@@ -185,7 +185,7 @@ impl LogReader {
     async fn build_page(&self, events: Vec<Logged>) -> Result<LogPage> {
         // Read after the events, so that the status is never older than they are.
         let session = self.engine.sessions().get(self.request.session).await?;
-        let pending_caller_requests = self.engine.pending_requests(&session).await?;
+        let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
         let queued = self.engine.store().queued_messages(session.id).await?;
         let ended = session.status.is_ended();
         let (last_index, next, cursor) = match self.request.cursor {

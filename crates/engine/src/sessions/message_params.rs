@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_model::{Level, Scope, TokenId, WorkspaceId, quoted};
+use oubliette_model::{Level, Scope, TokenId, WorkspaceId, quoted, may_grant};
 use oubliette_store::{Attachment, Choices, Message};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -201,7 +201,7 @@ impl MessageParams {
             )));
         }
         if let Some(wanted) = self.agent_scope
-            && !origin.max_scope.is_some_and(|scope| scope.covers(wanted))
+            && !may_grant(origin.max_scope, wanted)
         {
             return Err(match (origin.max_scope, &origin.parent) {
                 (Some(own), None) => EngineError::invalid(format!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
-use crate::{ContainerId, ContainerState, ContainerStatus, Result, RuntimeError};
+use crate::{ContainerId, RunState, ContainerStatus, Result, RuntimeError};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,9 +61,9 @@ impl ListedContainer {
         };
         let state = match (state.as_str(), started) {
             // Its processes exist until it has stopped.
-            ("running" | "stopping", _) => ContainerState::Running,
-            (_, None) => ContainerState::Created,
-            _ => ContainerState::Stopped,
+            ("running" | "stopping", _) => RunState::Running,
+            (_, None) => RunState::Created,
+            _ => RunState::Stopped,
         };
         Some(ContainerStatus {
             id: ContainerId::new(labels.get(CONTAINER_LABEL)?.as_str())?,
@@ -86,7 +86,7 @@ mod tests {
         )
     }
 
-    fn states(json: &str, names: &DataDirNames) -> Vec<(String, ContainerState)> {
+    fn states(json: &str, names: &DataDirNames) -> Vec<(String, RunState)> {
         let found = parse(json, names).unwrap();
         let pairs = found
             .into_iter()
@@ -113,9 +113,9 @@ mod tests {
                 "status":{{"state":"running","networks":[]}}}}]"#
         );
         let expected = [
-            ("a".to_owned(), ContainerState::Running),
-            ("b".to_owned(), ContainerState::Stopped),
-            ("c".to_owned(), ContainerState::Created),
+            ("a".to_owned(), RunState::Running),
+            ("b".to_owned(), RunState::Stopped),
+            ("c".to_owned(), RunState::Created),
         ];
         assert_eq!(states(&since, &names), expected);
         let before = format!(

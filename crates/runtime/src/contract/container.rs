@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Fixture, RelayServer, Supervisor, within_timeout};
 use crate::{
-    ContainerId, ContainerLimits, ContainerSpec, ContainerState, ContainerStatus, Init, Mount,
+    ContainerId, ContainerLimits, ContainerSpec, RunState, ContainerStatus, Init, Mount,
     Network, Runtime,
 };
 
@@ -109,14 +109,14 @@ impl<'a> TestContainer<'a> {
         self.runtime.inspect(&self.spec.id).await.unwrap()
     }
 
-    pub async fn state(&self) -> Option<ContainerState> {
+    pub async fn state(&self) -> Option<RunState> {
         self.status().await.map(|status| status.state)
     }
 
     /// Waits until the container has exited.
     pub async fn wait_until_ended(&self) {
         within_timeout("the container's exit", async {
-            while self.state().await == Some(ContainerState::Running) {
+            while self.state().await == Some(RunState::Running) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         })

@@ -9,7 +9,7 @@ use tokio::net::unix::pipe;
 
 use super::container::GRACE;
 use super::{Fixture, RelayServer, Supervisor, TestContainer};
-use crate::{ContainerState, Runtime};
+use crate::{RunState, Runtime};
 
 /// Two processes that ignore signals: one in its own session, one below the shell. Each holds a pipe
 /// open, by which the host sees whether it still exists.
@@ -65,7 +65,7 @@ pub(super) async fn a_started_container_authenticates_and_runs_commands(
         container.spec.id.as_str()
     );
     assert_eq!(supervisor.handshake.container_key, "key of the suite");
-    assert_eq!(container.state().await, Some(ContainerState::Running));
+    assert_eq!(container.state().await, Some(RunState::Running));
     let finished = supervisor.run("echo out; echo err >&2; exit 7").await;
     assert_eq!((&*finished.stdout, &*finished.stderr), ("out\n", "err\n"));
     assert_eq!(finished.ended, oubliette_wire::Ended::Code(7));
@@ -96,7 +96,7 @@ pub(super) async fn stopping_ends_daemons_and_processes_that_ignore_the_signal(
     assert!(took < GRACE + Duration::from_secs(20), "it took {took:?}");
     assert_stubborn_ended(&container);
     supervisor.wait_until_disconnected().await;
-    assert_eq!(container.state().await, Some(ContainerState::Stopped));
+    assert_eq!(container.state().await, Some(RunState::Stopped));
     container.remove().await;
 }
 
@@ -107,11 +107,11 @@ pub(super) async fn stopping_twice_or_before_the_start_is_not_an_error(
     let mut container = TestContainer::new(runtime, fixture);
     runtime.create(&container.spec).await.unwrap();
     container.stop().await;
-    assert_ne!(container.state().await, Some(ContainerState::Running));
+    assert_ne!(container.state().await, Some(RunState::Running));
     container.start().await;
     container.stop().await;
     container.stop().await;
-    assert_eq!(container.state().await, Some(ContainerState::Stopped));
+    assert_eq!(container.state().await, Some(RunState::Stopped));
     container.remove().await;
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn a_restart_keeps_the_workspace_and_ends_every_process(
     assert_ne!(supervisor.handshake.boot_id, boot);
     assert_eq!(supervisor.handshake.processes, []);
     assert_eq!(supervisor.run("cat file").await.stdout, "kept\n");
-    assert_eq!(container.state().await, Some(ContainerState::Running));
+    assert_eq!(container.state().await, Some(RunState::Running));
     container.remove().await;
 }
 
@@ -179,7 +179,7 @@ pub(super) async fn creating_again_replaces_a_stopped_container(
     assert_eq!(supervisor.run("echo still").await.stdout, "still\n");
     container.stop().await;
     runtime.create(&container.spec).await.unwrap();
-    assert_eq!(container.state().await, Some(ContainerState::Created));
+    assert_eq!(container.state().await, Some(RunState::Created));
     container.remove().await;
 }
 
@@ -199,7 +199,7 @@ pub(super) async fn starts_and_stops_may_race(runtime: &dyn Runtime, fixture: &F
         }
     }
     container.stop().await;
-    assert_ne!(container.state().await, Some(ContainerState::Running));
+    assert_ne!(container.state().await, Some(RunState::Running));
     // Supervisors that connected during the race are ignored.
     container.server = RelayServer::open(&container.relay_dir());
     let mut supervisor = container.start().await;
@@ -214,7 +214,7 @@ pub(super) async fn logs_contain_the_output_of_pid_1(runtime: &dyn Runtime, fixt
     // The supervisor prints what is missing and exits; a driver may or may not report that.
     let _ = runtime.start(&container.spec.id).await;
     container.wait_until_ended().await;
-    assert_eq!(container.state().await, Some(ContainerState::Stopped));
+    assert_eq!(container.state().await, Some(RunState::Stopped));
     let logs = runtime.logs(&container.spec.id, 10).await.unwrap();
     assert!(logs.contains("OUBLIETTE_CONTAINER_KEY"), "{logs:?}");
     let none = runtime.logs(&container.spec.id, 0).await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::container::GRACE;
 use super::{Fixture, TestContainer};
-use crate::{ContainerId, ContainerState, Runtime, RuntimeError};
+use crate::{ContainerId, RunState, Runtime, RuntimeError};
 
 pub(super) async fn a_created_container_does_not_run_and_is_listed_with_its_project(
     runtime: &dyn Runtime,
@@ -11,7 +11,7 @@ pub(super) async fn a_created_container_does_not_run_and_is_listed_with_its_proj
     let container = TestContainer::new(runtime, fixture);
     runtime.create(&container.spec).await.unwrap();
     let status = container.status().await.unwrap();
-    assert_eq!(status.state, ContainerState::Created);
+    assert_eq!(status.state, RunState::Created);
     assert_eq!(
         (&status.id, &*status.project),
         (&container.spec.id, "a-project")

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, ContainerState, ContainerStatus, Docker,
+    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus, Docker,
     ImageSource, Program, Progress, Result, Runtime,
 };
 use oubliette_wire::CLIENT_PATH;
@@ -45,7 +45,7 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
     };
     let is_running = async || {
         let status = docker.inspect(&id).await.unwrap();
-        status.is_some_and(|status| status.state == ContainerState::Running)
+        status.is_some_and(|status| status.state == RunState::Running)
     };
     while is_running().await {
         if let Ok(mut channel) = docker.channel(&id, &program).await

@@ -1,30 +1,30 @@
 //! Handles what the agent writes.
 
 use oubliette_agent::{Line, OwnFile, Said, output_line, output_mark, read};
-use oubliette_wire::Ended;
+use oubliette_wire::{Ended, LineTooLong};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
-use crate::sessions::connection::{Connection, Frame, News};
+use crate::sessions::connection::{AgentConnection, ProcessEvent};
 
 /// The agent's home directory in its container.
 pub(super) const AGENT_HOME: &str = "/root";
 
 impl SessionActor<'_> {
-    pub(super) async fn handle_process_event(&mut self, event: News) -> Result<(), ActorError> {
+    pub(super) async fn handle_process_event(&mut self, event: ProcessEvent) -> Result<(), ActorError> {
         match event {
-            News::Quiet => Ok(()),
-            News::Output => self.handle_output().await,
-            News::Lost => {
+            ProcessEvent::Nothing => Ok(()),
+            ProcessEvent::Output => self.handle_output().await,
+            ProcessEvent::ConnectionLost => {
                 self.process.connection = None;
                 Ok(())
             }
-            News::Mute => {
+            ProcessEvent::StdoutClosed => {
                 let reason = "the agent closed its output".to_owned();
                 self.on_agent_exit(reason).await
             }
-            News::Ended => {
+            ProcessEvent::Exited => {
                 self.handle_output().await?;
                 let reason = self.exit_reason();
                 self.on_agent_exit(reason).await
@@ -34,10 +34,10 @@ impl SessionActor<'_> {
 
     pub(super) fn exit_reason(&self) -> String {
         let connection = self.process.connection.as_ref();
-        if connection.is_some_and(|connection| connection.attachment.link.is_stopping()) {
+        if connection.is_some_and(|connection| connection.process.link().is_stopping()) {
             return "the container ended".to_owned();
         }
-        match connection.and_then(Connection::ended) {
+        match connection.and_then(AgentConnection::ended) {
             Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
             Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
             None => "the agent is gone".to_owned(),
@@ -48,17 +48,16 @@ impl SessionActor<'_> {
     pub(super) async fn handle_output(&mut self) -> Result<(), ActorError> {
         self.deadlines.last_activity = Instant::now();
         while let Some(connection) = &mut self.process.connection
-            && let Some(frame) = connection.frames.next()
+            && let Some((line, end)) = connection.lines.next_piece()
         {
-            let skipping_line = connection.frames.skipping;
-            match frame {
-                Frame::Line(line, end) => {
-                    self.process.read_offset = end;
+            let inside_long_line = connection.lines.is_inside_long_line();
+            self.process.read_offset = end;
+            match line {
+                Ok(line) => {
                     self.handle_line(&line).await?;
                 }
-                Frame::TooLong(end) => {
-                    self.process.read_offset = end;
-                    if !skipping_line {
+                Err(LineTooLong) => {
+                    if !inside_long_line {
                         let text = "the agent wrote a line of more than 16 MiB; it was skipped";
                         self.step.events.log(text);
                     }

@@ -8,21 +8,20 @@ use oubliette_store::Step;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
-use crate::Link;
-use crate::containers::InUse;
-use crate::containers::attachment::Unreached;
-use crate::containers::exec::Inside;
-use crate::sessions::connection::{Connection, Frames};
+use crate::containers::process::{Process, ProcessError};
+use crate::containers::{CommandResult, InUseGuard};
+use crate::sessions::connection::AgentConnection;
 use crate::sessions::live_agent::{LiveAgent, Turn};
+use crate::{EngineError, SupervisorLink};
 
 /// A supervisor that lost its connection reconnects within this time, or its container has ended.
 const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-const ATTACH_RETRY_DELAY: Duration = Duration::from_millis(20);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 pub(super) struct AgentProcess {
     /// What the store knows about the process; none if there is none.
     pub(super) live: Option<LiveAgent>,
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<AgentConnection>,
     /// Output before this offset has been handled.
     pub(super) read_offset: u64,
     /// Input that is sent when its step is committed.
@@ -30,7 +29,7 @@ pub(super) struct AgentProcess {
     /// Committed input, by offset, that the agent may not have received.
     pub(super) unconfirmed_input: Vec<(u64, Vec<u8>)>,
     /// Keeps the container from being stopped as idle.
-    pub(super) container_use: Option<InUse>,
+    pub(super) container_use: Option<InUseGuard>,
     /// The key with which the agent's MCP server attaches to the session; only its hash is stored.
     pub(super) session_key: Option<ApiKey>,
     /// Whether the agent was started with a credential to sign in with.
@@ -78,27 +77,23 @@ impl SessionActor<'_> {
         let Some(live) = self.process.live.clone() else {
             return Ok(false);
         };
-        let containers = self.engine.containers();
         loop {
-            let Some(link) = self.supervisor_link(&live).await else {
+            let Some(process) = self.find_process(&live).await else {
                 self.on_agent_exit("the container ended".to_owned()).await?;
                 return Ok(false);
             };
             let first_unconfirmed = self.process.unconfirmed_input.first();
             let input_offset = first_unconfirmed.map_or(live.stdin_offset, |(at, _)| *at);
-            let attached =
-                containers.attach(link, &live.process_id, input_offset, live.stdout_offset);
-            match attached.await {
-                Ok(attachment) => {
+            let output_offset = live.stdout_offset;
+            let inside_long_line = live.skipping_line;
+            match AgentConnection::open(process, input_offset, output_offset, inside_long_line).await
+            {
+                Ok(mut connection) => {
                     self.reset_to_committed().await?;
-                    let output_lost = attachment.stdout.from > live.stdout_offset;
-                    if output_lost {
+                    if let Some(offset) = connection.missing_until() {
                         self.step.events.log("a part of the agent's output is lost");
-                        self.process.read_offset = attachment.stdout.from;
+                        self.process.read_offset = offset;
                     }
-                    let skipping_line = live.skipping_line && !output_lost;
-                    let frames = Frames::new(self.process.read_offset, skipping_line);
-                    let mut connection = Connection::new(attachment, frames);
                     for (_, bytes) in &self.process.unconfirmed_input {
                         connection.send(bytes);
                     }
@@ -107,12 +102,14 @@ impl SessionActor<'_> {
                     self.handle_output().await?;
                     return Ok(true);
                 }
-                Err(Unreached::Lost) => tokio::time::sleep(ATTACH_RETRY_DELAY).await,
-                Err(Unreached::Gone | Unreached::NoProgram) => {
+                Err(error) if error.is_connection_lost() => {
+                    tokio::time::sleep(CONNECT_RETRY_DELAY).await;
+                }
+                Err(ProcessError::Gone | ProcessError::ProgramNotFound(_)) => {
                     self.on_agent_exit("the agent is gone".to_owned()).await?;
                     return Ok(false);
                 }
-                Err(Unreached::Failed(error)) => return Err(error.into()),
+                Err(error) => return Err(EngineError::from(error).into()),
             }
         }
     }
@@ -133,21 +130,23 @@ impl SessionActor<'_> {
         self.restore_from_log().await
     }
 
-    /// The link to the supervisor of the container that an agent was started in; none if that container
-    /// has ended.
-    pub(super) async fn supervisor_link(&self, live: &LiveAgent) -> Option<Arc<Link>> {
+    /// The process of an agent; none if the container that it was started in has ended.
+    pub(super) async fn find_process(&self, live: &LiveAgent) -> Option<Process> {
         let id = live.container_id(&self.project);
+        let (boot_id, process_id) = (&live.boot_id, &live.process_id);
         let containers = self.engine.containers();
-        let link = containers.link_if_running(&id, SUPERVISOR_RECONNECT_TIMEOUT);
-        link.await.filter(|link| link.boot_id() == live.boot_id)
+        containers
+            .find_process(&id, boot_id, process_id, SUPERVISOR_RECONNECT_TIMEOUT)
+            .await
     }
 
     /// The link to the supervisor of the agent's container, even if it has just broken.
-    pub(super) async fn link(&self) -> Option<Arc<Link>> {
+    pub(super) async fn link(&self) -> Option<Arc<SupervisorLink>> {
         if let Some(connection) = &self.process.connection {
-            return Some(connection.attachment.link.clone());
+            return Some(connection.process.link().clone());
         }
-        self.supervisor_link(self.process.live.as_ref()?).await
+        let process = self.find_process(self.process.live.as_ref()?).await?;
+        Some(process.link().clone())
     }
 
     /// The output of a shell script that is run in the agent's container.
@@ -157,10 +156,9 @@ impl SessionActor<'_> {
         let container = live.container_id(&self.project);
         let link = self.link().await?;
         let running = self
-            .engine
-            .run_inside(&container, link, argv.into(), Vec::new());
+            .engine.containers().run_command(&container, link, argv.into(), Vec::new());
         match running.await {
-            Ok(Inside::Done(text)) => Some(text),
+            Ok(CommandResult::Succeeded(text)) => Some(text),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use oubliette_model::Event;
 use oubliette_store::Message;
 
 use super::{ActorError, SessionActor};
-use crate::containers::exec::Inside;
+use crate::containers::CommandResult;
 use crate::workspaces::path_in_container;
 
 /// A longer transcript might not fit into the agent's context; its start is cut off.
@@ -43,14 +43,13 @@ impl SessionActor<'_> {
             let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
             let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
             let writing = self
-                .engine
-                .run_inside(&container, link.clone(), argv.into(), bytes);
+                .engine.containers().run_command(&container, link.clone(), argv.into(), bytes);
             match writing.await {
-                Ok(Inside::Done(_)) => written.push(Attached {
+                Ok(CommandResult::Succeeded(_)) => written.push(Attached {
                     name: name.clone(),
                     path,
                 }),
-                Ok(Inside::Failed(reason)) => {
+                Ok(CommandResult::Failed(reason)) => {
                     return Ok(Err(format!(
                         "the attachment `{name}` could not be written: {reason}"
                     )));

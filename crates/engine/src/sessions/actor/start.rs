@@ -4,26 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
-use oubliette_model::{ApiKey, Event};
+use oubliette_model::Event;
 use oubliette_runtime::ContainerId;
 use oubliette_store::StoreError;
-use oubliette_wire::StreamKind;
+use oubliette_wire::{CLIENT_PATH, RELAY_SOCKET_PATH, StreamKind};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::{ActorError, SessionActor};
-use crate::containers::Link;
-use crate::containers::attachment::{Program, Unreached};
-use crate::containers::exec::{Inside, usual_environment};
-use crate::sessions::connection::{Connection, Frame, Frames, News};
+use crate::containers::exec::default_environment;
+use crate::containers::process::{ProcessError, ProcessSpec};
+use crate::containers::{CommandResult, SupervisorLink};
+use crate::sessions::connection::{AgentConnection, MAX_AGENT_SPOOL_BYTES, ProcessEvent};
 use crate::sessions::live_agent::LiveAgent;
 use crate::sessions::redactor::Redactor;
 use crate::workspaces::path_in_container;
-use crate::{EngineError, Minted, agents};
+use crate::{EngineError, NewToken, agents};
 
 const API_KEY_VARIABLE: &str = "OUBLIETTE_API_KEY";
-const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
-const RELAY_SOCKET: &str = "/mcp/relay.sock";
 
 impl SessionActor<'_> {
     /// Starts the agent and opens its session. The inner error is for the caller.
@@ -72,17 +70,16 @@ impl SessionActor<'_> {
         self.redactor = Redactor::new(secrets.chain(environment));
         self.process.has_credential = !credentials.is_empty();
 
-        let (container, link, _) = engine.ensure_container(&self.project, &workspace).await?;
-        self.process.container_use = Some(engine.containers().using(&container));
+        let running = engine.containers().ensure(&self.project, &workspace).await?;
+        let (container, link) = (running.id, running.link);
+        self.process.container_use = Some(engine.containers().mark_in_use(&container));
         let live = LiveAgent {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
             container: container.to_string(),
             boot_id: link.boot_id().to_owned(),
             ..LiveAgent::default()
         };
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
+        let key = crate::tokens::generate_key()?;
         self.step.changes.key = Some(key.hash());
         self.process.session_key = Some(key);
         // The process's id is committed before the process exists, so that it is never left behind.
@@ -92,7 +89,7 @@ impl SessionActor<'_> {
         self.commit().await?;
         self.write_home_files(&container, &link).await?;
 
-        let mut env = usual_environment();
+        let mut env = default_environment();
         for (name, value) in &self.project.settings.env {
             env.insert(name.clone(), value.reveal().to_owned());
         }
@@ -100,36 +97,38 @@ impl SessionActor<'_> {
         for (name, secret) in credentials {
             env.insert(name, secret.reveal().to_owned());
         }
-        let program = Program {
+        let program = ProcessSpec {
             process_id: process_id.clone(),
             argv: agents::command_line(settings, &self.agent),
             env,
             cwd: path_in_container(&workspace),
+            terminal: None,
+            max_spool_bytes: MAX_AGENT_SPOOL_BYTES,
         };
-        let attachment = match engine.containers().launch(&link, program).await {
-            Ok(()) => engine.containers().attach(link, &process_id, 0, 0).await,
+        let process = engine.containers().process(link, &process_id);
+        let connection = match process.start(&program).await {
+            Ok(()) => AgentConnection::open(process, 0, 0, false).await,
             Err(error) => Err(error),
         };
-        let attachment = attachment.map_err(|error| self.start_failure(error))?;
-        self.process.connection = Some(Connection::new(attachment, Frames::new(0, false)));
+        self.process.connection = Some(connection.map_err(|error| self.start_failure(error))?);
         Ok(())
     }
 
-    fn start_failure(&self, error: Unreached) -> StartError {
+    fn start_failure(&self, error: ProcessError) -> StartError {
         let name = &self.agent.name;
         StartError::Failed(match error {
-            Unreached::NoProgram if self.agent.package.is_some() => format!(
+            ProcessError::ProgramNotFound(_) if self.agent.package.is_some() => format!(
                 "the agent `{name}` is not installed in the container; run `oubliette agent install \
                  {name}`"
             ),
-            Unreached::NoProgram => format!(
+            ProcessError::ProgramNotFound(_) => format!(
                 "the program `{}` of the agent `{name}` is not in the container",
                 self.agent.argv.first().map_or("", String::as_str)
             ),
-            Unreached::Failed(error) => error.to_string(),
-            Unreached::Lost | Unreached::Gone => {
+            ProcessError::NotSent | ProcessError::ConnectionLost | ProcessError::Gone => {
                 "the container ended while the agent started".to_owned()
             }
+            error => EngineError::from(error).to_string(),
         })
     }
 
@@ -137,16 +136,15 @@ impl SessionActor<'_> {
     async fn write_home_files(
         &self,
         container: &ContainerId,
-        link: &Arc<Link>,
+        link: &Arc<SupervisorLink>,
     ) -> Result<(), StartError> {
         for (path, content) in &self.agent.files {
             let script = "[ -e \"$HOME/$1\" ] || { mkdir -p \"$(dirname \"$HOME/$1\")\" && \
                           cat > \"$HOME/$1\"; }";
             let argv = ["/bin/sh", "-c", script, "sh", path].map(str::to_owned);
             let bytes = content.clone().into_bytes();
-            if let Inside::Failed(reason) = self
-                .engine
-                .run_inside(container, link.clone(), argv.into(), bytes)
+            if let CommandResult::Failed(reason) = self
+                .engine.containers().run_command(container, link.clone(), argv.into(), bytes)
                 .await?
             {
                 return Err(StartError::Failed(format!(
@@ -163,12 +161,9 @@ impl SessionActor<'_> {
         self.send_uncommitted(&first);
         loop {
             while let Some(connection) = &mut self.process.connection
-                && let Some(frame) = connection.frames.next()
+                && let Some((line, end)) = connection.lines.next_piece()
             {
-                let (line, end) = match frame {
-                    Frame::Line(line, end) => (read(&line), end),
-                    Frame::TooLong(end) => (Line::Empty, end),
-                };
+                let line = line.map_or(Line::Empty, |line| read(&line));
                 self.process.read_offset = end;
                 match handshake.hear(&line) {
                     HandshakeHeard::Nothing => {}
@@ -182,14 +177,14 @@ impl SessionActor<'_> {
                 return Err(StartError::Failed("the agent is gone".to_owned()));
             };
             // Acknowledged now, so that an agent with much output does not block on a full spool.
-            let attachment = &connection.attachment;
-            attachment.ack(StreamKind::Stdout, read_offset).await;
+            let process = &connection.process;
+            process.acknowledge(StreamKind::Stdout, read_offset).await;
             let reason = tokio::select! {
-                event = connection.news() => match event {
-                    News::Output | News::Quiet => continue,
-                    News::Ended => format!("{} during its start", self.exit_reason()),
-                    News::Mute => "the agent closed its output".to_owned(),
-                    News::Lost => {
+                event = connection.next_event() => match event {
+                    ProcessEvent::Output | ProcessEvent::Nothing => continue,
+                    ProcessEvent::Exited => format!("{} during its start", self.exit_reason()),
+                    ProcessEvent::StdoutClosed => "the agent closed its output".to_owned(),
+                    ProcessEvent::ConnectionLost => {
                         "the connection to the container broke while the agent started".to_owned()
                     }
                 },
@@ -249,7 +244,7 @@ impl SessionActor<'_> {
         let key = self.process.session_key.as_ref();
         let session_key = key.map_or("", |key| key.reveal()).to_owned();
         let env = [
-            ("OUBLIETTE_SOCKET", Some(RELAY_SOCKET.to_owned())),
+            ("OUBLIETTE_SOCKET", Some(RELAY_SOCKET_PATH.to_owned())),
             ("OUBLIETTE_SESSION_ID", Some(self.session.id.to_string())),
             ("OUBLIETTE_SESSION_KEY", Some(session_key)),
             (API_KEY_VARIABLE, api_key),
@@ -286,7 +281,7 @@ impl SessionActor<'_> {
             return Ok(given.map(|key| key.reveal().to_owned()));
         };
         let name = format!("agent of {}", self.session.id);
-        let Minted { mut token, key } = Minted::draw(&name, scope, self.engine.now(), None)?;
+        let NewToken { mut token, key } = NewToken::generate(&name, scope, self.engine.now(), None)?;
         token.session_id = Some(self.session.id);
         token.minted = true;
         self.step.changes.token = Some((token, key.hash()));

@@ -148,8 +148,10 @@ impl SessionActor<'_> {
         if let (Some(connection), Some(live)) = (&mut process.connection, &process.live) {
             connection.send(&staged_input);
             if live.ready {
-                let attachment = &connection.attachment;
-                attachment.ack(StreamKind::Stdout, live.stdout_offset).await;
+                let process = &connection.process;
+                process
+                    .acknowledge(StreamKind::Stdout, live.stdout_offset)
+                    .await;
             }
         }
         if let Some(taken) = step.input_taken {
@@ -174,7 +176,7 @@ impl SessionActor<'_> {
             if live.ready {
                 live.stdout_offset = process.read_offset;
                 if let Some(connection) = &process.connection {
-                    live.skipping_line = connection.frames.skipping;
+                    live.skipping_line = connection.lines.is_inside_long_line();
                 }
             }
         }

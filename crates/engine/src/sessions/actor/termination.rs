@@ -7,8 +7,7 @@ use oubliette_store::Message;
 
 use super::turn::cancelled_completion;
 use super::{ActorError, SessionActor};
-use crate::containers::attachment::finish;
-use crate::sessions::connection::{Connection, News};
+use crate::sessions::connection::{AgentConnection, ProcessEvent};
 use crate::sessions::live_agent::CancelReason;
 
 /// How long a killed agent may take to exit.
@@ -44,7 +43,7 @@ impl SessionActor<'_> {
     /// Adds the end of the agent's stderr to a reason, redacted.
     pub(super) fn with_stderr_tail(&self, reason: String) -> String {
         let connection = self.process.connection.as_ref();
-        let stderr = connection.map(Connection::last_words).unwrap_or_default();
+        let stderr = connection.map(AgentConnection::recent_stderr).unwrap_or_default();
         self.redactor.redact_text(match stderr.trim() {
             "" => reason,
             stderr => format!("{reason}; the end of its stderr: {stderr}"),
@@ -98,8 +97,8 @@ impl SessionActor<'_> {
         let Some(live) = self.process.live.take() else {
             return;
         };
-        if let Some(link) = self.supervisor_link(&live).await {
-            finish(&link, &live.process_id, KILL_TIMEOUT).await;
+        if let Some(process) = self.find_process(&live).await {
+            process.terminate(KILL_TIMEOUT).await;
         }
         self.process.unconfirmed_input.clear();
         self.process.staged_input.clear();
@@ -111,10 +110,10 @@ impl SessionActor<'_> {
     pub(super) async fn stop_agent(&mut self) {
         let process = &mut self.process;
         if let (Some(connection), Some(live)) = (&mut process.connection, &process.live) {
-            connection.attachment.close_stdin(live.stdin_offset).await;
+            connection.process.close_stdin(live.stdin_offset).await;
             let exited = async {
-                while connection.news().await != News::Ended {
-                    if !connection.attachment.link.is_open() {
+                while connection.next_event().await != ProcessEvent::Exited {
+                    if !connection.process.link().is_open() {
                         break;
                     }
                 }

@@ -23,7 +23,7 @@ impl SessionActor<'_> {
             }
         };
         // The agent knows the tools that came with a message before it gets the prompt.
-        self.engine.tools_told(self.session.id).await?;
+        self.engine.callers().wait_until_tools_delivered(self.session.id).await?;
         let transcript = self.transcript().await?;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
         let Some(live) = &mut self.process.live else {

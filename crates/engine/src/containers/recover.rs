@@ -1,44 +1,26 @@
 //! Containers and sockets that an earlier server left behind.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_runtime::{ContainerId, Runtime, State, Status};
+use oubliette_runtime::{ContainerId, RunState};
 use oubliette_store::Container;
 
 use super::{ContainerScope, Containers, RelayListeners};
-use crate::Result;
-
-/// The first and the longest pause before a runtime that did not answer is asked again.
-const FIRST_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+use crate::{Engine, Result};
 
 impl Containers<'_> {
-    /// Accepts connections of containers, and adopts what an earlier server left running.
+    /// Accepts connections of containers, and lets recovery go on to those an earlier server left running.
     pub fn accept_connections(self, listeners: Arc<dyn RelayListeners>) {
         // Before the first listener is opened: a directory that is being made looks the same.
         if let Err(error) = self.remove_unfinished_relay_dirs() {
             tracing::warn!(%error, "could not remove unfinished socket directories");
         }
         self.state().set_relay_listeners(listeners);
-        let (engine, now) = (self.engine.clone(), self.engine.now());
-        self.engine.spawn(async move {
-            let containers = engine.containers();
-            let maintenance = async {
-                containers.adopt_with_retry(now).await;
-                if let Err(error) = engine.adopt_sessions().await {
-                    tracing::warn!(%error, "could not adopt sessions");
-                }
-                tokio::join!(containers.stop_idle(), containers.measure_disk_usage());
-            };
-            tokio::select! {
-                () = maintenance => {}
-                () = engine.stopping() => {}
-            }
-        });
+        self.engine.set_relay_attached();
     }
 
     fn remove_unfinished_relay_dirs(self) -> io::Result<()> {
@@ -60,52 +42,32 @@ impl Containers<'_> {
             .collect()
     }
 
-    /// Adopts containers as soon as a runtime answers.
-    async fn adopt_with_retry(self, before: Timestamp) {
-        let mut pause = FIRST_RETRY_INTERVAL;
-        while let Err(error) = self.adopt_all(before).await {
-            tracing::warn!(%error, "could not adopt containers yet");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(MAX_RETRY_INTERVAL);
-        }
-    }
-
-    /// Listens for containers that run, and removes containers without a project or workspace.
-    /// Containers created after `before` are left alone: a call of this server is creating them.
-    async fn adopt_all(self, before: Timestamp) -> Result<()> {
+    /// Listens for containers that run, and removes containers and socket directories without a project or
+    /// workspace. Containers created after `before` are left alone: a call of this server is creating them.
+    pub(crate) async fn recover(self, before: Timestamp) -> Result<()> {
         let runtime = self.state().available_runtime().await?;
-        for status in runtime.list().await? {
-            // A failure with one container must not keep the others from being adopted.
-            if let Err(error) = self.adopt(&*runtime, &status, before).await {
-                tracing::warn!(container = %status.id, %error, "could not adopt a container");
-            }
-        }
+        let mut ids: BTreeSet<ContainerId> = BTreeSet::new();
+        ids.extend(runtime.list().await?.into_iter().map(|status| status.id));
         // Containers that did not run when their workspace was deleted.
-        for stored in self.engine.store().containers().await? {
-            let Some(id) = ContainerId::new(stored.id.as_str()) else {
-                continue;
-            };
-            if stored.created_at < before
-                && !self.has_workspace(&stored).await?
-                && let Err(error) = self.remove(&id).await
-            {
-                tracing::warn!(container = %id, %error, "could not remove a container");
-            }
-        }
-        for id in self
-            .relay_dir_names()?
-            .into_iter()
-            .filter_map(ContainerId::new)
-        {
-            if let Err(error) = self.remove_orphaned_relay_dir(&id).await {
-                tracing::warn!(container = %id, %error, "could not remove a socket directory");
-            }
-        }
+        let stored = self.engine.store().containers().await?;
+        ids.extend(stored.into_iter().filter_map(|it| ContainerId::new(it.id)));
+        let recover = move |engine: Engine, id: ContainerId| async move {
+            engine.containers().recover_container(&id, before).await
+        };
+        self.engine.repair_each("container", ids, recover).await;
+        let names = self.relay_dir_names()?.into_iter();
+        let remove = |engine: Engine, id: ContainerId| async move {
+            engine.containers().remove_orphaned_relay_dir(&id).await
+        };
+        let directories = names.filter_map(ContainerId::new);
+        self.engine
+            .repair_each("socket directory", directories, remove)
+            .await;
         Ok(())
     }
 
-    async fn adopt(self, runtime: &dyn Runtime, status: &Status, before: Timestamp) -> Result<()> {
-        let id = &status.id;
+    async fn recover_container(self, id: &ContainerId, before: Timestamp) -> Result<()> {
+        let runtime = self.state().available_runtime().await?;
         let _lock = self.state().lock_container(id).await;
         let Some(stored) = self.engine.store().container(id.as_str()).await? else {
             tracing::info!(container = %id, "removing a container without a project");
@@ -118,12 +80,13 @@ impl Containers<'_> {
             tracing::info!(container = %id, "removing a container without a workspace");
             return self.remove_locked(id).await;
         }
-        if status.state == State::Running {
+        let status = runtime.inspect(id).await?;
+        if status.is_some_and(|status| status.state == RunState::Running) {
             self.listen(id).await?;
             self.keep_channel(id).await?;
             // Its idle time starts now.
             drop(self.mark_in_use(id));
-            tracing::info!(container = %id, "adopted a container");
+            tracing::info!(container = %id, "recovered a container");
         }
         Ok(())
     }

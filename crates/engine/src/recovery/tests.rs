@@ -1,6 +1,7 @@
 //! Recovery on a real engine and store, with a runtime that fails.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::{Actor, Call, Engine, EngineError, NewToken, Settings};
+use crate::{Actor, Call, Doors, Engine, EngineError, NewToken, Settings, Stream};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -146,6 +147,21 @@ impl Runtime for FailingRuntime {
     }
 }
 
+/// A relay that no container connects to.
+#[derive(Debug)]
+struct UnusedRelay;
+
+#[async_trait]
+impl Doors for UnusedRelay {
+    async fn open(&self, _: &ContainerId, _: Option<&Path>) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    fn admit(&self, _: &ContainerId, _: Box<dyn Stream>) {}
+
+    fn close(&self, _: &ContainerId) {}
+}
+
 async fn engine(home: &TempDir, runtime: Arc<FailingRuntime>) -> Engine {
     let store = Sqlite::open(&home.path().join("oubliette.db")).unwrap();
     let settings = Settings::defaults(home.path());
@@ -211,14 +227,15 @@ async fn a_container_that_cannot_be_removed_is_retried_and_stops_neither_others_
     let engine = engine(&home, runtime.clone()).await;
     let before = engine.store().session(session).await.unwrap().unwrap();
     assert!(!before.status.is_ended());
-    engine.set_relay_attached();
+    engine.open_doors(Arc::new(UnusedRelay));
     runtime.wait_until_removed(&["first", "third"]).await;
     assert_eq!(runtime.list_failures.load(Ordering::SeqCst), 0);
-    let ended = engine.wait_for_session(session, DEADLINE, |session| session.status.is_ended());
-    assert!(
-        ended.await.unwrap(),
-        "it fails, because no container starts"
-    );
+    let ended = engine
+        .wait_for_session(session, DEADLINE, |session| session.status.is_ended())
+        .await
+        .unwrap();
+    let after = engine.store().session(session).await;
+    assert!(ended, "it fails, because no container starts: {after:?}");
 
     runtime.is_stuck.store(false, Ordering::SeqCst);
     runtime

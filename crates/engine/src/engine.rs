@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use oubliette_model::ProjectId;
-use oubliette_store::{ProjectState, Store};
+use oubliette_store::{Project, ProjectState, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -16,10 +16,12 @@ use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::operations::Running;
+use crate::projects::Projects;
 use crate::schedules::Schedules;
 use crate::sessions::Sessions;
 use crate::tokens::Watch;
-use crate::{Clock, Result, Settings};
+use crate::workspaces::Workspaces;
+use crate::{Clock, EngineError, Result, Settings};
 
 /// What Oubliette does. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -97,40 +99,17 @@ impl Engine {
             }
             tracing::info!(project = %id, ?state, "settling an unfinished project");
             if !self.store().containers_of(id).await?.is_empty() {
-                self.spawn(self.clone().finish_deletion(id));
+                self.projects().purge_in_background(id);
             } else {
                 // Its name is free again when this returns.
-                self.files().condemn_project(id).await?;
+                self.files().move_project_to_trash(id).await?;
                 self.store().erase(id).await?;
             }
         }
-        let condemned = self.files().condemned().await?;
+        let entries = self.files().trash_entries().await?;
         let files = self.files().clone();
-        self.spawn(async move { files.sweep(condemned).await });
+        self.spawn(async move { files.purge_trash(entries).await });
         Ok(())
-    }
-
-    /// Takes away all that a project has, which must be hidden already.
-    pub(crate) async fn erase_project(&self, id: ProjectId) -> Result<()> {
-        self.discard_containers(id).await?;
-        self.files().discard_project(id).await?;
-        Ok(self.store().erase(id).await?)
-    }
-
-    /// The same, again and again until it is done.
-    pub(crate) async fn finish_deletion(self, id: ProjectId) {
-        let mut pause = Duration::from_secs(1);
-        loop {
-            match self.erase_project(id).await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!(project = %id, %error, "could not be deleted yet"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = self.stopping() => return,
-            }
-            pause = (pause * 2).min(Duration::from_secs(60));
-        }
     }
 
     /// Forgets what is kept by age, now and then once an hour.
@@ -228,6 +207,20 @@ impl Engine {
 
     pub fn audit_log(&self) -> &AuditLog {
         &self.parts.audit
+    }
+
+    /// The project, or the error that it does not exist.
+    pub(crate) async fn project(&self, id: ProjectId) -> Result<Project> {
+        let project = self.store().get(id).await?;
+        project.ok_or_else(|| EngineError::project_not_found(id))
+    }
+
+    pub(crate) fn projects(&self) -> Projects<'_> {
+        Projects { engine: self }
+    }
+
+    pub(crate) fn workspaces(&self) -> Workspaces<'_> {
+        Workspaces { engine: self }
     }
 
     pub(crate) fn files(&self) -> &Files {

@@ -17,7 +17,6 @@ mod files;
 mod git;
 mod limits;
 mod metrics;
-mod openspec;
 pub mod operations;
 mod paging;
 mod projects;

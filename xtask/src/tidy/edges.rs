@@ -16,6 +16,7 @@ const LAYERS: &[&str] = &[
     "demo-agent",
     "runtime",
     "agent",
+    "openspec",
     "engine",
     "server",
     "oubliette",

@@ -62,7 +62,7 @@ impl Engine {
     }
 
     async fn measure_disk(&self, project: ProjectId, limit: u64) {
-        let size = match self.files().size(project).await {
+        let size = match self.files().disk_usage(project).await {
             Ok(size) => size,
             Err(error) => {
                 tracing::warn!(%project, %error, "its files could not be measured");

@@ -17,7 +17,7 @@ use super::link::Link;
 use super::process::{self, Command, Failed, Finished};
 use super::{Containers, InUse, NAMED, Place, Turn, UNNAMED, lock};
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::workspaces::Choice;
+use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const LONGEST: f64 = 86_400.0;
@@ -257,11 +257,15 @@ pub(super) async fn prepare(
     process_id: String,
     call: &Call,
 ) -> Result<Ready> {
-    let choice = Choice {
+    let choice = WorkspaceChoice {
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
     };
-    let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
+    let workspace = engine
+        .workspaces()
+        .choose(project.id, &choice, call)
+        .await?
+        .id;
     let command = command(project, params, &workspace, process_id)?;
     let container = Place::of(project, &workspace).container();
     let in_use = engine.containers().using(&container);

@@ -58,7 +58,7 @@ impl Operation for Logs {
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
         let workspace = params.workspace_id;
         let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
-        engine.require_workspace(project_id, &workspace).await?;
+        engine.workspaces().require(project_id, &workspace).await?;
         let id = Place::of(&project, &workspace).container();
         let status = match engine.find_container(&id).await? {
             Found::Running => "running",

@@ -161,7 +161,7 @@ impl Engine {
         let default = WorkspaceId::default_one();
         let own = place.workspace.as_ref().unwrap_or(&default);
         let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
-        let home = files.home_dir(project.id, own).await?;
+        let home = files.create_home_dir(project.id, own).await?;
         let mut mounts = vec![
             mount(workspace.clone(), &inside, false),
             mount(home, "/root", false),

@@ -48,7 +48,7 @@ impl Operation for Stop {
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
         let containers = match &params.workspace_id {
             Some(workspace) => {
-                engine.require_workspace(project_id, workspace).await?;
+                engine.workspaces().require(project_id, workspace).await?;
                 vec![Place::of(&project, workspace).container()]
             }
             None => engine.containers_of(project_id).await?,

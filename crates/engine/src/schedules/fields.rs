@@ -110,7 +110,7 @@ impl Engine {
             }
             let workspace_id = place.workspace_id.clone().filter(|id| !id.is_default());
             if let Some(workspace) = &workspace_id {
-                self.require_workspace(id, workspace).await?;
+                self.workspaces().require(id, workspace).await?;
             }
             let target = Target {
                 project_id: id,

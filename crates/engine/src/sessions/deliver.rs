@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::ask::Ask;
 use super::view::PendingRequest;
-use crate::workspaces::Choice;
+use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// What became of a message.
@@ -104,16 +104,19 @@ impl Engine {
         }
         let workspace = match (&ask.workspace_id, ask.create_workspace, beside) {
             // A child works where its parent does.
-            (None, None | Some(false), Some(parent)) => Choice {
+            (None, None | Some(false), Some(parent)) => WorkspaceChoice {
                 workspace_id: Some(parent.workspace_id.clone()),
                 create_workspace: false,
             },
-            (id, create, _) => Choice {
+            (id, create, _) => WorkspaceChoice {
                 workspace_id: id.clone(),
                 create_workspace: create.unwrap_or(false),
             },
         };
-        let workspace = self.choose_workspace(project.id, &workspace, call).await?;
+        let workspace = self
+            .workspaces()
+            .choose(project.id, &workspace, call)
+            .await?;
         let id = SessionId::new(Uuid::new_v4());
         let session = Session {
             parent_id: parent.map(|parent| parent.id),

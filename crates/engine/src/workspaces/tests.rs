@@ -70,9 +70,10 @@ async fn the_choice_follows_the_contract() {
     let choose = async |id_given: Option<&str>, create_workspace: bool| {
         let workspace_id = id_given.map(|id| id.parse().unwrap());
         engine
-            .choose_workspace(
+            .workspaces()
+            .choose(
                 id,
-                &Choice {
+                &WorkspaceChoice {
                     workspace_id,
                     create_workspace,
                 },
@@ -96,11 +97,7 @@ async fn the_choice_follows_the_contract() {
 
     // A directory that a crash kept from being made is made by the next who asks.
     let feature: WorkspaceId = "feature".parse().unwrap();
-    engine
-        .files()
-        .discard_workspace(id, &feature)
-        .await
-        .unwrap();
+    engine.files().remove_workspace(id, &feature).await.unwrap();
     assert!(!choose(Some("feature"), false).await.unwrap().created);
     assert!(engine.files().has_workspace(id, &feature));
 
@@ -138,24 +135,26 @@ async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
     let default = engine
         .files()
         .workspace_dir(id, &WorkspaceId::default_one());
-    let create = Choice {
+    let create = WorkspaceChoice {
         workspace_id: Some("early".parse().unwrap()),
         create_workspace: true,
     };
     engine
-        .choose_workspace(id, &create, &Call::new())
+        .workspaces()
+        .choose(id, &create, &Call::new())
         .await
         .unwrap();
 
     std::fs::write(default.join("file"), "content").unwrap();
     git(&default, &["add", "file"]);
     git(&default, &["commit", "-qm", "first"]);
-    let create = Choice {
+    let create = WorkspaceChoice {
         workspace_id: Some("later".parse().unwrap()),
         create_workspace: true,
     };
     engine
-        .choose_workspace(id, &create, &Call::new())
+        .workspaces()
+        .choose(id, &create, &Call::new())
         .await
         .unwrap();
     let later = engine.files().workspace_dir(id, &"later".parse().unwrap());
@@ -181,12 +180,13 @@ async fn of_many_who_make_the_same_workspace_one_does() {
     let attempts = (0..20).map(|_| {
         let engine = engine.clone();
         tokio::spawn(async move {
-            let choice = Choice {
+            let choice = WorkspaceChoice {
                 workspace_id: Some("same".parse().unwrap()),
                 create_workspace: true,
             };
             engine
-                .choose_workspace(id, &choice, &Call::new())
+                .workspaces()
+                .choose(id, &choice, &Call::new())
                 .await
                 .unwrap()
                 .created

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use oubliette_benches::figures::median;
 use oubliette_benches::{Aims, Table, cpu_time, is_quick, make_project};
 use oubliette_model::{
-    Cadence, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
+    CronSchedule, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{RunFilter, Schedule, Schedules, Target};
@@ -92,7 +92,7 @@ fn server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, ScheduleId
         missed_runs: MissedRuns::Skip,
         owner_id: TokenId::new(Uuid::from_u128(1)),
         owner_session: None,
-        next_at: Cadence::parse(cron_expr, "Europe/Berlin")
+        next_at: CronSchedule::parse(cron_expr, "Europe/Berlin")
             .unwrap()
             .next_after(now),
         disabled_reason: None,

@@ -85,7 +85,7 @@ impl Files {
 
     /// Creates a project's directories. Returns the path of the empty default workspace.
     pub(crate) async fn create_project_dirs(&self, project: ProjectId) -> Result<PathBuf> {
-        let workspace = self.workspace_dir(project, &WorkspaceId::default_one());
+        let workspace = self.workspace_dir(project, &WorkspaceId::default());
         let workspaces = self.project_dir(project).join("workspaces");
         blocking(move || {
             create_private_dir(&workspaces)?;
@@ -387,7 +387,7 @@ mod tests {
                 max_total_bytes: 1,
                 max_file_bytes: 1,
             };
-            let workspace = WorkspaceId::default_one();
+            let workspace = WorkspaceId::default();
             reader
                 .read_workspace(project, &workspace, limits, read)
                 .await

@@ -55,7 +55,7 @@ impl Workspaces<'_> {
         call: &Call,
     ) -> Result<ChosenWorkspace> {
         let id = match (&choice.workspace_id, choice.create_workspace) {
-            (None, false) => WorkspaceId::default_one(),
+            (None, false) => WorkspaceId::default(),
             (None, true) => WorkspaceId::from_uuid(Uuid::new_v4()),
             (Some(id), _) => id.clone(),
         };
@@ -112,7 +112,7 @@ impl Workspaces<'_> {
         call: &Call,
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
-        let default = Place::of(&stored, &WorkspaceId::default_one()).container();
+        let default = Place::of(&stored, &WorkspaceId::default()).container();
         if self
             .engine
             .store()
@@ -126,15 +126,13 @@ impl Workspaces<'_> {
                 self.clone_in_project_container(&stored, id).await
             };
         }
-        let source = self
-            .files()
-            .workspace_dir(project, &WorkspaceId::default_one());
+        let source = self.files().workspace_dir(project, &WorkspaceId::default());
         let draft = self.files().new_draft();
         let directory = self.files().create_draft_dir(project, &draft).await?;
         let cloned = if self.files().is_git_repository(&source) {
             self.engine
                 .git()
-                .branch_off(&source, &directory, &format!("oubliette/{id}"), call)
+                .clone_to_branch(&source, &directory, &format!("oubliette/{id}"), call)
                 .await
         } else {
             Ok(())
@@ -150,7 +148,7 @@ impl Workspaces<'_> {
 
     /// Clones where an agent may have written: there, git runs only in the container.
     async fn clone_in_project_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
-        let default = WorkspaceId::default_one();
+        let default = WorkspaceId::default();
         let (container, link, _) = self.engine.ensure_container(project, &default).await?;
         let draft = self.files().new_draft();
         let directory = format!("/workspaces/{}", draft.name());
@@ -173,13 +171,13 @@ impl Workspaces<'_> {
         let directory = self.files().create_draft_dir(project.id, &draft).await?;
         let source = self
             .files()
-            .workspace_dir(project.id, &WorkspaceId::default_one());
+            .workspace_dir(project.id, &WorkspaceId::default());
         let mounts = vec![
             mount(source, "/workspace", true),
             mount(directory, "/workspaces/new", false),
         ];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
-        let default = Place::of(project, &WorkspaceId::default_one());
+        let default = Place::of(project, &WorkspaceId::default());
         let plan = Plan {
             project,
             place: Place::of(project, id),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{CallerOutcome, Status};
+use oubliette_model::{CallerToolOutcome, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -139,9 +139,9 @@ impl Engine {
                 let left = self.left(asked.deadline);
                 let there = self.callers().presence.of(session.id, settings);
                 let ended = match there {
-                    _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(asked))),
+                    _ if left.is_zero() => Some((CallerToolOutcome::Timeout, timed_out(asked))),
                     There::No if fails => {
-                        Some((CallerOutcome::Disconnected, disconnected(caller_id)))
+                        Some((CallerToolOutcome::Disconnected, disconnected(caller_id)))
                     }
                     _ => None,
                 };

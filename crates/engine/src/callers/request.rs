@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use jiff::SignedDuration;
-use oubliette_model::{CallerOutcome, Event, Mode, quoted};
+use oubliette_model::{CallerToolOutcome, Event, Mode, quoted};
 use oubliette_store::{Asked, AuditEntry, CallerRequest, Ended, Outcome, Session, Settled};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ const LONGEST: usize = 4 << 20;
 #[derive(Debug, Clone)]
 pub enum CallerError {
     /// It was asked, or would have been: what became of it, and the sentence for the agent.
-    Ended(CallerOutcome, String),
+    Ended(CallerToolOutcome, String),
     /// It could not be asked.
     Engine(EngineError),
 }
@@ -153,7 +153,7 @@ impl Engine {
         let there = self.callers().presence.of(session.id, settings);
         if there == There::No && settings.on_disconnect == OnDisconnect::Fail {
             let why = disconnected(&caller_id);
-            return Err(CallerError::Ended(CallerOutcome::Disconnected, why));
+            return Err(CallerError::Ended(CallerToolOutcome::Disconnected, why));
         }
         let seconds = declared.tool.timeout_seconds;
         let seconds = seconds.unwrap_or(settings.timeout_seconds as f64);
@@ -199,10 +199,10 @@ impl Engine {
         let (request_id, tool) = (asked.request_id.to_string(), asked.tool.clone());
         let taken = now.duration_since(asked.asked_at).as_millis();
         let event = match ended.outcome {
-            CallerOutcome::Cancelled => Event::CallerToolCancelled { request_id, tool },
+            CallerToolOutcome::Cancelled => Event::CallerToolCancelled { request_id, tool },
             outcome => {
                 let (result, error) = match (outcome, &ended.answer) {
-                    (CallerOutcome::Answered, result) => (result.clone(), None),
+                    (CallerToolOutcome::Answered, result) => (result.clone(), None),
                     (_, Value::String(error)) => (Value::Null, Some(error.clone())),
                     (_, other) => (Value::Null, Some(other.to_string())),
                 };
@@ -235,7 +235,7 @@ impl Engine {
         session: &Session,
     ) -> Result<()> {
         let ended = Ended {
-            outcome: CallerOutcome::Cancelled,
+            outcome: CallerToolOutcome::Cancelled,
             answer: Value::from("the call was cancelled"),
         };
         self.settle_request(asked, session, ended, None).await?;
@@ -273,7 +273,7 @@ pub(super) fn disconnected(caller_id: &str) -> String {
 }
 
 fn ended_as(ended: Ended) -> Result<Value, CallerError> {
-    if ended.outcome == CallerOutcome::Answered {
+    if ended.outcome == CallerToolOutcome::Answered {
         return Ok(ended.answer);
     }
     let why = match ended.answer {

@@ -69,7 +69,7 @@ pub(super) async fn step(
     let begins = params.command.is_some();
     let process_id = format!("{DIALOGUE}{name}");
     let workspace = params.workspace_id.clone();
-    let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
+    let workspace = workspace.unwrap_or_default();
     let mut partner = Partner {
         engine,
         project_id: project.id,

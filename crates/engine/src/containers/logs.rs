@@ -57,7 +57,7 @@ impl Operation for Logs {
         let project = engine.store().get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
         let workspace = params.workspace_id;
-        let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
+        let workspace = workspace.unwrap_or_default();
         engine.workspaces().require(project_id, &workspace).await?;
         let id = Place::of(&project, &workspace).container();
         let status = match engine.find_container(&id).await? {

@@ -158,7 +158,7 @@ impl Engine {
     /// The files that a container has of its project: all of them, or those of one workspace.
     pub(super) async fn mounts(&self, project: &Project, place: &Place) -> Result<Vec<Mount>> {
         let files = self.files();
-        let default = WorkspaceId::default_one();
+        let default = WorkspaceId::default();
         let own = place.workspace.as_ref().unwrap_or(&default);
         let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
         let home = files.create_home_dir(project.id, own).await?;

@@ -48,7 +48,7 @@ impl Projects<'_> {
         read: impl FnOnce(&WorkspaceTree) -> T + Send + 'static,
     ) -> Result<Option<T>> {
         self.engine.project(project).await?;
-        let workspace = workspace.unwrap_or_else(WorkspaceId::default_one);
+        let workspace = workspace.unwrap_or_default();
         self.engine
             .workspaces()
             .require(project, &workspace)
@@ -143,7 +143,7 @@ mod tests {
         };
         for limits in [few_lookups, short_time] {
             let started = Instant::now();
-            let workspace = WorkspaceId::default_one();
+            let workspace = WorkspaceId::default();
             let listed = files
                 .read_workspace(project, &workspace, limits, |tree| list_changes(tree))
                 .await

@@ -1,7 +1,7 @@
 //! What a schedule is made of, checked.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Cadence, ProjectId, WorkspaceId, quoted};
+use oubliette_model::{CronSchedule, ProjectId, WorkspaceId, quoted};
 use oubliette_store::Target;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -50,7 +50,7 @@ pub(super) async fn next_runs(
     timezone: &str,
     after: Timestamp,
 ) -> Result<Vec<Timestamp>> {
-    let cadence = Cadence::parse(cron_expr, timezone)?;
+    let cadence = CronSchedule::parse(cron_expr, timezone)?;
     let looking = move || cadence.runs_after(after).take(SHOWN).collect();
     tokio::task::spawn_blocking(looking)
         .await
@@ -60,11 +60,11 @@ pub(super) async fn next_runs(
 impl Engine {
     /// Checks when a schedule is to run: it must do so some day, and not too often.
     pub(super) async fn check_cadence(&self, cron_expr: &str, timezone: &str) -> Result<Checked> {
-        let cadence = Cadence::parse(cron_expr, timezone)?;
+        let cadence = CronSchedule::parse(cron_expr, timezone)?;
         let now = self.now();
         // To find out that there is no next run takes a while.
         let look = move || {
-            let gap = cadence.shortest_gap(now);
+            let gap = cadence.shortest_interval(now);
             let next: Vec<Timestamp> = cadence.runs_after(now).take(SHOWN).collect();
             (cadence.timezone().to_owned(), gap, next)
         };

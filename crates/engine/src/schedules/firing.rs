@@ -1,7 +1,7 @@
 //! What is to be done about a schedule whose time has come.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Cadence, Cause, MissedRuns};
+use oubliette_model::{CronSchedule, MissedRuns, RunCause};
 use oubliette_store::{Firing, Schedule};
 
 /// Decides about a schedule that is due at `now`. The last of its instants that have passed counts: if
@@ -13,13 +13,13 @@ pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -
         schedule_id: schedule.id,
         at: now,
         due_at: first,
-        cause: Cause::Schedule,
+        cause: RunCause::Schedule,
         moves: Some((first, None)),
         skipped: None,
         note: None,
         disabled: None,
     };
-    let cadence = match Cadence::parse(&schedule.cron_expr, &schedule.timezone) {
+    let cadence = match CronSchedule::parse(&schedule.cron_expr, &schedule.timezone) {
         Ok(cadence) => cadence,
         Err(why) => {
             firing.skipped = Some(why.to_string());
@@ -27,7 +27,7 @@ pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -
             return Some(firing);
         }
     };
-    let last = cadence.last_until(now).filter(|last| *last >= first);
+    let last = cadence.last_at_or_before(now).filter(|last| *last >= first);
     firing.due_at = last.unwrap_or(first);
     let next = cadence.next_after(now);
     firing.moves = Some((first, next));
@@ -35,7 +35,7 @@ pub(super) fn plan(schedule: &Schedule, now: Timestamp, grace: SignedDuration) -
         firing.disabled = Some("its expression does not come again".to_owned());
     }
     if now.duration_since(firing.due_at) > grace {
-        firing.cause = Cause::Missed;
+        firing.cause = RunCause::Missed;
         let since = match first < firing.due_at {
             true => format!("it and others since {first} were"),
             false => "it was".to_owned(),
@@ -100,7 +100,7 @@ mod tests {
         );
         let firing = firing.unwrap();
         assert_eq!(firing.due_at, at("2027-01-01T09:00:00Z"));
-        assert_eq!((firing.cause, &firing.skipped), (Cause::Schedule, &None));
+        assert_eq!((firing.cause, &firing.skipped), (RunCause::Schedule, &None));
         let (was, next) = firing.moves.unwrap();
         assert_eq!(was, at("2027-01-01T09:00:00Z"));
         assert_eq!(next, Some(at("2027-01-01T10:00:00Z")));
@@ -117,16 +117,16 @@ mod tests {
     fn what_was_missed_is_skipped_or_runs_once() {
         let (next, now) = ("2027-01-01T09:00:00Z", "2027-01-03T12:30:00Z");
         let skipped = planned(MissedRuns::Skip, next, now).unwrap();
-        assert_eq!(skipped.cause, Cause::Missed);
+        assert_eq!(skipped.cause, RunCause::Missed);
         assert_eq!(skipped.due_at, at("2027-01-03T12:00:00Z"));
         assert!(skipped.skipped.unwrap().contains("2027-01-01T09:00:00Z"));
         let once = planned(MissedRuns::RunOnce, next, now).unwrap();
-        assert_eq!((once.skipped, once.cause), (None, Cause::Missed));
+        assert_eq!((once.skipped, once.cause), (None, RunCause::Missed));
         assert_eq!(once.moves.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
         // One that is due just now runs whatever was missed before it.
         let now = "2027-01-03T12:00:10Z";
         let due = planned(MissedRuns::Skip, next, now).unwrap();
-        assert_eq!((due.cause, due.skipped), (Cause::Schedule, None));
+        assert_eq!((due.cause, due.skipped), (RunCause::Schedule, None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a session uses and costs, and what its tree may.
 
 use oubliette_agent::{OwnFile, Reported, usage_file};
-use oubliette_model::{Event, Status, StopReason, Usage, Verdict, WaitingKind};
+use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
 use serde::{Deserialize, Serialize};
 
 use super::live::Cancelled;
@@ -36,7 +36,7 @@ impl Owner<'_> {
             live.reports_cost = true;
         }
         if let Some(turn) = reported.turn {
-            usage = usage.plus(turn);
+            usage = usage.saturating_add(turn);
             if !live.reports_cost {
                 cost += self.price(turn);
             }
@@ -148,16 +148,16 @@ impl Owner<'_> {
             used.cost_usd
         );
         let input = serde_json::json!({ "cost_usd": used.cost_usd, "max_cost_usd": limit });
-        self.ask(WaitingKind::Budget, title, input, "{}".to_owned())
+        self.ask(AwaitedRequestKind::Budget, title, input, "{}".to_owned())
             .await
     }
 
     pub(super) async fn decide_budget(
         &mut self,
-        verdict: Verdict,
+        verdict: PermissionDecision,
         answer: Option<String>,
     ) -> Result<(), Stop> {
-        if verdict != Verdict::Deny {
+        if verdict != PermissionDecision::Deny {
             let answer = answer.and_then(|answer| serde_json::from_str(&answer).ok());
             let BudgetAnswer { max_cost_usd } = answer.unwrap_or_default();
             let now = self.engine.now();

@@ -2,7 +2,9 @@
 
 use jiff::SignedDuration;
 use oubliette_agent::{Keeper, Permission, Policy};
-use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind, quoted};
+use oubliette_model::{
+    AwaitedRequest, AwaitedRequestKind, Event, PermissionDecision, Status, Transition, quoted,
+};
 use oubliette_store::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,11 +43,11 @@ impl Owner<'_> {
             self.scribe.events.push(Event::log(format!(
                 "the tool {tool} is not one of those that the session may use, and was denied"
             )));
-            self.send(permission.answer(Verdict::Deny));
+            self.send(permission.answer(PermissionDecision::Deny));
             return Ok(());
         }
         if Policy(self.autonomy()).allows(&permission) {
-            self.send(permission.answer(Verdict::Allow));
+            self.send(permission.answer(PermissionDecision::Allow));
             return Ok(());
         }
         let Some(live) = &mut self.live else {
@@ -70,14 +72,14 @@ impl Owner<'_> {
         };
         let detail = serde_json::to_string(&question).map_err(EngineError::fault)?;
         let input = question.permission.input;
-        self.ask(WaitingKind::Permission, title, input, detail)
+        self.ask(AwaitedRequestKind::Permission, title, input, detail)
             .await
     }
 
     /// Has somebody decide something, and waits for it.
     pub(super) async fn ask(
         &mut self,
-        kind: WaitingKind,
+        kind: AwaitedRequestKind,
         title: String,
         input: Value,
         detail: String,
@@ -101,7 +103,7 @@ impl Owner<'_> {
             verdict: None,
             answer: None,
         });
-        self.wait_for(Waiting {
+        self.wait_for(AwaitedRequest {
             kind,
             request_id,
             until,
@@ -109,8 +111,8 @@ impl Owner<'_> {
         self.commit().await
     }
 
-    pub(super) fn wait_for(&mut self, waiting: Waiting) {
-        let Some(status) = self.session.status.after(Happening::Asked) else {
+    pub(super) fn wait_for(&mut self, waiting: AwaitedRequest) {
+        let Some(status) = self.session.status.after(Transition::WaitStarted) else {
             return;
         };
         if self.session.status == Status::Waiting && self.session.waiting.is_some() {
@@ -140,12 +142,12 @@ impl Owner<'_> {
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
-                None => (Verdict::Deny, "deadline"),
+                None => (PermissionDecision::Deny, "deadline"),
             };
             match decision.kind {
-                WaitingKind::Permission => self.answer(&decision.detail, Some(verdict)),
-                WaitingKind::Budget => self.decide_budget(verdict, decision.answer).await?,
-                WaitingKind::CallerTool => {}
+                AwaitedRequestKind::Permission => self.answer(&decision.detail, Some(verdict)),
+                AwaitedRequestKind::Budget => self.decide_budget(verdict, decision.answer).await?,
+                AwaitedRequestKind::CallerTool => {}
             }
             self.scribe.events.push(Event::PermissionAnswer {
                 request_id: decision.request_id.clone(),
@@ -157,7 +159,7 @@ impl Owner<'_> {
         match open.into_iter().next() {
             Some(next) => {
                 self.session.waiting = None;
-                self.wait_for(Waiting {
+                self.wait_for(AwaitedRequest {
                     kind: next.kind,
                     request_id: next.request_id,
                     until: next.deadline,
@@ -166,8 +168,8 @@ impl Owner<'_> {
             None => {
                 let in_turn = self.live.as_ref().is_some_and(|live| live.turn.is_some());
                 self.become_status(match in_turn {
-                    true => Happening::Settled,
-                    false => Happening::TurnEnded,
+                    true => Transition::WaitEnded,
+                    false => Transition::TurnEnded,
                 });
             }
         }
@@ -176,7 +178,7 @@ impl Owner<'_> {
     }
 
     /// Answers a question of the agent that still runs; `None` takes the question back.
-    pub(super) fn answer(&mut self, detail: &str, verdict: Option<Verdict>) {
+    pub(super) fn answer(&mut self, detail: &str, verdict: Option<PermissionDecision>) {
         let Ok(question) = serde_json::from_str::<Question>(detail) else {
             return;
         };
@@ -192,12 +194,12 @@ impl Owner<'_> {
     /// Takes back every open question: what asked it is over.
     pub(super) async fn withdraw_decisions(&mut self, by: &str) -> Result<(), Stop> {
         for decision in self.engine.store().decisions(self.session.id).await? {
-            if decision.kind == WaitingKind::Permission {
+            if decision.kind == AwaitedRequestKind::Permission {
                 self.answer(&decision.detail, None);
             }
             self.scribe.events.push(Event::PermissionAnswer {
                 request_id: decision.request_id.clone(),
-                decision: Verdict::Deny,
+                decision: PermissionDecision::Deny,
                 by: by.to_owned(),
             });
             self.step.decisions_done.push(decision.request_id);

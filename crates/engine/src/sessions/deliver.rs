@@ -74,7 +74,7 @@ impl Engine {
         let granted = session.choices.granted;
         Ok(wanted
             .zip(granted)
-            .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
+            .and_then(|(wanted, granted)| wanted.intersection(granted)))
     }
 
     /// Gives a message to the session that it is for, which is made if need be. Returns when that

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Event, Happening, Status, StopReason};
+use oubliette_model::{Event, Status, StopReason, Transition};
 use oubliette_store::Message;
 
 use super::connection::{Connection, News};
@@ -39,7 +39,7 @@ impl Owner<'_> {
                 stop_reason: StopReason::Error,
                 error: Some(error.clone()),
             });
-            self.become_ended(Happening::Died, Some(error));
+            self.become_ended(Transition::AgentFailed, Some(error));
         } else if was_ready {
             self.scribe
                 .log(format!("{error}; the next message starts it again"));
@@ -49,7 +49,7 @@ impl Owner<'_> {
     }
 
     /// Moves on in the life of the session, if that can be.
-    pub(super) fn become_status(&mut self, happening: Happening) {
+    pub(super) fn become_status(&mut self, happening: Transition) {
         let Some(status) = self.session.status.after(happening) else {
             return;
         };
@@ -61,7 +61,7 @@ impl Owner<'_> {
     }
 
     /// The same for an end: its parent hears of it.
-    pub(super) fn become_ended(&mut self, happening: Happening, error: Option<String>) {
+    pub(super) fn become_ended(&mut self, happening: Transition, error: Option<String>) {
         let Some(status) = self.session.status.after(happening) else {
             return;
         };
@@ -90,7 +90,7 @@ impl Owner<'_> {
             stop_reason: StopReason::Error,
             error: Some(why.to_owned()),
         });
-        self.become_ended(Happening::Died, Some(why.to_owned()));
+        self.become_ended(Transition::AgentFailed, Some(why.to_owned()));
         self.commit().await?;
         self.end_children().await
     }
@@ -111,7 +111,7 @@ impl Owner<'_> {
                 error: None,
             });
         }
-        self.become_ended(Happening::Ended, None);
+        self.become_ended(Transition::Ended, None);
         self.step.wanted_done = true;
         self.step.messages_dropped = true;
         self.commit().await?;
@@ -188,7 +188,7 @@ impl Owner<'_> {
             stop_reason,
             error,
         });
-        self.become_status(Happening::TurnEnded);
+        self.become_status(Transition::TurnEnded);
         self.commit().await?;
         self.mind_the_budget().await
     }

@@ -369,7 +369,7 @@ impl<'a> Owner<'a> {
 /// The container that a live agent is in.
 pub(super) fn container_id(name: &str, project: &Project) -> ContainerId {
     ContainerId::new(name)
-        .unwrap_or_else(|| Place::of(project, &WorkspaceId::default_one()).container())
+        .unwrap_or_else(|| Place::of(project, &WorkspaceId::default()).container())
 }
 
 impl std::fmt::Debug for Owner<'_> {

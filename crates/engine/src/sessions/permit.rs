@@ -1,6 +1,6 @@
 //! `session_permit`.
 
-use oubliette_model::{Access, Mode, SessionId, Verdict};
+use oubliette_model::{Access, Mode, PermissionDecision, SessionId};
 use oubliette_store::Decided;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ pub(crate) struct Params {
     /// The request, from its `permission_request` event or from `waiting_for`.
     request_id: String,
     /// `allow`, `allow_always` or `deny`.
-    decision: Verdict,
+    decision: PermissionDecision,
     /// For a request about money: what the whole tree may cost from now on. Without it, as much again.
     /// Not by project tokens.
     max_cost_usd: Option<f64>,
@@ -26,7 +26,7 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     session_id: SessionId,
     request_id: String,
-    decision: Verdict,
+    decision: PermissionDecision,
 }
 
 #[derive(Debug)]

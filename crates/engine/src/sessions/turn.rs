@@ -1,7 +1,7 @@
 //! One turn: a prompt, what comes of it, and the decisions on the way.
 
 use oubliette_agent::{OwnFile, Reported, RpcError, Said, output_line, output_mark};
-use oubliette_model::{Event, Happening, Status, StopReason};
+use oubliette_model::{Event, Status, StopReason, Transition};
 use oubliette_store::Message;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -22,7 +22,7 @@ impl Owner<'_> {
                     stop_reason: StopReason::Error,
                     error: Some(why),
                 });
-                self.become_status(Happening::TurnEnded);
+                self.become_status(Transition::TurnEnded);
                 return self.commit().await;
             }
         };
@@ -48,7 +48,7 @@ impl Owner<'_> {
         });
         self.send(line);
         self.note_prompt(&message);
-        self.become_status(Happening::Prompted);
+        self.become_status(Transition::Prompted);
         self.last_sign = Instant::now();
         self.commit().await
     }
@@ -133,7 +133,7 @@ impl Owner<'_> {
             stop_reason,
             error,
         });
-        self.become_status(Happening::TurnEnded);
+        self.become_status(Transition::TurnEnded);
         self.step.input_taken = Some(turn.request_end);
         self.cancel_by = None;
         self.last_sign = Instant::now();
@@ -173,7 +173,7 @@ impl Owner<'_> {
                         stop_reason: StopReason::Cancelled,
                         error: None,
                     });
-                    self.become_status(Happening::TurnEnded);
+                    self.become_status(Transition::TurnEnded);
                 }
             }
         }
@@ -184,7 +184,7 @@ impl Owner<'_> {
     pub(super) async fn cancel_turn(&mut self, why: Cancelled) -> Result<(), Stop> {
         self.withdraw_decisions("interrupt").await?;
         if self.session.status == Status::Waiting {
-            self.become_status(Happening::Settled);
+            self.become_status(Transition::WaitEnded);
         }
         let session = self.session.agent_session_id.clone().unwrap_or_default();
         self.send(oubliette_agent::cancel(&session));

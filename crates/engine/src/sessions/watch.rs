@@ -145,7 +145,7 @@ impl Drop for CallEnd {
 
 #[cfg(test)]
 mod tests {
-    use oubliette_model::CallerOutcome;
+    use oubliette_model::CallerToolOutcome;
 
     use super::*;
 
@@ -155,7 +155,7 @@ mod tests {
         let call = Uuid::from_u128(1);
         let (mut one, other) = (watch.call(call), watch.call(call));
         let ended = Ended {
-            outcome: CallerOutcome::Answered,
+            outcome: CallerToolOutcome::Answered,
             answer: "so it is".into(),
         };
         watch.tell_call(call, ended.clone());

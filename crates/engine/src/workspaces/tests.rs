@@ -1,4 +1,4 @@
-//! The choice of a workspace, on a real engine with real files and git.
+//! Workspaces on a real engine with real files and git.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 async fn project(engine: &Engine, actor: &Actor, parameters: Value) -> ProjectId {
-    let made = engine
+    let project = engine
         .call(actor, "project_create", object(parameters), Call::new())
         .await
         .unwrap();
-    made["project_id"].as_str().unwrap().parse().unwrap()
+    project["project_id"].as_str().unwrap().parse().unwrap()
 }
 
 fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
@@ -63,7 +63,7 @@ fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn the_choice_follows_the_contract() {
+async fn workspaces_are_chosen_created_listed_and_deleted() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
     let call = Call::new();
@@ -84,8 +84,8 @@ async fn the_choice_follows_the_contract() {
 
     let default = choose(None, false).await.unwrap();
     assert!(default.id.is_default() && !default.created);
-    let fresh = choose(None, true).await.unwrap();
-    assert!(fresh.created && Uuid::try_parse(fresh.id.as_str()).is_ok());
+    let new = choose(None, true).await.unwrap();
+    assert!(new.created && Uuid::try_parse(new.id.as_str()).is_ok());
     let missing = choose(Some("feature"), false).await.unwrap_err();
     assert!(
         missing.to_string().contains("create_workspace"),
@@ -95,7 +95,7 @@ async fn the_choice_follows_the_contract() {
     assert!(!choose(Some("feature"), true).await.unwrap().created);
     assert!(!choose(Some("feature"), false).await.unwrap().created);
 
-    // A directory that a crash kept from being made is made by the next who asks.
+    // The next call creates a directory whose creation a crash prevented.
     let feature: WorkspaceId = "feature".parse().unwrap();
     engine.files().remove_workspace(id, &feature).await.unwrap();
     assert!(!choose(Some("feature"), false).await.unwrap().created);
@@ -129,12 +129,10 @@ async fn the_choice_follows_the_contract() {
 }
 
 #[tokio::test]
-async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
+async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one" })).await;
-    let default = engine
-        .files()
-        .workspace_dir(id, &WorkspaceId::default_one());
+    let default = engine.files().workspace_dir(id, &WorkspaceId::default());
     let create = WorkspaceChoice {
         workspace_id: Some("early".parse().unwrap()),
         create_workspace: true,
@@ -174,7 +172,7 @@ async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
 }
 
 #[tokio::test]
-async fn of_many_who_make_the_same_workspace_one_does() {
+async fn concurrent_calls_create_a_workspace_once() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
     let attempts = (0..20).map(|_| {
@@ -192,11 +190,11 @@ async fn of_many_who_make_the_same_workspace_one_does() {
                 .created
         })
     });
-    let mut made = 0;
+    let mut created = 0;
     for attempt in attempts.collect::<Vec<_>>() {
-        made += usize::from(attempt.await.unwrap());
+        created += usize::from(attempt.await.unwrap());
     }
-    assert_eq!(made, 1);
+    assert_eq!(created, 1);
     let entries = std::fs::read_dir(engine.files().project_dir(id).join("workspaces")).unwrap();
-    assert_eq!(entries.count(), 1, "no draft is left");
+    assert_eq!(entries.count(), 1, "no draft remains");
 }

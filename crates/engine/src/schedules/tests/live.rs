@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use oubliette_model::{Cause, Overlap, RunStatus, SessionBehavior, SessionId, Status, WorkspaceId};
+use oubliette_model::{
+    Overlap, RunCause, RunStatus, SessionBehavior, SessionId, Status, WorkspaceId,
+};
 use oubliette_store::{
     Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
 };
@@ -42,7 +44,7 @@ impl World {
             schedule_id: schedule.id,
             at: now,
             due_at: now,
-            cause: Cause::Trigger,
+            cause: RunCause::Trigger,
             moves: None,
             skipped: None,
             note: None,
@@ -293,7 +295,7 @@ async fn what_an_agent_schedules_stands_below_its_session_and_ends_with_it() {
         ..Session::new(
             own,
             world.project,
-            WorkspaceId::default_one(),
+            WorkspaceId::default(),
             "demo",
             at(START),
         )

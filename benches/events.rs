@@ -89,7 +89,7 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
     let mut sessions = Vec::new();
     for n in 0..64 {
         let id = SessionId::new(Uuid::from_u128(n + 1));
-        let session = Session::new(id, project.id, WorkspaceId::default_one(), "demo", now);
+        let session = Session::new(id, project.id, WorkspaceId::default(), "demo", now);
         let limits = TreeLimits {
             depth: 1,
             sessions: 1,

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use oubliette_benches::statistics::median;
 use oubliette_benches::{Table, Targets, cpu_time, create_project, is_quick};
 use oubliette_model::{
-    Cadence, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
+    CronSchedule, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{RunFilter, Schedule, Schedules, Target};
@@ -88,7 +88,7 @@ fn start_server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, Sche
         missed_runs: MissedRuns::Skip,
         owner_id: TokenId::new(Uuid::from_u128(1)),
         owner_session: None,
-        next_at: Cadence::parse(cron_expr, "Europe/Berlin")
+        next_at: CronSchedule::parse(cron_expr, "Europe/Berlin")
             .unwrap()
             .next_after(now),
         disabled_reason: None,

@@ -123,7 +123,7 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
     store.reserve(&project).await.unwrap();
     assert!(store.confirm(project.id, None).await.unwrap());
     let id = SessionId::new(Uuid::from_u128(2));
-    let session = Session::new(id, project.id, WorkspaceId::default_one(), "demo", now);
+    let session = Session::new(id, project.id, WorkspaceId::default(), "demo", now);
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tools = json!([{ "name": "send", "schema": schema }, { "name": "any" }]);
     let message = Message {

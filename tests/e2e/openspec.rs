@@ -1,4 +1,4 @@
-//! OpenSpec as the server reads it, beside the real `openspec` command.
+//! Compares the server's OpenSpec operations with the real `openspec` command.
 
 mod command;
 mod corpus;
@@ -11,90 +11,101 @@ use corpus::Case;
 use serde_json::{Map, Value, json};
 use support::{Chance, Modern, Server, cli, runtimes, server_with};
 
-/// Directories that are drawn by chance, besides those that are chosen.
-const DRAWN: usize = 200;
+/// The number of random directories, besides the handwritten ones.
+const RANDOM_CASES: usize = 200;
 
 #[tokio::test]
-async fn every_answer_is_that_of_the_real_command() {
+async fn every_result_equals_that_of_the_real_command() {
     let Some(openspec) = OpenSpec::find() else {
         return;
     };
     let server = Server::start();
     let admin = server.admin();
-    let mut cases = corpus::chosen();
-    cases.extend(corpus::drawn(&mut Chance::new(), DRAWN));
+    let mut cases = corpus::handwritten();
+    cases.extend(corpus::random(&mut Chance::new(), RANDOM_CASES));
     assert!(cases.len() >= 200);
-    let mut made: Vec<(String, PathBuf)> = Vec::new();
-    let mut questions: Vec<(PathBuf, Vec<String>)> = Vec::new();
+    let mut projects: Vec<(String, PathBuf)> = Vec::new();
+    let mut requests: Vec<(PathBuf, Vec<String>)> = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let id = project(&admin, &format!("p{index}")).await;
         let top = server.workspace(&id).canonicalize().unwrap();
         case.write(&top);
-        questions.push((top.clone(), case.changes(&top)));
-        made.push((id, top));
+        requests.push((top.clone(), case.changes(&top)));
+        projects.push((id, top));
     }
-    let answers = openspec.ask(&questions).await;
-    let (mut compared, mut failed, mut wrong) = (0, 0, Vec::new());
-    for (((case, (id, top)), (_, changes)), said) in
-        cases.iter().zip(&made).zip(&questions).zip(answers)
+    let outputs = openspec.inspect(&requests).await;
+    let (mut compared, mut failed, mut differences) = (0, 0, Vec::new());
+    for (((case, (id, top)), (_, changes)), output) in
+        cases.iter().zip(&projects).zip(&requests).zip(outputs)
     {
         let top = top.to_str().unwrap();
         let mut compare = |what: String, ours: Value, theirs: Value| {
             compared += 1;
             failed += usize::from(theirs == "failed");
             if ours != theirs {
-                wrong.push(format!(
+                differences.push(format!(
                     "{}: {what}\nours   {ours}\ntheirs {theirs}\n{:?}",
                     case.name,
-                    case.settings()
+                    case.yaml_files()
                 ));
             }
         };
         let ours = list(&admin, id).await;
-        compare("list".to_owned(), ours, their_list(&said["list"], top));
+        compare("list".to_owned(), ours, expected_list(&output["list"], top));
         for change in changes {
             let ours = tasks(&admin, id, change).await;
-            let theirs = theirs(&said["apply"][change], top);
+            let theirs = expected(&output["apply"][change], top);
             compare(format!("tasks of {change:?}"), ours, theirs);
         }
     }
-    let shown: String = wrong.iter().take(5).map(|text| shortened(text)).collect();
+    let shown: String = differences
+        .iter()
+        .take(5)
+        .map(|text| truncate_lines(text))
+        .collect();
     assert!(
-        wrong.is_empty(),
+        differences.is_empty(),
         "{} of {compared} differ\n{shown}",
-        wrong.len()
+        differences.len()
     );
-    assert!(failed * 2 < compared, "{failed} of {compared} say nothing");
+    assert!(
+        failed * 2 < compared,
+        "{failed} of {compared} are only errors"
+    );
     eprintln!(
-        "{} directories, {compared} answers, all the same; {failed} were refusals",
+        "{} directories, {compared} equal results, {failed} of them errors",
         cases.len()
     );
 }
 
 #[tokio::test]
-async fn the_command_itself_says_the_same() {
+async fn the_command_line_gives_the_same_results() {
     let Some(openspec) = OpenSpec::find() else {
         return;
     };
     let server = Server::start();
     let admin = server.admin();
-    let cases = corpus::chosen();
+    let cases = corpus::handwritten();
     for name in ["everything done", "a change in a directory", "metadata 7"] {
         let case = cases.iter().find(|case| case.name == name).unwrap();
         let id = project(&admin, name).await;
         let top = server.workspace(&id).canonicalize().unwrap();
         case.write(&top);
-        let place = top.to_str().unwrap();
-        let said = openspec.run(&top, &["list", "--json"]).await;
-        assert_eq!(list(&admin, &id).await, theirs(&said, place), "{name}");
+        let workspace_path = top.to_str().unwrap();
+        let output = openspec.run(&top, &["list", "--json"]).await;
+        assert_eq!(
+            list(&admin, &id).await,
+            expected(&output, workspace_path),
+            "{name}"
+        );
         for change in case.changes(&top) {
-            let asked = ["instructions", "apply", "--change", &change, "--json"];
-            let said = openspec.run(&top, &asked).await;
-            let said = match said.get("status") {
+            let arguments = ["instructions", "apply", "--change", &change, "--json"];
+            let output = openspec.run(&top, &arguments).await;
+            let output = match output.get("status") {
                 Some(_) => json!("failed"),
-                None => theirs(&said, place),
+                None => expected(&output, workspace_path),
             };
-            assert_eq!(tasks(&admin, &id, &change).await, said, "{name} {change}");
+            assert_eq!(tasks(&admin, &id, &change).await, output, "{name} {change}");
         }
     }
 }
@@ -102,7 +113,7 @@ async fn the_command_itself_says_the_same() {
 const TASKS: &str = "## 1. All\n- [x] 1.1 Begin\n- [ ] 1.2 Go on\n- [ ] 1.3 End\n";
 
 #[tokio::test]
-async fn a_change_knows_the_sessions_that_work_on_it() {
+async fn a_change_lists_the_active_sessions_that_work_on_it() {
     if !runtimes().contains(&"sandbox".to_owned()) {
         return;
     }
@@ -114,7 +125,7 @@ async fn a_change_knows_the_sessions_that_work_on_it() {
         .file("openspec/changes/add-login/tasks.md", TASKS)
         .file("openspec/changes/other/tasks.md", TASKS)
         .write(&top);
-    let at_work = async |change: &str| -> Vec<String> {
+    let active_sessions = async |change: &str| -> Vec<String> {
         let asked = json!({ "project_id": id, "change_id": change });
         let shown = admin.call("project_tasks", asked).await;
         let listed = admin
@@ -132,17 +143,17 @@ async fn a_change_knows_the_sessions_that_work_on_it() {
         assert_eq!(names(line), names(shown.ok()));
         names(line)
     };
-    assert!(at_work("add-login").await.is_empty());
+    assert!(active_sessions("add-login").await.is_empty());
     let more = json!({ "change_id": "add-login" });
     let session = admin.spawn_with(&id, "/say one", more).await;
     admin.turn(&session, 1).await;
-    assert_eq!(at_work("add-login").await, [session.as_str()]);
+    assert_eq!(active_sessions("add-login").await, [session.as_str()]);
     assert_eq!(admin.session(&session).await["change_id"], "add-login");
     let asked = json!({ "project_id": id, "change_id": "add-login" });
     let found = admin.call("session_list", asked).await;
     assert_eq!(found.ok()["sessions"][0]["session_id"], session.as_str());
 
-    // What the agent does to the files is seen at once.
+    // A change of the files by the agent is visible at once.
     let tick = "/sh sed -i 's/\\[ \\]/[x]/' openspec/changes/add-login/tasks.md";
     admin.message(&session, tick).await;
     admin.turn(&session, 2).await;
@@ -154,25 +165,25 @@ async fn a_change_knows_the_sessions_that_work_on_it() {
         "/workspace/openspec/changes/add-login"
     );
 
-    // A message can give it another change; one without a change leaves it.
+    // A message with a `change_id` changes it; a message without one does not.
     let other = json!({ "session_id": session, "prompt": "/say two", "change_id": "other" });
     admin.call("session_message", other).await.ok();
-    assert_eq!(at_work("other").await, [session.as_str()]);
-    assert!(at_work("add-login").await.is_empty());
+    assert_eq!(active_sessions("other").await, [session.as_str()]);
+    assert!(active_sessions("add-login").await.is_empty());
     let joined = json!({ "change_id": "add-login" });
     assert_eq!(admin.spawn_with(&id, "/say three", joined).await, session);
     admin.message(&session, "/say four").await;
-    assert_eq!(at_work("add-login").await, [session.as_str()]);
+    assert_eq!(active_sessions("add-login").await, [session.as_str()]);
     let empty = json!({ "session_id": session, "prompt": "x", "change_id": "" });
     let empty = admin.call("session_message", empty).await;
     assert!(empty.sentence().contains("`change_id` is empty"));
     let ended = json!({ "session_id": session });
     admin.call("session_end", ended).await.ok();
-    assert!(at_work("add-login").await.is_empty());
+    assert!(active_sessions("add-login").await.is_empty());
 }
 
 #[tokio::test]
-async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
+async fn changes_are_paged_and_read_from_the_given_workspace() {
     let server = Server::start();
     let admin = server.admin();
     let id = project(&admin, "one").await;
@@ -218,11 +229,15 @@ async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
     }
     let missing = json!({ "project_id": id, "change_id": "nothing" });
     let missing = admin.call("project_tasks", missing).await;
-    assert!(missing.sentence().contains("`project_changes` shows those"));
+    assert!(
+        missing
+            .sentence()
+            .contains("`project_changes` lists the changes")
+    );
 }
 
 #[tokio::test]
-async fn nothing_outside_of_the_workspace_is_read() {
+async fn files_outside_of_the_workspace_are_not_read() {
     let server = Server::start();
     let admin = server.admin();
     let outside = tempfile::tempdir().unwrap();
@@ -241,7 +256,7 @@ async fn nothing_outside_of_the_workspace_is_read() {
     let out = outside.path().to_str().unwrap();
     let neighbour = project(&admin, "neighbour").await;
     Case::new("")
-        .of_change("tasks.md", secret)
+        .change_file("tasks.md", secret)
         .write(&server.workspace(&neighbour));
     let up = format!("../../../../../{neighbour}/workspace/openspec/changes/c/tasks.md");
     let cases = [
@@ -253,18 +268,20 @@ async fn nothing_outside_of_the_workspace_is_read() {
             .link("openspec/changes", out),
         Case::new("openspec").link("openspec", out),
         Case::new("specs")
-            .of_change("tasks.md", "- [ ] a")
+            .change_file("tasks.md", "- [ ] a")
             .link("openspec/changes/c/specs", out),
         Case::new("spec")
-            .of_change("tasks.md", "- [ ] a")
+            .change_file("tasks.md", "- [ ] a")
             .link("openspec/changes/c/specs/a.md", &format!("{out}/spec.md")),
         Case::new("config")
-            .of_change("tasks.md", "- [ ] a")
+            .change_file("tasks.md", "- [ ] a")
             .link("openspec/config.yaml", &format!("{out}/config.yaml")),
-        Case::new("metadata").of_change("tasks.md", "- [ ] a").link(
-            "openspec/changes/c/.openspec.yaml",
-            &format!("{out}/config.yaml"),
-        ),
+        Case::new("metadata")
+            .change_file("tasks.md", "- [ ] a")
+            .link(
+                "openspec/changes/c/.openspec.yaml",
+                &format!("{out}/config.yaml"),
+            ),
         Case::new("process").link("openspec/changes/c/tasks.md", "/proc/self/environ"),
         Case::new("device").link("openspec/changes/c/tasks.md", "/dev/zero"),
     ];
@@ -341,7 +358,7 @@ async fn project(admin: &Modern, name: &str) -> String {
     made.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
-/// What the server says, without what only it can say.
+/// The result of `project_changes` without the fields that the command does not have.
 async fn list(admin: &Modern, id: &str) -> Value {
     let reply = admin
         .call(
@@ -376,34 +393,37 @@ async fn tasks(admin: &Modern, id: &str, change: &str) -> Value {
     ours
 }
 
-/// The contract: a project without OpenSpec has no changes, where the command fails. What has neither
-/// changes nor specifications but a configuration that cannot be read is one.
-fn their_list(said: &Value, top: &str) -> Value {
-    match said["code"].as_str() {
+/// A project without OpenSpec has no changes, where the command fails. So has a project with only an
+/// unreadable configuration.
+fn expected_list(output: &Value, top: &str) -> Value {
+    match output["code"].as_str() {
         Some("no_openspec_root" | "invalid_store_pointer") => json!({ "changes": [] }),
-        _ => theirs(said, top),
+        _ => expected(output, top),
     }
 }
 
-/// What the command says, without the place it was asked in.
-fn theirs(said: &Value, top: &str) -> Value {
-    if said.get("error").is_some() {
+/// The output of the command without the directory it ran in.
+fn expected(output: &Value, top: &str) -> Value {
+    if output.get("error").is_some() {
         return json!("failed");
     }
-    let mut said = said.clone();
-    said.as_object_mut().unwrap().remove("root");
-    moved(&said, top)
+    let mut output = output.clone();
+    output.as_object_mut().unwrap().remove("root");
+    with_container_paths(&output, top)
 }
 
-/// The same with the paths as agents see them.
-fn moved(value: &Value, top: &str) -> Value {
+/// Replaces the paths of the host with those in the container.
+fn with_container_paths(value: &Value, top: &str) -> Value {
     match value {
         Value::String(text) => Value::String(text.replace(top, "/workspace")),
-        Value::Array(items) => items.iter().map(|item| moved(item, top)).collect(),
+        Value::Array(items) => items
+            .iter()
+            .map(|item| with_container_paths(item, top))
+            .collect(),
         Value::Object(pairs) => {
             let pairs = pairs.iter();
             let pairs: Map<String, Value> = pairs
-                .map(|(name, value)| (name.clone(), moved(value, top)))
+                .map(|(name, value)| (name.clone(), with_container_paths(value, top)))
                 .collect();
             Value::Object(pairs)
         }
@@ -411,7 +431,7 @@ fn moved(value: &Value, top: &str) -> Value {
     }
 }
 
-fn shortened(text: &str) -> String {
+fn truncate_lines(text: &str) -> String {
     let short = |line: &str| line.chars().take(1500).collect::<String>();
     text.lines().map(|line| short(line) + "\n").collect()
 }

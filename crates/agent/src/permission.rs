@@ -3,7 +3,7 @@
 use agent_client_protocol_schema::v1::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
-use oubliette_model::{Level, Verdict};
+use oubliette_model::{Level, PermissionDecision};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,11 +60,11 @@ impl Permission {
     }
 
     /// The line that answers it.
-    pub fn answer(&self, verdict: Verdict) -> Vec<u8> {
+    pub fn answer(&self, verdict: PermissionDecision) -> Vec<u8> {
         let wanted: &[&str] = match verdict {
-            Verdict::Allow => &["allow_once", "allow_always"],
-            Verdict::AllowAlways => &["allow_always", "allow_once"],
-            Verdict::Deny => &["reject_once", "reject_always"],
+            PermissionDecision::Allow => &["allow_once", "allow_always"],
+            PermissionDecision::AllowAlways => &["allow_always", "allow_once"],
+            PermissionDecision::Deny => &["reject_once", "reject_always"],
         };
         let mut found = wanted.iter().filter_map(|kind| {
             self.options
@@ -143,9 +143,9 @@ mod tests {
     fn an_answer_picks_the_option_of_its_kind() {
         let question = question();
         for (verdict, option) in [
-            (Verdict::Allow, "once"),
-            (Verdict::AllowAlways, "always"),
-            (Verdict::Deny, "no"),
+            (PermissionDecision::Allow, "once"),
+            (PermissionDecision::AllowAlways, "always"),
+            (PermissionDecision::Deny, "no"),
         ] {
             let outcome = outcome(&question.answer(verdict));
             assert_eq!(outcome["outcome"], "selected");
@@ -160,10 +160,13 @@ mod tests {
             "5",
             &json!({ "options": [{ "optionId": "y", "kind": "allow_once" }] }),
         );
-        assert_eq!(outcome(&bare.answer(Verdict::Deny))["outcome"], "cancelled");
+        assert_eq!(
+            outcome(&bare.answer(PermissionDecision::Deny))["outcome"],
+            "cancelled"
+        );
         let none = Permission::read("5", &Value::Null);
         assert_eq!(
-            outcome(&none.answer(Verdict::Allow))["outcome"],
+            outcome(&none.answer(PermissionDecision::Allow))["outcome"],
             "cancelled"
         );
     }

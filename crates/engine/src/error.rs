@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oubliette_model::{Invalid, quoted};
+use oubliette_model::{InvalidValue, quoted};
 use oubliette_store::StoreError;
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
@@ -73,8 +73,8 @@ impl From<StoreError> for EngineError {
     }
 }
 
-impl From<Invalid> for EngineError {
-    fn from(Invalid(sentence): Invalid) -> Self {
+impl From<InvalidValue> for EngineError {
+    fn from(InvalidValue(sentence): InvalidValue) -> Self {
         Self::Invalid(sentence)
     }
 }

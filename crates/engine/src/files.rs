@@ -1,8 +1,8 @@
-//! The files of projects: the one module that touches them.
+//! The files of projects: the only module that reads and writes them.
 //!
-//! Everything is below `DIR/projects`. What an agent may have written is never followed through a
-//! symlink and never executed. Removal is two steps, so that a crash leaves either all or nothing:
-//! a rename into `.deleted`, then the slow part, which the next start finishes.
+//! Everything is below `DIR/projects`. Files that an agent may have written are never followed
+//! through a symlink and never executed. A removal has two steps, so that a crash leaves either all
+//! files or none: a rename into `.deleted`, then the deletion, which the next start finishes.
 
 mod size;
 mod tree;
@@ -12,33 +12,34 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use oubliette_model::{ProjectId, WorkspaceId};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-pub(crate) use tree::{Bounds, Entry, Found, Kind, Lost, Tree};
+pub(crate) use tree::{ReadLimits, WorkspaceTree};
 
 use crate::workspaces::path_in_container;
 use crate::{EngineError, Result};
 
-const DELETED: &str = ".deleted";
-/// How the directories of workspaces begin that are being made.
-const DRAFT: &str = ".new-";
-/// Each may hold a file in memory.
-const MOST_LOOKS: usize = 8;
+const TRASH_DIR: &str = ".deleted";
+/// The prefix of directories of workspaces that are being created.
+const DRAFT_PREFIX: &str = ".new-";
+/// Each read may hold a file in memory.
+const MAX_CONCURRENT_READS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Files {
     root: PathBuf,
-    /// Drafts that somebody works on; others were left by a server that died.
+    /// Drafts in use by this server; a server that died left the others.
     drafts: Arc<Mutex<HashSet<String>>>,
-    /// How many may look at what is in workspaces at the same time.
-    looks: Arc<Semaphore>,
+    /// Limits concurrent reads of workspaces.
+    read_permits: Arc<Semaphore>,
 }
 
-/// The name of a workspace that is being made, until it gets its own.
+/// The temporary directory name of a workspace that is being created.
 #[derive(Debug)]
 pub(crate) struct Draft {
     name: String,
@@ -46,7 +47,7 @@ pub(crate) struct Draft {
 }
 
 impl Draft {
-    /// What the directory is called, beside the other workspaces.
+    /// The name of the directory, a sibling of the other workspaces.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -54,18 +55,18 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        lock(&self.drafts).remove(&self.name);
+        self.drafts.lock().remove(&self.name);
     }
 }
 
 impl Files {
     pub(crate) fn open(data_dir: &Path) -> Result<Self> {
         let root = data_dir.join("projects");
-        make_private_dir(&root.join(DELETED))?;
+        create_private_dir(&root.join(TRASH_DIR))?;
         Ok(Self {
             root,
             drafts: Arc::default(),
-            looks: Arc::new(Semaphore::new(MOST_LOOKS)),
+            read_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_READS)),
         })
     }
 
@@ -82,117 +83,119 @@ impl Files {
         }
     }
 
-    /// Makes a project's directories, with an empty default workspace; its path.
-    pub(crate) async fn create_project(&self, project: ProjectId) -> Result<PathBuf> {
-        let workspace = self.workspace_dir(project, &WorkspaceId::default_one());
+    /// Creates a project's directories. Returns the path of the empty default workspace.
+    pub(crate) async fn create_project_dirs(&self, project: ProjectId) -> Result<PathBuf> {
+        let workspace = self.workspace_dir(project, &WorkspaceId::default());
         let workspaces = self.project_dir(project).join("workspaces");
         blocking(move || {
-            make_private_dir(&workspaces)?;
-            make_private_dir(&workspace)?;
+            create_private_dir(&workspaces)?;
+            create_private_dir(&workspace)?;
             Ok(workspace)
         })
         .await
     }
 
-    /// The home directory that a container gives its processes; kept between its lives. A workspace
-    /// that has a container of its own has a home of its own.
-    pub(crate) async fn home_dir(
+    /// Creates the home directory of the processes of a container, if it does not exist. It is kept
+    /// when the container is replaced. A workspace with its own container has its own home.
+    pub(crate) async fn create_home_dir(
         &self,
         project: ProjectId,
         workspace: &WorkspaceId,
     ) -> Result<PathBuf> {
-        let home = self.home_of(project, workspace);
-        blocking(move || make_private_dir(&home).map(|()| home)).await
+        let home = self.home_path(project, workspace);
+        blocking(move || create_private_dir(&home).map(|()| home)).await
     }
 
-    fn home_of(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
+    fn home_path(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
         let project = self.project_dir(project);
-        match workspace.is_default() {
-            true => project.join("home"),
-            false => project.join("homes").join(workspace.as_str()),
+        if workspace.is_default() {
+            project.join("home")
+        } else {
+            project.join("homes").join(workspace.as_str())
         }
     }
 
-    /// How many bytes a project takes on the disk, as far as they are its files.
-    pub(crate) async fn size(&self, project: ProjectId) -> Result<u64> {
+    /// How many bytes the files of a project take on the disk.
+    pub(crate) async fn disk_usage(&self, project: ProjectId) -> Result<u64> {
         let directory = self.project_dir(project);
-        blocking(move || size::of_tree(&directory)).await
+        blocking(move || size::disk_usage(&directory)).await
     }
 
     /// Removes all files of a project.
-    pub(crate) async fn discard_project(&self, project: ProjectId) -> Result<()> {
-        self.discard(self.project_dir(project)).await
+    pub(crate) async fn remove_project(&self, project: ProjectId) -> Result<()> {
+        self.remove(self.project_dir(project)).await
     }
 
-    pub(crate) async fn discard_workspace(
+    pub(crate) async fn remove_workspace(
         &self,
         project: ProjectId,
         workspace: &WorkspaceId,
     ) -> Result<()> {
-        self.discard(self.workspace_dir(project, workspace)).await?;
-        self.discard(self.home_of(project, workspace)).await
+        self.remove(self.workspace_dir(project, workspace)).await?;
+        self.remove(self.home_path(project, workspace)).await
     }
 
-    /// Removes a directory below the root, if it is there.
-    async fn discard(&self, directory: PathBuf) -> Result<()> {
-        let condemned = self.condemn(directory).await?;
-        blocking(move || condemned.map_or(Ok(()), |condemned| remove_tree(&condemned))).await
+    /// Removes a directory below the root, if it exists.
+    async fn remove(&self, directory: PathBuf) -> Result<()> {
+        let in_trash = self.move_to_trash(directory).await?;
+        blocking(move || in_trash.map_or(Ok(()), |path| remove_tree(&path))).await
     }
 
-    /// The first step of a removal; the second is for the next sweep.
-    pub(crate) async fn condemn_project(&self, project: ProjectId) -> Result<()> {
-        self.condemn(self.project_dir(project)).await.map(drop)
+    /// The first step of a removal; [`Files::purge_trash`] does the second.
+    pub(crate) async fn move_project_to_trash(&self, project: ProjectId) -> Result<()> {
+        self.move_to_trash(self.project_dir(project))
+            .await
+            .map(drop)
     }
 
-    /// Moves a directory to where things wait for their removal, if it is there.
-    async fn condemn(&self, directory: PathBuf) -> Result<Option<PathBuf>> {
-        let condemned = self.root.join(DELETED).join(Uuid::new_v4().to_string());
-        blocking(move || match fs::rename(&directory, &condemned) {
-            Ok(()) => Ok(Some(condemned)),
+    /// Moves a directory into the trash, if it exists. Returns its new path.
+    async fn move_to_trash(&self, directory: PathBuf) -> Result<Option<PathBuf>> {
+        let target = self.root.join(TRASH_DIR).join(Uuid::new_v4().to_string());
+        blocking(move || match fs::rename(&directory, &target) {
+            Ok(()) => Ok(Some(target)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         })
         .await
     }
 
-    /// What waits for its removal now.
-    pub(crate) async fn condemned(&self) -> Result<Vec<PathBuf>> {
-        let deleted = self.root.join(DELETED);
+    pub(crate) async fn trash_entries(&self) -> Result<Vec<PathBuf>> {
+        let trash = self.root.join(TRASH_DIR);
         blocking(move || {
-            let entries = fs::read_dir(&deleted)?;
+            let entries = fs::read_dir(&trash)?;
             entries.map(|entry| Ok(entry?.path())).collect()
         })
         .await
     }
 
-    /// Finishes what a crash cut off: removals, and drafts of workspaces. What cannot be removed,
-    /// because a container writes to it for one, stays for the next start.
-    pub(crate) async fn sweep(&self, condemned: Vec<PathBuf>) {
+    /// Removes entries of the trash, and drafts that a crash left. What cannot be removed, for
+    /// example because a container writes to it, stays until the next start.
+    pub(crate) async fn purge_trash(&self, entries: Vec<PathBuf>) {
         let files = self.clone();
-        let swept = blocking(move || {
-            condemned.iter().for_each(|path| sweep_away(path));
+        let purged = blocking(move || {
+            entries.iter().for_each(|path| remove_or_warn(path));
             for project in fs::read_dir(&files.root)? {
                 let workspaces = project?.path().join("workspaces");
                 for entry in fs::read_dir(workspaces).into_iter().flatten().flatten() {
                     let name = entry.file_name().to_string_lossy().into_owned();
-                    if name.starts_with(DRAFT) && !lock(&files.drafts).contains(&name) {
-                        let condemned = files.root.join(DELETED).join(&name);
-                        fs::rename(entry.path(), &condemned)?;
-                        sweep_away(&condemned);
+                    if name.starts_with(DRAFT_PREFIX) && !files.drafts.lock().contains(&name) {
+                        let target = files.root.join(TRASH_DIR).join(&name);
+                        fs::rename(entry.path(), &target)?;
+                        remove_or_warn(&target);
                     }
                 }
             }
             Ok(())
         });
-        if let Err(error) = swept.await {
-            tracing::warn!(%error, "what was left could not be swept away");
+        if let Err(error) = purged.await {
+            tracing::warn!(%error, "could not remove leftover files");
         }
     }
 
-    /// A name to make a workspace under.
-    pub(crate) fn draft(&self) -> Draft {
-        let name = format!("{DRAFT}{}", Uuid::new_v4());
-        lock(&self.drafts).insert(name.clone());
+    /// Reserves a temporary name for a workspace that is being created.
+    pub(crate) fn new_draft(&self) -> Draft {
+        let name = format!("{DRAFT_PREFIX}{}", Uuid::new_v4());
+        self.drafts.lock().insert(name.clone());
         Draft {
             name,
             drafts: self.drafts.clone(),
@@ -204,8 +207,11 @@ impl Files {
         workspaces.join(&draft.name)
     }
 
-    /// Makes the empty directory of a draft.
-    pub(crate) async fn make_draft(&self, project: ProjectId, draft: &Draft) -> Result<PathBuf> {
+    pub(crate) async fn create_draft_dir(
+        &self,
+        project: ProjectId,
+        draft: &Draft,
+    ) -> Result<PathBuf> {
         let directory = self.draft_dir(project, draft);
         blocking(move || {
             DirBuilder::new().mode(0o700).create(&directory)?;
@@ -214,12 +220,12 @@ impl Files {
         .await
     }
 
-    pub(crate) async fn discard_draft(&self, project: ProjectId, draft: &Draft) -> Result<()> {
-        self.discard(self.draft_dir(project, draft)).await
+    pub(crate) async fn remove_draft(&self, project: ProjectId, draft: &Draft) -> Result<()> {
+        self.remove(self.draft_dir(project, draft)).await
     }
 
-    /// Gives a draft its name. If another draft was faster, that one stays.
-    pub(crate) async fn adopt_draft(
+    /// Renames a draft to its workspace. If the workspace exists already, the draft is removed.
+    pub(crate) async fn publish_draft(
         &self,
         project: ProjectId,
         workspace: &WorkspaceId,
@@ -227,10 +233,10 @@ impl Files {
     ) -> Result<()> {
         let target = self.workspace_dir(project, workspace);
         let from = self.draft_dir(project, draft);
-        let adopted = tokio::task::spawn_blocking(move || rename_new(&from, &target)).await;
-        match adopted.map_err(EngineError::fault)? {
+        let renamed = tokio::task::spawn_blocking(move || rename_noreplace(&from, &target)).await;
+        match renamed.map_err(EngineError::fault)? {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                self.discard_draft(project, draft).await
+                self.remove_draft(project, draft).await
             }
             other => Ok(other?),
         }
@@ -240,31 +246,32 @@ impl Files {
         self.workspace_dir(project, workspace).is_dir()
     }
 
-    /// Looks at what is in a workspace, away from everybody else's tasks.
-    pub(crate) async fn look<T: Send + 'static>(
+    /// Runs `read` on the files of a workspace in a blocking thread, within limits.
+    pub(crate) async fn read_workspace<T: Send + 'static>(
         &self,
         project: ProjectId,
         workspace: &WorkspaceId,
-        bounds: Bounds,
-        look: impl FnOnce(&Tree) -> T + Send + 'static,
+        limits: ReadLimits,
+        read: impl FnOnce(&WorkspaceTree) -> T + Send + 'static,
     ) -> Result<T> {
         let directory = self.workspace_dir(project, workspace);
-        let seen_as = path_in_container(workspace);
-        let turn = Arc::clone(&self.looks).acquire_owned().await;
-        let turn = turn.map_err(EngineError::fault)?;
+        let container_root = path_in_container(workspace);
+        let permit = Arc::clone(&self.read_permits)
+            .acquire_owned()
+            .await
+            .map_err(EngineError::fault)?;
         blocking(move || {
-            // Ends with the work, not with the call: a call that is given up leaves its thread at it.
-            let _turn = turn;
-            match Tree::open(&directory, seen_as, bounds) {
-                Ok(tree) => Ok(look(&tree)),
-                Err(lost) => Err(io::Error::other(lost)),
-            }
+            // Held until the thread ends: it goes on when the call is cancelled.
+            let _permit = permit;
+            WorkspaceTree::open(&directory, container_root, limits)
+                .map(|tree| read(&tree))
+                .map_err(io::Error::other)
         })
         .await
     }
 
-    /// Whether a workspace is a git repository; a link to one elsewhere is not.
-    pub(crate) fn is_repository(&self, workspace: &Path) -> bool {
+    /// Whether a workspace is a git repository; a linked `.git` does not count.
+    pub(crate) fn is_git_repository(&self, workspace: &Path) -> bool {
         fs::symlink_metadata(workspace.join(".git")).is_ok_and(|meta| meta.is_dir())
     }
 }
@@ -277,40 +284,35 @@ async fn blocking<T: Send + 'static>(
         .map_err(EngineError::fault)??)
 }
 
-fn lock(drafts: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
-    drafts.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn sweep_away(path: &Path) {
+fn remove_or_warn(path: &Path) {
     if let Err(error) = remove_tree(path) {
-        tracing::warn!(path = %path.display(), %error, "could not be removed");
+        tracing::warn!(path = %path.display(), %error, "could not remove a deleted directory");
     }
 }
 
-fn make_private_dir(path: &Path) -> io::Result<()> {
+fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 #[cfg(target_os = "linux")]
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+fn rename_noreplace(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+fn rename_noreplace(from: &Path, to: &Path) -> io::Result<()> {
     match fs::symlink_metadata(to) {
         Ok(_) => Err(ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(from, to),
     }
 }
 
-/// Removes a tree that may contain anything: directories without write permission, for one, which
-/// package managers like to leave.
+/// Removes a tree, including directories without write permission, which package managers leave.
 fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            unlock(path)?;
+            make_writable(path)?;
             fs::remove_dir_all(path)
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -320,12 +322,12 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 /// Gives the owner write permission on every directory of a tree.
-fn unlock(path: &Path) -> io::Result<()> {
+fn make_writable(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            unlock(&entry.path())?;
+            make_writable(&entry.path())?;
         }
     }
     Ok(())
@@ -336,71 +338,84 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn removal_survives_a_crash_and_takes_locked_directories() {
+    async fn the_next_start_finishes_a_removal_and_removes_read_only_directories() {
         let home = tempfile::tempdir().unwrap();
         let files = Files::open(home.path()).unwrap();
         let project = ProjectId::new(Uuid::from_u128(1));
-        let workspace = files.create_project(project).await.unwrap();
+        let workspace = files.create_project_dirs(project).await.unwrap();
         let locked = workspace.join("mod/cache");
         fs::create_dir_all(&locked).unwrap();
         fs::write(locked.join("file"), "x").unwrap();
         fs::set_permissions(&locked, Permissions::from_mode(0o555)).unwrap();
 
-        // As if the server had died between the two steps.
-        let condemned = home.path().join("projects/.deleted/abc");
-        fs::rename(files.project_dir(project), &condemned).unwrap();
-        // And in the midst of making a workspace.
-        files.create_project(project).await.unwrap();
+        // The state after a crash between the two steps.
+        let in_trash = home.path().join("projects/.deleted/abc");
+        fs::rename(files.project_dir(project), &in_trash).unwrap();
+        // The state after a crash while a workspace was created.
+        files.create_project_dirs(project).await.unwrap();
         let workspaces = files.project_dir(project).join("workspaces");
         fs::create_dir_all(workspaces.join(".new-x/y")).unwrap();
-        let draft = files.draft();
-        let live = files.make_draft(project, &draft).await.unwrap();
-        files.sweep(files.condemned().await.unwrap()).await;
-        assert!(!condemned.exists());
+        let draft = files.new_draft();
+        let in_use = files.create_draft_dir(project, &draft).await.unwrap();
+        files
+            .purge_trash(files.trash_entries().await.unwrap())
+            .await;
+        assert!(!in_trash.exists());
         assert!(!workspaces.join(".new-x").exists());
-        assert!(live.exists(), "it is being worked on");
-        files.discard_project(project).await.unwrap();
+        assert!(in_use.exists(), "the draft is in use");
+        files.remove_project(project).await.unwrap();
     }
 
     #[tokio::test]
-    async fn a_look_that_was_given_up_keeps_its_turn_until_its_thread_is_done() {
+    async fn a_cancelled_read_keeps_its_permit_until_its_thread_ends() {
         let home = tempfile::tempdir().unwrap();
         let files = Files::open(home.path()).unwrap();
         let project = ProjectId::new(Uuid::from_u128(1));
-        files.create_project(project).await.unwrap();
-        let (begin, begun) = tokio::sync::oneshot::channel();
+        files.create_project_dirs(project).await.unwrap();
+        let (start, started) = tokio::sync::oneshot::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let looking = files.clone();
+        let reader = files.clone();
         let call = tokio::spawn(async move {
-            let look = move |_: &Tree| {
-                begin.send(()).unwrap();
+            let read = move |_: &WorkspaceTree| {
+                start.send(()).unwrap();
                 ended.recv().unwrap();
             };
-            let workspace = WorkspaceId::default_one();
-            let bounds = crate::openspec::OF_ALL;
-            looking.look(project, &workspace, bounds, look).await
+            let limits = ReadLimits {
+                max_entries: 1,
+                max_lookups: 1,
+                max_time: std::time::Duration::from_secs(10),
+                max_total_bytes: 1,
+                max_file_bytes: 1,
+            };
+            let workspace = WorkspaceId::default();
+            reader
+                .read_workspace(project, &workspace, limits, read)
+                .await
         });
-        begun.await.unwrap();
+        started.await.unwrap();
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
-        assert_eq!(files.looks.available_permits(), MOST_LOOKS - 1);
+        assert_eq!(
+            files.read_permits.available_permits(),
+            MAX_CONCURRENT_READS - 1
+        );
         end.send(()).unwrap();
-        let all = u32::try_from(MOST_LOOKS).unwrap();
-        drop(files.looks.acquire_many(all).await.unwrap());
+        let all = u32::try_from(MAX_CONCURRENT_READS).unwrap();
+        drop(files.read_permits.acquire_many(all).await.unwrap());
     }
 
     #[tokio::test]
-    async fn removal_never_follows_a_link() {
+    async fn removal_does_not_follow_links() {
         let home = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("precious"), "x").unwrap();
         let files = Files::open(home.path()).unwrap();
         let project = ProjectId::new(Uuid::from_u128(1));
-        let workspace = files.create_project(project).await.unwrap();
+        let workspace = files.create_project_dirs(project).await.unwrap();
         std::os::unix::fs::symlink(outside.path(), workspace.join("link")).unwrap();
         std::os::unix::fs::symlink(outside.path(), workspace.join(".git")).unwrap();
-        assert!(!files.is_repository(&workspace));
-        files.discard_project(project).await.unwrap();
+        assert!(!files.is_git_repository(&workspace));
+        files.remove_project(project).await.unwrap();
         assert!(outside.path().join("precious").exists());
     }
 }

@@ -1,8 +1,8 @@
 //! Git on the host: new repositories and clones.
 //!
-//! A clone runs with an empty environment and no configuration but ours, so that neither the
-//! host's settings nor the remote side can name a program to run. Git must never run here in a
-//! directory that an agent could have written: a repository's own configuration can name programs.
+//! Git runs with an empty environment and only our configuration, so that neither the settings of
+//! the host nor the remote can name a program to run. Git must never run here in a directory that an
+//! agent may have written: the configuration of a repository can name programs.
 
 mod askpass;
 mod progress;
@@ -17,16 +17,16 @@ use std::time::Duration;
 use oubliette_model::{RemoteUrl, Transport};
 use tokio::process::{Child, Command};
 
-use self::askpass::Access;
-use self::progress::Transcript;
+use self::askpass::GitAccess;
+use self::progress::GitOutput;
 use crate::settings::ProjectRules;
 use crate::{Call, Credential, EngineError, Result};
 
-/// Checked this often while a clone runs: its size, for one.
-const CHECK: Duration = Duration::from_millis(500);
+const SIZE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const WORKSPACE_CLONE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// What a clone may take from the server's own environment: the way to the network.
-const PASSED_ON: [&str; 9] = [
+/// What git gets from the environment of the server: the network settings.
+const INHERITED_VARIABLES: [&str; 9] = [
     "PATH",
     "http_proxy",
     "https_proxy",
@@ -40,7 +40,7 @@ const PASSED_ON: [&str; 9] = [
 
 #[derive(Debug)]
 pub(crate) struct Git {
-    /// For what a clone needs on disk while it runs; private.
+    /// Private files of running commands, for example credentials.
     scratch: PathBuf,
     rules: ProjectRules,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Git {
 impl Git {
     pub(crate) fn new(data_dir: &Path, rules: ProjectRules) -> Result<Self> {
         let scratch = data_dir.join("run").join("git");
-        // What a server that died left there may hold credentials.
+        // A server that died may have left credentials there.
         match fs::remove_dir_all(&scratch) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -57,7 +57,7 @@ impl Git {
         Ok(Self { scratch, rules })
     }
 
-    /// Makes an empty repository on branch `main`. It is a handful of files, so no git is needed.
+    /// Creates an empty repository on branch `main`. It is a few files, so git is not needed.
     pub(crate) fn init(&self, workspace: &Path) -> Result<()> {
         let git = workspace.join(".git");
         for directory in [
@@ -78,17 +78,17 @@ impl Git {
         Ok(())
     }
 
-    /// Whether a clone of this address is allowed at all, before anything is done.
+    /// Fails if the configuration does not allow a clone of this address.
     pub(crate) fn check(&self, url: &RemoteUrl, credential: Option<&Credential>) -> Result<()> {
         if url.transport() == Transport::Local && !self.rules.allow_local_clone {
             return Err(EngineError::invalid(
-                "cloning from the server's own disk is not allowed; use https or ssh, or set \
+                "cloning from the disk of the server is not allowed; use https or ssh, or set \
                  `projects.allow_local_clone = true` in oubliette.toml",
             ));
         }
         if url.transport() == Transport::Http && credential.is_some() && !url.is_loopback() {
             return Err(EngineError::invalid(
-                "a credential is never sent over plain http; use https",
+                "a credential is not sent over unencrypted http; use https",
             ));
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Git {
         call: &Call,
     ) -> Result<()> {
         self.check(url, credential)?;
-        let access = Access::prepare(&self.scratch, url, credential)?;
+        let access = GitAccess::for_remote(&self.scratch, url, credential)?;
         let mut command = self.command(&access);
         command
             .args([
@@ -115,41 +115,41 @@ impl Git {
             ])
             .arg(url.as_str())
             .arg(into);
-        let bounds = Bounds {
-            time: Duration::from_secs(self.rules.clone_timeout_seconds),
-            bytes: self.rules.clone_max_mb.saturating_mul(1 << 20),
+        let limits = RunLimits {
+            max_time: Duration::from_secs(self.rules.clone_timeout_seconds),
+            max_bytes: self.rules.clone_max_mb.saturating_mul(1 << 20),
         };
-        let outcome = run(command, &format!("cloning {url}"), into, bounds, call).await;
+        let outcome = run(command, &format!("cloning {url}"), into, limits, call).await;
         outcome.map_err(|error| access.redact(error))
     }
 
-    /// Clones a workspace that no agent has written to, at HEAD, onto a branch of its own.
-    pub(crate) async fn branch_off(
+    /// Clones a workspace that no agent has written to, at HEAD, and creates a branch in the clone.
+    pub(crate) async fn clone_to_branch(
         &self,
         source: &Path,
         into: &Path,
         branch: &str,
         call: &Call,
     ) -> Result<()> {
-        let access = Access::none(&self.scratch)?;
-        let bounds = Bounds {
-            time: Duration::from_secs(600),
-            bytes: u64::MAX,
+        let access = GitAccess::without_credential(&self.scratch)?;
+        let limits = RunLimits {
+            max_time: WORKSPACE_CLONE_TIMEOUT,
+            max_bytes: u64::MAX,
         };
         let mut clone = self.command(&access);
         clone.args(["clone", "--progress", "--template=", "--no-hardlinks", "--"]);
         clone.arg(source).arg(into);
-        run(clone, "making the workspace", into, bounds, call).await?;
+        run(clone, "cloning the workspace", into, limits, call).await?;
         let mut checkout = self.command(&access);
         checkout
             .arg("-C")
             .arg(into)
             .args(["checkout", "-q", "-b", branch]);
-        run(checkout, "making the branch", into, bounds, call).await
+        run(checkout, "creating the branch", into, limits, call).await
     }
 
-    /// Git with nothing around it that could name a program.
-    fn command(&self, access: &Access) -> Command {
+    /// A git command without environment or configuration that could name a program.
+    fn command(&self, access: &GitAccess) -> Command {
         let protocols = if self.rules.allow_local_clone || access.is_local() {
             "https:http:ssh:file"
         } else {
@@ -159,7 +159,7 @@ impl Git {
         command
             .env_clear()
             .envs(
-                PASSED_ON
+                INHERITED_VARIABLES
                     .iter()
                     .filter_map(|name| Some((name, std::env::var_os(name)?))),
             )
@@ -185,52 +185,52 @@ impl Git {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
-    time: Duration,
-    bytes: u64,
+struct RunLimits {
+    max_time: Duration,
+    max_bytes: u64,
 }
 
-/// Runs git to its end, or ends it and everything it started.
+/// Runs git until it exits, or kills its process group at a limit or when the call is cancelled.
 async fn run(
     mut command: Command,
     what: &str,
     directory: &Path,
-    bounds: Bounds,
+    limits: RunLimits,
     call: &Call,
 ) -> Result<()> {
     let mut child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => EngineError::Failed(
-            "git is not installed where the server runs; install it and try again".to_owned(),
+            "git is not installed on the server; install it and try again".to_owned(),
         ),
         _ => error.into(),
     })?;
-    let group = Group::of(&child);
-    let mut transcript = Transcript::of(child.stderr.take(), what, call);
-    let deadline = tokio::time::sleep(bounds.time);
+    let group = ProcessGroup::new(&child);
+    let mut output = GitOutput::new(child.stderr.take(), what, call);
+    let deadline = tokio::time::sleep(limits.max_time);
     tokio::pin!(deadline);
-    let mut checks = tokio::time::interval(CHECK);
+    let mut checks = tokio::time::interval(SIZE_CHECK_INTERVAL);
     let status = loop {
         tokio::select! {
-            status = finish(&mut child, &mut transcript) => break status?,
+            status = wait(&mut child, &mut output) => break status?,
             () = &mut deadline => {
                 group.kill();
                 return Err(EngineError::Failed(format!(
                     "{what} took longer than {} seconds and was stopped",
-                    bounds.time.as_secs()
+                    limits.max_time.as_secs()
                 )));
             }
             () = call.cancelled() => {
                 group.kill();
                 return Err(EngineError::Cancelled);
             }
-            _ = checks.tick(), if bounds.bytes < u64::MAX => {
-                let size = size_of(directory.to_owned()).await;
-                if size > bounds.bytes {
+            _ = checks.tick(), if limits.max_bytes < u64::MAX => {
+                let size = measure_size(directory.to_owned()).await;
+                if size > limits.max_bytes {
                     group.kill();
                     return Err(EngineError::Failed(format!(
                         "{what} was stopped: it is larger than {} MB \
                          (`projects.clone_max_mb` in oubliette.toml)",
-                        bounds.bytes >> 20
+                        limits.max_bytes >> 20
                     )));
                 }
             }
@@ -241,24 +241,24 @@ async fn run(
     }
     Err(EngineError::Failed(format!(
         "{what} failed: {}; check the address and `git_credential`",
-        transcript.last_words()
+        output.last_lines()
     )))
 }
 
-async fn finish(
+async fn wait(
     child: &mut Child,
-    transcript: &mut Transcript<'_>,
+    output: &mut GitOutput<'_>,
 ) -> io::Result<std::process::ExitStatus> {
-    transcript.follow().await?;
+    output.read_to_end().await?;
     child.wait().await
 }
 
-/// The process group of a command. Dropping it ends the group, whatever ends the wait for it.
+/// The process group of a command. Dropping it kills the group.
 #[derive(Debug)]
-struct Group(Option<rustix::process::Pid>);
+struct ProcessGroup(Option<rustix::process::Pid>);
 
-impl Group {
-    fn of(child: &Child) -> Self {
+impl ProcessGroup {
+    fn new(child: &Child) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self(id.and_then(rustix::process::Pid::from_raw))
     }
@@ -270,14 +270,14 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-/// How many bytes a tree takes, as far as it can be read while it is being written.
-async fn size_of(directory: PathBuf) -> u64 {
+/// The size in bytes of the files in a directory while git writes to it.
+async fn measure_size(directory: PathBuf) -> u64 {
     fn walk(directory: &Path) -> u64 {
         let Ok(entries) = fs::read_dir(directory) else {
             return 0;

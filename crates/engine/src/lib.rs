@@ -18,7 +18,6 @@ mod git;
 mod limits;
 mod mcp_sessions;
 mod metrics;
-mod openspec;
 pub mod operations;
 mod paging;
 mod projects;

@@ -1,4 +1,4 @@
-//! Workspaces: the directories of a project in which sessions work.
+//! Workspaces: the directories of a project in which its sessions work.
 
 pub(crate) mod delete;
 pub(crate) mod list;
@@ -8,11 +8,12 @@ use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
-use crate::containers::{CommandResult, ContainerPlan, ContainerScope, mount};
-use crate::files::Draft;
+use crate::containers::exec::Inside;
+use crate::containers::{Place, Plan, mount};
+use crate::files::{Draft, Files};
 use crate::{Call, Engine, EngineError, Result};
 
-/// Where agents and commands see a workspace.
+/// The path of a workspace in its container.
 pub(crate) fn path_in_container(id: &WorkspaceId) -> String {
     if id.is_default() {
         "/workspace".to_owned()
@@ -21,208 +22,228 @@ pub(crate) fn path_in_container(id: &WorkspaceId) -> String {
     }
 }
 
-/// Which workspace a call asks for.
+/// The workspace that a call asks for.
 #[derive(Debug, Clone, Default)]
-pub struct Choice {
-    pub workspace_id: Option<WorkspaceId>,
-    /// Whether one that does not exist is made.
-    pub create_workspace: bool,
+pub(crate) struct WorkspaceChoice {
+    pub(crate) workspace_id: Option<WorkspaceId>,
+    /// Whether to create the workspace if it does not exist.
+    pub(crate) create_workspace: bool,
 }
 
-/// The workspace a call gets.
+/// The workspace that a call uses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chosen {
-    pub id: WorkspaceId,
-    pub created: bool,
+pub(crate) struct ChosenWorkspace {
+    pub(crate) id: WorkspaceId,
+    pub(crate) created: bool,
 }
 
-impl Engine {
-    /// Finds or makes the workspace that a call asks for: no id means the default one, no id and
-    /// `create_workspace` a new one, an id that does not exist an error unless it is to be made.
+/// Handle for the verbs of workspaces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Workspaces<'a> {
+    pub(crate) engine: &'a Engine,
+}
+
+impl Workspaces<'_> {
+    /// Finds or creates the workspace that a call asks for. Without an id that is the default one,
+    /// or a new one with `create_workspace`. An unknown id is an error without `create_workspace`.
     ///
-    /// The caller has been permitted to use the project.
-    pub async fn choose_workspace(
-        &self,
+    /// The caller must have checked the permission for the project.
+    pub(crate) async fn choose(
+        self,
         project: ProjectId,
-        choice: &Choice,
+        choice: &WorkspaceChoice,
         call: &Call,
-    ) -> Result<Chosen> {
+    ) -> Result<ChosenWorkspace> {
         let id = match (&choice.workspace_id, choice.create_workspace) {
-            (None, false) => WorkspaceId::default_one(),
+            (None, false) => WorkspaceId::default(),
             (None, true) => WorkspaceId::from_uuid(Uuid::new_v4()),
             (Some(id), _) => id.clone(),
         };
-        if self.store().workspace(project, &id).await?.is_some() {
-            return self.open_workspace(project, id, call).await;
+        if self.engine.store().workspace(project, &id).await?.is_some() {
+            return self.open(project, id, call).await;
         }
         if !choice.create_workspace {
             return Err(EngineError::NotFound {
                 what: "workspace",
                 id: id.to_string(),
-                hint: "`workspace_list` shows those there are; `create_workspace: true` makes it",
+                hint: "`workspace_list` lists the workspaces; `create_workspace: true` creates it",
             });
         }
-        // The row decides who makes it; a directory that a crash kept from being made is made by
-        // the next who asks.
+        // The call that adds the row creates the directory. If a crash prevents that, the next call
+        // for the workspace creates it.
         let workspace = Workspace {
             id: id.clone(),
-            created_at: self.now(),
+            created_at: self.engine.now(),
         };
-        match self.store().add_workspace(project, &workspace).await {
+        match self.engine.store().add_workspace(project, &workspace).await {
             Ok(true) => {}
             Ok(false) => return Err(EngineError::project_not_found(project)),
-            Err(StoreError::Duplicate) => return self.open_workspace(project, id, call).await,
+            Err(StoreError::Duplicate) => return self.open(project, id, call).await,
             Err(error) => return Err(error.into()),
         }
-        if let Err(error) = self.make_workspace(project, &id, call).await {
-            self.store().remove_workspace(project, &id, None).await?;
+        if let Err(error) = self.create_directory(project, &id, call).await {
+            self.engine
+                .store()
+                .remove_workspace(project, &id, None)
+                .await?;
             return Err(error);
         }
-        Ok(Chosen { id, created: true })
+        Ok(ChosenWorkspace { id, created: true })
     }
 
-    async fn open_workspace(
-        &self,
+    async fn open(
+        self,
         project: ProjectId,
         id: WorkspaceId,
         call: &Call,
-    ) -> Result<Chosen> {
+    ) -> Result<ChosenWorkspace> {
         if !self.files().has_workspace(project, &id) {
-            self.make_workspace(project, &id, call).await?;
+            self.create_directory(project, &id, call).await?;
         }
-        Ok(Chosen { id, created: false })
+        Ok(ChosenWorkspace { id, created: false })
     }
 
-    /// Makes the directory: a clone of the default workspace at HEAD on a branch of its own, or an
-    /// empty one where there is no repository.
-    async fn make_workspace(
-        &self,
+    /// Creates the directory: a clone of the default workspace at HEAD on its own branch, or empty if
+    /// the default workspace is not a repository.
+    async fn create_directory(
+        self,
         project: ProjectId,
         id: &WorkspaceId,
         call: &Call,
     ) -> Result<()> {
-        let stored = self.store().get(project).await?;
-        let stored = stored.ok_or_else(|| EngineError::project_not_found(project))?;
-        let default =
-            ContainerScope::of_workspace(&stored, &WorkspaceId::default_one()).container_id();
-        if self.store().container(default.as_str()).await?.is_some() {
-            return match stored.settings.workspace_isolation {
-                true => self.make_workspace_apart(&stored, id).await,
-                false => self.make_workspace_inside(&stored, id).await,
+        let stored = self.engine.project(project).await?;
+        let default = Place::of(&stored, &WorkspaceId::default()).container();
+        if self
+            .engine
+            .store()
+            .container(default.as_str())
+            .await?
+            .is_some()
+        {
+            return if stored.settings.workspace_isolation {
+                self.clone_in_temporary_container(&stored, id).await
+            } else {
+                self.clone_in_project_container(&stored, id).await
             };
         }
-        let source = self
-            .files()
-            .workspace_dir(project, &WorkspaceId::default_one());
-        let draft = self.files().draft();
-        let directory = self.files().make_draft(project, &draft).await?;
-        let made = if self.files().is_repository(&source) {
-            self.git()
-                .branch_off(&source, &directory, &format!("oubliette/{id}"), call)
+        let source = self.files().workspace_dir(project, &WorkspaceId::default());
+        let draft = self.files().new_draft();
+        let directory = self.files().create_draft_dir(project, &draft).await?;
+        let cloned = if self.files().is_git_repository(&source) {
+            self.engine
+                .git()
+                .clone_to_branch(&source, &directory, &format!("oubliette/{id}"), call)
                 .await
         } else {
             Ok(())
         };
-        match made {
-            Ok(()) => self.files().adopt_draft(project, id, &draft).await,
+        match cloned {
+            Ok(()) => self.files().publish_draft(project, id, &draft).await,
             Err(error) => {
-                self.files().discard_draft(project, &draft).await?;
+                self.files().remove_draft(project, &draft).await?;
                 Err(error)
             }
         }
     }
 
-    /// The same where an agent may have been: there, git runs only in the container.
-    async fn make_workspace_inside(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
-        let default = WorkspaceId::default_one();
-        let running = self.containers().ensure(project, &default).await?;
-        let draft = self.files().draft();
+    /// Clones where an agent may have written: there, git runs only in the container.
+    async fn clone_in_project_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
+        let default = WorkspaceId::default();
+        let (container, link, _) = self.engine.ensure_container(project, &default).await?;
+        let draft = self.files().new_draft();
         let directory = format!("/workspaces/{}", draft.name());
-        let argv = cloning(&directory, id);
-        let finished = self
-            .containers()
-            .run_command(&running.id, running.link, argv, Vec::new())
+        let outcome = self
+            .engine
+            .run_inside(&container, link, clone_command(&directory, id), Vec::new())
             .await?;
-        // The command of a server that died may have begun one after the next server looked for them.
+        // The command of a server that died may have created a draft after this server's start, when
+        // leftover drafts were removed.
         let files = self.files().clone();
-        self.spawn(async move { files.sweep(Vec::new()).await });
-        self.accept_draft(project.id, id, &draft, finished).await
+        self.engine
+            .spawn(async move { files.purge_trash(Vec::new()).await });
+        self.publish_draft(project.id, id, &draft, outcome).await
     }
 
-    /// The same where no container sees two workspaces: one that lives only for this sees the
-    /// default one, which it cannot change, and the new one.
-    async fn make_workspace_apart(&self, project: &Project, id: &WorkspaceId) -> Result<()> {
-        let draft = self.files().draft();
-        let directory = self.files().make_draft(project.id, &draft).await?;
+    /// Clones where no container sees two workspaces: a temporary container sees the default one,
+    /// read-only, and the new one.
+    async fn clone_in_temporary_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
+        let draft = self.files().new_draft();
+        let directory = self.files().create_draft_dir(project.id, &draft).await?;
         let source = self
             .files()
-            .workspace_dir(project.id, &WorkspaceId::default_one());
+            .workspace_dir(project.id, &WorkspaceId::default());
         let mounts = vec![
             mount(source, "/workspace", true),
             mount(directory, "/workspaces/new", false),
         ];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
-        let default = ContainerScope::of_workspace(project, &WorkspaceId::default_one());
-        let plan = ContainerPlan {
+        let default = Place::of(project, &WorkspaceId::default());
+        let plan = Plan {
             project,
-            scope: ContainerScope::of_workspace(project, id),
+            place: Place::of(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(default.container_id()),
+            users_of: Some(default.container()),
         };
-        let made = async {
-            let link = self.containers().create(plan).await?;
-            let argv = cloning("/workspaces/new", id);
-            self.containers()
-                .run_command(&container, link, argv, Vec::new())
+        let clone = async {
+            let link = self.engine.bring_up(plan).await?;
+            let argv = clone_command("/workspaces/new", id);
+            self.engine
+                .run_inside(&container, link, argv, Vec::new())
                 .await
         };
-        let made = made.await;
-        self.containers().remove(&container).await?;
-        match made {
-            Ok(finished) => self.accept_draft(project.id, id, &draft, finished).await,
+        let cloned = clone.await;
+        self.engine.discard_container(&container).await?;
+        match cloned {
+            Ok(outcome) => self.publish_draft(project.id, id, &draft, outcome).await,
             Err(error) => {
-                self.files().discard_draft(project.id, &draft).await?;
+                self.files().remove_draft(project.id, &draft).await?;
                 Err(error)
             }
         }
     }
 
-    /// Gives a draft its name, unless making it failed with these words.
-    async fn accept_draft(
-        &self,
+    /// Renames a draft to its workspace, or removes it if the command failed.
+    async fn publish_draft(
+        self,
         project: ProjectId,
         id: &WorkspaceId,
         draft: &Draft,
-        finished: CommandResult,
+        outcome: Inside,
     ) -> Result<()> {
-        let CommandResult::Failed(said) = finished else {
-            return self.files().adopt_draft(project, id, draft).await;
+        let Inside::Failed(reason) = outcome else {
+            return self.files().publish_draft(project, id, draft).await;
         };
-        self.files().discard_draft(project, draft).await?;
+        self.files().remove_draft(project, draft).await?;
         Err(EngineError::Failed(format!(
-            "the workspace could not be made: {said}"
+            "the workspace could not be created: {reason}"
         )))
     }
 
-    pub(crate) async fn require_workspace(
-        &self,
-        project: ProjectId,
-        id: &WorkspaceId,
-    ) -> Result<()> {
-        match self.store().workspace(project, id).await? {
+    /// Fails if a workspace does not exist.
+    pub(crate) async fn require(self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
+        match self.engine.store().workspace(project, id).await? {
             Some(_) => Ok(()),
-            None => Err(EngineError::NotFound {
-                what: "workspace",
-                id: id.to_string(),
-                hint: "`workspace_list` shows those there are",
-            }),
+            None => Err(not_found(id)),
         }
+    }
+
+    fn files(&self) -> &Files {
+        self.engine.files()
     }
 }
 
-/// The command that makes a workspace of the default one, or an empty one.
-fn cloning(directory: &str, id: &WorkspaceId) -> Vec<String> {
+fn not_found(id: &WorkspaceId) -> EngineError {
+    EngineError::NotFound {
+        what: "workspace",
+        id: id.to_string(),
+        hint: "`workspace_list` lists the workspaces",
+    }
+}
+
+/// The command that clones the default workspace, or creates an empty directory if it is not a
+/// repository.
+fn clone_command(directory: &str, id: &WorkspaceId) -> Vec<String> {
     let script = "cd /workspace || exit\n\
                   [ -d .git ] || exec mkdir -p \"$1\"\n\
                   git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \

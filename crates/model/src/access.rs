@@ -407,8 +407,8 @@ mod tests {
         fn what_two_scopes_have_in_common_is_allowed_by_both(
             one in scopes(), other in scopes(), access in accesses(), n in 1..4u128,
         ) {
-            let both = one.narrowed_to(other);
-            prop_assert_eq!(both, other.narrowed_to(one));
+            let both = one.intersection(other);
+            prop_assert_eq!(both, other.intersection(one));
             if let Some(both) = both {
                 prop_assert!(one.covers(both) && other.covers(both));
             }

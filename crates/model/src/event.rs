@@ -1,36 +1,39 @@
-//! What happens in a session, one thing at a time.
+//! The events of a session.
 //!
-//! An event's place in the log, its session and its time are the envelope's; this is the rest.
-//! These shapes are read by callers: they only grow.
+//! The envelope around an event has its position in the log, its session and its time. Callers read
+//! these types: fields may be added, but not changed or removed.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{CallerOutcome, SessionId, Status, StopReason, Usage, Verdict, Waiting, WaitingKind};
+use crate::{
+    AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, PermissionDecision, SessionId, Status,
+    StopReason, Usage,
+};
 
-/// One thing that happened.
+/// One entry of the log of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
     Status {
         status: Status,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        waiting_for: Option<Waiting>,
+        waiting_for: Option<AwaitedRequest>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
     Prompt {
         text: String,
-        /// Names of the files that came with it.
+        /// The names of the attached files.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         attachments: Vec<String>,
     },
-    /// Text of the agent, whole. What was streamed of it before is its beginning.
+    /// A complete text of the agent, including what was streamed before as `Delta`.
     Message {
         text: String,
     },
-    /// More text of the agent, as it came.
+    /// A streamed part of a text of the agent.
     Delta {
         text: String,
         #[serde(default, skip_serializing_if = "is_false")]
@@ -59,7 +62,7 @@ pub enum Event {
     },
     PermissionRequest {
         request_id: String,
-        kind: WaitingKind,
+        kind: AwaitedRequestKind,
         title: String,
         #[serde(default, skip_serializing_if = "Value::is_null")]
         input: Value,
@@ -67,29 +70,29 @@ pub enum Event {
     },
     PermissionAnswer {
         request_id: String,
-        decision: Verdict,
+        decision: PermissionDecision,
         /// `caller`, `deadline`, or `interrupt`.
         by: String,
     },
-    /// The agent calls a tool of the caller's, and waits.
+    /// The agent calls a tool of the caller and waits for the result.
     CallerToolRequest {
         request_id: String,
         tool: String,
         arguments: Value,
         expires_at: Timestamp,
     },
-    /// What came of it.
+    /// The outcome of a call of a caller's tool.
     CallerToolResponse {
         request_id: String,
         tool: String,
-        outcome: CallerOutcome,
+        outcome: CallerToolOutcome,
         #[serde(default, skip_serializing_if = "Value::is_null")]
         result: Value,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
         duration_ms: u64,
     },
-    /// Nobody waits for it any more.
+    /// The agent no longer waits for the result of a caller's tool.
     CallerToolCancelled {
         request_id: String,
         tool: String,
@@ -105,7 +108,7 @@ pub enum Event {
         error: Option<String>,
     },
     Usage {
-        /// Of the whole session, so far.
+        /// The total of the session so far.
         #[serde(flatten)]
         usage: Usage,
         cost_usd: f64,
@@ -125,7 +128,7 @@ pub enum Event {
     },
     Log {
         message: String,
-        /// How a session went on: `resume`, `load` or `transcript`.
+        /// How the session was resumed: `resume`, `load` or `transcript`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         resumed_by: Option<String>,
     },
@@ -182,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_is_the_type_that_readers_see() {
+    fn the_kind_is_the_serialized_type() {
         let events = [
             Event::status(Status::Created),
             Event::log("x"),

@@ -1,14 +1,13 @@
-//! Ids as types, parsed at the edge, so that the inside holds only valid ones.
+//! Ids as types that are parsed at the edge, so that the rest of the code has only valid ids.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use uuid::Uuid;
 
-use crate::{Invalid, quoted};
+use crate::string_type::string_type;
+use crate::{InvalidValue, quoted};
 
 macro_rules! uuid_id {
     ($name:ident, $what:literal, $about:literal, $example:literal) => {
@@ -34,13 +33,13 @@ macro_rules! uuid_id {
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = InvalidValue;
 
-            fn from_str(text: &str) -> Result<Self, Invalid> {
+            fn from_str(text: &str) -> Result<Self, InvalidValue> {
                 // Only the hyphenated form: one id has one spelling.
                 let parsed = if text.len() == 36 { Uuid::try_parse(text).ok() } else { None };
                 parsed.map(Self).ok_or_else(|| {
-                    Invalid(format!(
+                    InvalidValue(format!(
                         concat!("{} is not a ", $what, " id; it looks like ", $example),
                         quoted(text)
                     ))
@@ -48,56 +47,37 @@ macro_rules! uuid_id {
             }
         }
 
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = Cow::<str>::deserialize(deserializer)?;
-                text.parse().map_err(serde::de::Error::custom)
-            }
-        }
-
-        impl JsonSchema for $name {
-            fn inline_schema() -> bool {
-                true
-            }
-
-            fn schema_name() -> Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(_: &mut SchemaGenerator) -> Schema {
-                json_schema!({ "type": "string", "format": "uuid" })
-            }
-        }
+        string_type!($name, { "type": "string", "format": "uuid" });
     };
 }
 
 uuid_id!(
     ProjectId,
     "project",
-    "A project: a named place for work.",
+    "The id of a project.",
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 uuid_id!(
     TokenId,
     "token",
-    "A token, by an id that is safe to show; never the key itself.",
+    "The id of a token, which is safe to show, unlike its key.",
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 
 uuid_id!(
     ScheduleId,
     "schedule",
-    "A schedule: a prompt that is given to projects at set times.",
+    "The id of a schedule.",
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 uuid_id!(
     RunId,
     "run",
-    "One run of a schedule for one of its targets.",
+    "The id of a run of a schedule for one of its targets.",
     "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 );
 
-/// A session: one agent conversation in one workspace.
+/// The id of a session: one conversation with an agent in one workspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(Uuid);
 
@@ -116,15 +96,16 @@ impl fmt::Display for SessionId {
 }
 
 impl FromStr for SessionId {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let digits = text.strip_prefix(Self::PREFIX);
-        let plain = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-        let digits = digits.filter(|digits| digits.len() == 32 && digits.bytes().all(plain));
-        let parsed = digits.and_then(|digits| Uuid::try_parse(digits).ok());
-        parsed.map(Self).ok_or_else(|| {
-            Invalid(format!(
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let is_lower_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
+        let uuid = text
+            .strip_prefix(Self::PREFIX)
+            .filter(|digits| digits.len() == 32 && digits.bytes().all(is_lower_hex))
+            .and_then(|digits| Uuid::try_parse(digits).ok());
+        uuid.map(Self).ok_or_else(|| {
+            InvalidValue(format!(
                 "{} is not a session id; it looks like gogol_ and 32 hexadecimal digits",
                 quoted(text)
             ))
@@ -138,28 +119,9 @@ impl Serialize for SessionId {
     }
 }
 
-impl<'de> Deserialize<'de> for SessionId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
+string_type!(SessionId, { "type": "string", "pattern": "^gogol_[0-9a-f]{32}$" });
 
-impl JsonSchema for SessionId {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "SessionId".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^gogol_[0-9a-f]{32}$" })
-    }
-}
-
-/// A workspace of a project: a UUID or any safe directory name.
+/// The id of a workspace of a project: a UUID or any safe directory name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct WorkspaceId(String);
@@ -167,10 +129,6 @@ pub struct WorkspaceId(String);
 impl WorkspaceId {
     /// The workspace that every project has.
     pub const DEFAULT: &str = "default";
-
-    pub fn default_one() -> Self {
-        Self(Self::DEFAULT.to_owned())
-    }
 
     pub fn from_uuid(id: Uuid) -> Self {
         Self(id.to_string())
@@ -185,6 +143,12 @@ impl WorkspaceId {
     }
 }
 
+impl Default for WorkspaceId {
+    fn default() -> Self {
+        Self(Self::DEFAULT.to_owned())
+    }
+}
+
 impl fmt::Display for WorkspaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -192,16 +156,16 @@ impl fmt::Display for WorkspaceId {
 }
 
 impl FromStr for WorkspaceId {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let safe = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
         let valid =
             (1..=64).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(safe);
         if valid {
             Ok(Self(text.to_owned()))
         } else {
-            Err(Invalid(format!(
+            Err(InvalidValue(format!(
                 "{} is not a workspace id; use 1 to 64 letters, digits, `.`, `_` or `-`, not \
                  starting with a dot",
                 quoted(text)
@@ -210,26 +174,10 @@ impl FromStr for WorkspaceId {
     }
 }
 
-impl<'de> Deserialize<'de> for WorkspaceId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for WorkspaceId {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "WorkspaceId".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" })
-    }
-}
+string_type!(
+    WorkspaceId,
+    { "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" }
+);
 
 #[cfg(test)]
 mod tests {
@@ -238,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_id_has_one_spelling() {
+    fn only_the_hyphenated_form_is_parsed() {
         let id = "1b4e28ba-2fa1-41d2-883f-0016d3cca427";
         assert_eq!(
             id.parse::<ProjectId>().map(|id| id.to_string()),
@@ -255,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_id_goes_round() {
+    fn a_session_id_round_trips() {
         let id = SessionId::new(Uuid::from_u128(77));
         assert_eq!(id.to_string().parse::<SessionId>(), Ok(id));
         for bad in ["", "gogol_", "gogol_1", &id.to_string().to_uppercase()] {
@@ -291,7 +239,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_refused(text in "\\PC*") {
+        fn parsed_ids_are_safe_directory_names(text in "\\PC*") {
             let _ = text.parse::<ProjectId>();
             if let Ok(id) = text.parse::<WorkspaceId>() {
                 prop_assert!(!id.as_str().contains(['/', '\0']));

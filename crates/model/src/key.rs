@@ -1,4 +1,4 @@
-//! API keys and the hashes that are all the store ever sees of them.
+//! API keys, and their hashes, which are all that the store keeps.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,19 +7,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest, Sha256};
 
-use crate::Invalid;
+use crate::InvalidValue;
 
 const PREFIX: &str = "oub_";
 const RANDOM_BYTES: usize = 32;
-const ENCODED: usize = 43;
+const ENCODED_CHARS: usize = 43;
 
-/// A bearer key in clear. It has no `Display`, and its `Debug` is masked: [`ApiKey::reveal`] is
-/// the only way to the text.
+/// A bearer key. It has no `Display`, and `Debug` masks it; only [`ApiKey::reveal`] returns the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// Makes a key from random bytes that the caller draws: 256 bits, so that a plain hash is safe.
+    /// Encodes random bytes as a key. With 256 bits an unsalted hash is safe.
     pub fn from_random(bytes: [u8; RANDOM_BYTES]) -> Self {
         Self(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
     }
@@ -40,27 +39,27 @@ impl fmt::Debug for ApiKey {
 }
 
 impl FromStr for ApiKey {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let well_formed = text.strip_prefix(PREFIX).is_some_and(|rest| {
-            rest.len() == ENCODED
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let is_well_formed = text.strip_prefix(PREFIX).is_some_and(|rest| {
+            rest.len() == ENCODED_CHARS
                 && rest
                     .bytes()
                     .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
         });
-        if well_formed {
+        if is_well_formed {
             Ok(Self(text.to_owned()))
         } else {
-            // The text is not quoted: it may be a key with a typing error.
-            Err(Invalid(
-                "that is not an API key; a key looks like oub_ and 43 letters".to_owned(),
+            // The text is not quoted, because it may be a key with a typing error.
+            Err(InvalidValue(
+                "this is not an API key; a key is `oub_` followed by 43 letters, digits, `-` or `_`".to_owned(),
             ))
         }
     }
 }
 
-/// What the store keeps of a key.
+/// The SHA-256 hash of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHash([u8; 32]);
 
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_round_trips_and_never_shows_in_debug() {
+    fn a_key_round_trips_and_debug_masks_it() {
         let key = ApiKey::from_random([7; 32]);
         assert_eq!(key.reveal().parse::<ApiKey>().as_ref(), Ok(&key));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The words of Oubliette as values: ids, names, scopes and the one permission decision.
+//! The domain types of Oubliette: ids, names, scopes, and the permission decision.
 //!
 //! Pure functions and plain data. Nothing here does I/O, reads a clock or awaits.
 
@@ -14,6 +14,7 @@ mod schedule;
 mod scope;
 mod secret;
 mod session;
+mod string_type;
 
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
@@ -27,27 +28,28 @@ pub use name::ProjectName;
 pub use nearest::nearest;
 pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, ToolStyle};
 pub use remote::{RemoteUrl, Transport};
-pub use schedule::{Cadence, Cause, MissedRuns, Overlap, RunStatus, SessionBehavior};
+pub use schedule::{CronSchedule, MissedRuns, Overlap, RunCause, RunStatus, SessionBehavior};
 pub use scope::Scope;
 pub use secret::Secret;
 pub use session::{
-    CallerOutcome, Happening, Status, StopReason, Usage, Verdict, Waiting, WaitingKind,
+    AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, PermissionDecision, Status, StopReason,
+    Transition, Usage,
 };
 
-/// Why a value from outside was refused: a full sentence that says what to do.
+/// Why an input was refused: a full sentence that says what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Invalid(pub String);
+pub struct InvalidValue(pub String);
 
-/// Quotes a value from outside for a message: shortened, without control characters.
+/// Quotes an input for a message: shortened, without control characters.
 pub fn quoted(value: &str) -> String {
-    const SHOWN: usize = 60;
+    const MAX_QUOTED_CHARS: usize = 60;
     let mut shown: String = value
         .chars()
-        .take(SHOWN)
+        .take(MAX_QUOTED_CHARS)
         .flat_map(char::escape_debug)
         .collect();
-    if value.chars().nth(SHOWN).is_some() {
+    if value.chars().nth(MAX_QUOTED_CHARS).is_some() {
         shown.push('…');
     }
     format!("`{shown}`")

@@ -1,17 +1,16 @@
 //! The name of a project.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 use uuid::Uuid;
 
-use crate::{Invalid, quoted};
+use crate::string_type::string_type;
+use crate::{InvalidValue, quoted};
 
 /// 1 to 100 letters, digits, spaces, `.`, `_` or `-`, starting with a letter or digit. Not a UUID,
-/// so that a name can never be taken for an id.
+/// so that a name cannot be confused with an id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ProjectName(String);
@@ -29,24 +28,24 @@ impl fmt::Display for ProjectName {
 }
 
 impl FromStr for ProjectName {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b' ' | b'.' | b'_' | b'-');
         let valid = (1..=100).contains(&text.len())
             && text.starts_with(|c: char| c.is_ascii_alphanumeric())
             && !text.ends_with(' ')
             && text.bytes().all(allowed);
         if !valid {
-            return Err(Invalid(format!(
+            return Err(InvalidValue(format!(
                 "{} is not a project name; use 1 to 100 letters, digits, spaces, `.`, `_` or `-`, \
                  starting with a letter or digit and not ending with a space",
                 quoted(text)
             )));
         }
         if Uuid::try_parse(text).is_ok() {
-            return Err(Invalid(format!(
-                "{} is a UUID and would be taken for a project id; choose a name in words",
+            return Err(InvalidValue(format!(
+                "{} is a UUID and could be confused with a project id; choose another name",
                 quoted(text)
             )));
         }
@@ -54,33 +53,14 @@ impl FromStr for ProjectName {
     }
 }
 
-impl<'de> Deserialize<'de> for ProjectName {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for ProjectName {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "ProjectName".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
-    }
-}
+string_type!(ProjectName, { "type": "string" });
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_contract() {
+    fn valid_names_are_accepted_and_others_refused() {
         for good in ["a", "My project 2.0", "x_y-z.w", "0", &"n".repeat(100)] {
             assert!(good.parse::<ProjectName>().is_ok(), "{good:?}");
         }

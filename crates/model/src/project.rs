@@ -1,4 +1,4 @@
-//! What is remembered about a project.
+//! The stored settings of a project.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{RemoteUrl, Scope, Secret, secret};
 
-/// How much of something an agent does, from nothing to all it can.
+/// The level of autonomy or of reasoning of an agent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -20,7 +20,7 @@ pub enum Level {
     High,
 }
 
-/// What a container may reach.
+/// The network of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -30,8 +30,8 @@ pub enum Network {
     Bridge,
 }
 
-/// Which names of the operations a list of tools shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+/// The form in which a list of tools shows the operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum ToolStyle {
@@ -40,9 +40,9 @@ pub enum ToolStyle {
     Split,
 }
 
-/// An MCP server that a project's agents get besides Oubliette's own.
+/// An additional MCP server for the agents of a project.
 ///
-/// Serialising it reveals `env`: it is written to the store and to agents, never to a result.
+/// Serialization reveals `env`: write it to the store and to agents, never to a result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
@@ -51,11 +51,11 @@ pub struct McpServer {
     pub command: String,
     #[serde(default)]
     pub args: Vec<String>,
-    #[serde(default, serialize_with = "secret::map_in_clear")]
+    #[serde(default, serialize_with = "secret::reveal_map")]
     pub env: BTreeMap<String, Secret>,
 }
 
-/// The limits of a project's container and of its trees of agents; absent means the default.
+/// The limits of a project's container and of its trees of agents; `None` is the default.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProjectLimits {
     pub memory_mb: Option<u32>,
@@ -68,10 +68,10 @@ pub struct ProjectLimits {
     pub max_cost_usd: Option<f64>,
 }
 
-/// Everything about a project that its owner chooses, except its name.
+/// All settings of a project except its name.
 ///
-/// Serialising it reveals `env`: it is written to the store, never to a result. It has no JSON
-/// schema, so it cannot become part of an operation's output.
+/// Serialization reveals `env`: write it to the store, never to a result. It has no JSON schema, so
+/// that it cannot become part of an operation's output.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProjectSettings {
@@ -86,7 +86,7 @@ pub struct ProjectSettings {
     pub network: Option<Network>,
     pub limits: ProjectLimits,
     pub protected_paths: Vec<String>,
-    #[serde(serialize_with = "secret::map_in_clear")]
+    #[serde(serialize_with = "secret::reveal_map")]
     pub env: BTreeMap<String, Secret>,
     pub mcp_servers: Vec<McpServer>,
     pub credential_refs: Vec<String>,

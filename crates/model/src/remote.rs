@@ -1,24 +1,25 @@
-//! The address a project is cloned from: which forms are taken, and which never.
+//! The address of the repository that a project is cloned from.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use crate::{Invalid, quoted};
+use crate::string_type::string_schema;
+use crate::{InvalidValue, quoted};
 
-/// How a repository is reached.
+/// The protocol of a repository address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     Https,
     Http,
     Ssh,
-    /// A repository on the server's own disk; only where the configuration allows it.
+    /// A repository on the disk of the server; allowed only by the configuration.
     Local,
 }
 
-/// A checked `remote_url`. It can be handed to git as an argument: it never begins with a dash and
-/// never names a transport that runs programs.
+/// A valid `remote_url`. It is safe as an argument of git: it never starts with a dash and never
+/// names a transport that runs programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct RemoteUrl {
@@ -28,14 +29,16 @@ pub struct RemoteUrl {
 }
 
 impl RemoteUrl {
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let refuse = |why: &str| Err(Invalid(format!("{} {why}", quoted(text))));
-        let odd = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
-        if text.len() > 2048 || text.chars().any(odd) {
-            return refuse("is not a repository address; it is too long or has blanks in it");
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let refuse = |why: &str| Err(InvalidValue(format!("{} {why}", quoted(text))));
+        let is_forbidden = |c: char| c.is_control() || c.is_whitespace() || c == '\\';
+        if text.len() > 2048 || text.chars().any(is_forbidden) {
+            return refuse(
+                "is not a repository address; it has more than 2048 bytes, white space or a backslash",
+            );
         }
         if text.starts_with('-') {
-            return refuse("is not a repository address; it must not begin with a dash");
+            return refuse("is not a repository address; it must not start with a dash");
         }
         if text.starts_with('/') || text.starts_with("./") || text.starts_with("../") {
             return Ok(Self::local(text));
@@ -63,11 +66,11 @@ impl RemoteUrl {
         }
     }
 
-    fn with_host(text: &str, transport: Transport) -> Result<Self, Invalid> {
+    fn with_host(text: &str, transport: Transport) -> Result<Self, InvalidValue> {
         let url = Url::parse(text).map_err(|error| {
-            Invalid(format!("{} is not a valid address: {error}", quoted(text)))
+            InvalidValue(format!("{} is not a valid address: {error}", quoted(text)))
         })?;
-        // The URL standard skips surplus slashes and git does not: both must see the same host.
+        // Unlike git, the URL standard skips extra slashes: both must see the same host.
         let authority = text.split("://").nth(1).unwrap_or_default();
         let host = url.host_str().unwrap_or_default();
         if authority.starts_with('/')
@@ -75,13 +78,16 @@ impl RemoteUrl {
             || host.starts_with('-')
             || url.username().starts_with('-')
         {
-            return Err(Invalid(format!("{} has no valid host name", quoted(text))));
+            return Err(InvalidValue(format!(
+                "{} has no valid host name",
+                quoted(text)
+            )));
         }
         if url.password().is_some() {
-            // Not quoted: the text holds the password.
-            return Err(Invalid(
-                "the address contains a password, which would be stored in clear; put it into \
-                 [credentials.NAME] of oubliette.toml and name that in `git_credential`"
+            // Not quoted, because the text contains the password.
+            return Err(InvalidValue(
+                "the address contains a password, which would be stored unencrypted; put it into \
+                 [credentials.NAME] of oubliette.toml and set `git_credential` to NAME"
                     .to_owned(),
             ));
         }
@@ -96,12 +102,12 @@ impl RemoteUrl {
         })
     }
 
-    fn scp_form(text: &str) -> Result<Self, Invalid> {
+    fn scp_form(text: &str) -> Result<Self, InvalidValue> {
         let parts = text.split_once(':').and_then(|(login, path)| {
             let (user, host) = login.split_once('@')?;
             Some((user, host, path))
         });
-        let plain = |part: &str| {
+        let is_plain = |part: &str| {
             !part.is_empty()
                 && !part.starts_with('-')
                 && part
@@ -110,7 +116,10 @@ impl RemoteUrl {
         };
         match parts {
             Some((user, host, path))
-                if plain(user) && plain(host) && !path.is_empty() && !path.starts_with('-') =>
+                if is_plain(user)
+                    && is_plain(host)
+                    && !path.is_empty()
+                    && !path.starts_with('-') =>
             {
                 Ok(Self {
                     text: text.to_owned(),
@@ -118,7 +127,7 @@ impl RemoteUrl {
                     host: host.to_owned(),
                 })
             }
-            _ => Err(Invalid(format!(
+            _ => Err(InvalidValue(format!(
                 "{} is not a repository address; use https://…, ssh://… or git@host:path",
                 quoted(text)
             ))),
@@ -133,12 +142,12 @@ impl RemoteUrl {
         self.transport
     }
 
-    /// Host, and port if it is not the scheme's own; empty for local repositories.
+    /// The host, with the port unless it is the scheme's default; empty for local repositories.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The user named in the address, if any.
+    /// The user in the address, if any.
     pub fn user(&self) -> Option<String> {
         let url = Url::parse(&self.text).ok()?;
         Some(url.username().to_owned()).filter(|user| !user.is_empty())
@@ -166,26 +175,14 @@ impl From<RemoteUrl> for String {
 }
 
 impl TryFrom<String> for RemoteUrl {
-    type Error = Invalid;
+    type Error = InvalidValue;
 
-    fn try_from(text: String) -> Result<Self, Invalid> {
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
         Self::parse(&text)
     }
 }
 
-impl schemars::JsonSchema for RemoteUrl {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "RemoteUrl".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "string" })
-    }
-}
+string_schema!(RemoteUrl, { "type": "string" });
 
 #[cfg(test)]
 mod tests {
@@ -194,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_forms_of_the_contract_are_taken() {
+    fn supported_forms_are_parsed() {
         let table = [
             (
                 "https://example.org/a/b.git",
@@ -253,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_taken_is_safe_as_an_argument(text in "[-a-z:/@.]{0,40}|\\PC{0,40}") {
+        fn accepted_addresses_are_safe_as_arguments(text in "[-a-z:/@.]{0,40}|\\PC{0,40}") {
             if let Ok(url) = RemoteUrl::parse(&text) {
                 prop_assert!(!url.as_str().starts_with('-'));
                 prop_assert!(!url.as_str().contains("::") || url.as_str().contains("://")

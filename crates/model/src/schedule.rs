@@ -1,8 +1,7 @@
-//! When a schedule runs: cron expressions in time zones, and the words for how runs behave.
+//! Cron expressions in time zones, and the options of schedules.
 //!
-//! Pure functions of instants. What happens where clocks change is croner's answer, pinned down by
-//! the tests here: a fixed time runs once a day whatever the clock does, and what repeats through the
-//! day follows the wall clock.
+//! Around clock changes croner decides, and the tests here fix its behaviour: a fixed time runs once
+//! a day, and an expression that repeats during the day follows the wall clock.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
@@ -11,38 +10,38 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, quoted};
+use crate::{InvalidValue, quoted};
 
-const LONGEST_EXPRESSION: usize = 200;
+const MAX_EXPRESSION_BYTES: usize = 200;
 
-/// How far [`Cadence::shortest_gap`] looks: enough to see every day of a pattern, in bounded time.
-const GAPS_LOOKED_AT: usize = 1000;
-const GAPS_LOOKED_FOR: SignedDuration = SignedDuration::from_hours(2 * 366 * 24);
+/// Bounds the search of [`CronSchedule::shortest_interval`]; two years contain every day of a pattern.
+const MAX_RUNS_CHECKED: usize = 1000;
+const MAX_SPAN_CHECKED: SignedDuration = SignedDuration::from_hours(2 * 366 * 24);
 
-/// What happens to a run that is due while the one before it still goes on.
+/// What happens to a run that is due while the previous run is still running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum Overlap {
     #[default]
     Skip,
-    // At most one waits.
+    // At most one run waits.
     Queue,
     Parallel,
 }
 
-/// Which session a run goes to.
+/// The session that a run uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
 pub enum SessionBehavior {
-    // One session for each target goes on from run to run.
+    // All runs of a target use one session.
     #[default]
     Resume,
     New,
 }
 
-/// What happens to runs that were due while no server ran.
+/// What happens to runs that were due while the server was not running.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -52,7 +51,7 @@ pub enum MissedRuns {
     RunOnce,
 }
 
-/// Where a run is.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -64,55 +63,55 @@ pub enum RunStatus {
     Skipped,
 }
 
-/// Why there is a run.
+/// Why a run was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Cause {
+pub enum RunCause {
     Schedule,
-    // It was due while no server ran.
+    // It was due while the server was not running.
     Missed,
     Trigger,
 }
 
 /// A cron expression in a time zone.
 #[derive(Debug, Clone)]
-pub struct Cadence {
+pub struct CronSchedule {
     cron: Cron,
     zone: TimeZone,
 }
 
-impl Cadence {
-    /// Reads five fields, six with seconds in front, or a form like `@daily`.
-    pub fn parse(expression: &str, timezone: &str) -> Result<Self, Invalid> {
+impl CronSchedule {
+    /// Parses five fields, six with seconds first, or a form like `@daily`.
+    pub fn parse(expression: &str, timezone: &str) -> Result<Self, InvalidValue> {
         let refused = |why: String| {
-            Invalid(format!(
-                "{} is not a cron expression: {why}; write five fields (minute, hour, day of month, \
-                 month, day of week), six with seconds in front, or @hourly, @daily, @weekly, \
+            InvalidValue(format!(
+                "{} is not a cron expression: {why}; use five fields (minute, hour, day of month, \
+                 month, day of week), six with seconds first, or @hourly, @daily, @weekly, \
                  @monthly or @yearly",
                 quoted(expression)
             ))
         };
-        let text = expression.trim();
-        if text.len() > LONGEST_EXPRESSION {
-            let most = format!("it is longer than {LONGEST_EXPRESSION} bytes");
-            return Err(refused(most));
+        let mut text = expression.trim();
+        if text.len() > MAX_EXPRESSION_BYTES {
+            return Err(refused(format!(
+                "it is longer than {MAX_EXPRESSION_BYTES} bytes"
+            )));
         }
-        let text = match text.eq_ignore_ascii_case("@midnight") {
-            true => "@daily",
-            false => text,
-        };
+        if text.eq_ignore_ascii_case("@midnight") {
+            text = "@daily";
+        }
         let parser = CronParser::builder()
             .seconds(Seconds::Optional)
             .year(Year::Disallowed)
             .build();
         let cron = parser.parse(text).map_err(|error| {
-            let why = error.to_string();
-            let why = why.rsplit_once(": ").map_or(why.as_str(), |(_, why)| why);
-            refused(why.trim_end_matches('.').to_owned())
+            let message = error.to_string();
+            let reason = message.rsplit(": ").next().unwrap_or_default();
+            refused(reason.trim_end_matches('.').to_owned())
         })?;
         let zone = TimeZone::get(timezone.trim()).map_err(|_| {
-            Invalid(format!(
+            InvalidValue(format!(
                 "{} is not a time zone; use a name like `Europe/Berlin`, or `UTC`",
                 quoted(timezone)
             ))
@@ -120,27 +119,27 @@ impl Cadence {
         Ok(Self { cron, zone })
     }
 
-    /// The name of the zone as the database of time zones spells it.
+    /// The name of the time zone as the time zone database spells it.
     pub fn timezone(&self) -> &str {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// The first run after an instant; none if there is none in sight. To find out that there is none
-    /// takes long: ask once, when a schedule is made.
+    /// The first run after an instant; `None` if croner finds none. Finding none takes long: call this
+    /// once, when a schedule is created.
     pub fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
         let mut from = at;
         loop {
             let start = from.to_zoned(self.zone.clone());
             let next = self.cron.find_next_occurrence(&start, false).ok()?;
             from = Some(next.timestamp()).filter(|next| *next > from)?;
-            if self.is_meant(&next) {
+            if self.is_intended(&next) {
                 return Some(from);
             }
         }
     }
 
     /// The last run at or before an instant.
-    pub fn last_until(&self, at: Timestamp) -> Option<Timestamp> {
+    pub fn last_at_or_before(&self, at: Timestamp) -> Option<Timestamp> {
         let (mut from, mut inclusive) = (at, true);
         loop {
             let start = from.to_zoned(self.zone.clone());
@@ -149,48 +148,47 @@ impl Cadence {
             if found > from || (found == from && !inclusive) {
                 return None;
             }
-            if self.is_meant(&last) {
+            if self.is_intended(&last) {
                 return Some(found);
             }
             (from, inclusive) = (found, false);
         }
     }
 
-    /// Whether the expression means an instant that croner found. On a day on which the clock jumps,
-    /// croner lets a fixed time before the jump run a second time when the clock has jumped; only a
-    /// time that was jumped over runs then.
-    fn is_meant(&self, found: &Zoned) -> bool {
+    /// Whether a run that croner found is wanted. When the clock is set forward, croner also repeats
+    /// fixed times before the gap at its end; only a time inside the gap is wanted there.
+    fn is_intended(&self, found: &Zoned) -> bool {
         if self.cron.is_time_matching(found).unwrap_or(false) {
             return true;
         }
         let before = found.timestamp() - SignedDuration::from_nanos(1);
         let offset = self.zone.to_offset(before);
-        let jumped = offset.to_datetime(found.timestamp())..found.datetime();
-        // The hours that were not there, as if they had been.
-        let Ok(start) = jumped.start.to_zoned(TimeZone::UTC) else {
+        let gap = offset.to_datetime(found.timestamp())..found.datetime();
+        // In UTC the skipped local times exist.
+        let Ok(start) = gap.start.to_zoned(TimeZone::UTC) else {
             return false;
         };
         let first = self.cron.find_next_occurrence(&start, true);
-        first.is_ok_and(|first| jumped.contains(&first.datetime()))
+        first.is_ok_and(|first| gap.contains(&first.datetime()))
     }
 
-    /// The runs after an instant, one after the other.
+    /// The runs after an instant, in order.
     pub fn runs_after(&self, at: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
         std::iter::successors(self.next_after(at), |at| self.next_after(*at))
     }
 
-    /// The shortest time between two runs, as far as a bounded look shows.
-    pub fn shortest_gap(&self, from: Timestamp) -> Option<SignedDuration> {
+    /// The shortest time between two runs within a bounded number of runs.
+    pub fn shortest_interval(&self, from: Timestamp) -> Option<SignedDuration> {
         let runs: Vec<Timestamp> = self
             .runs_after(from)
-            .take(GAPS_LOOKED_AT)
-            .take_while(|at| at.duration_since(from) < GAPS_LOOKED_FOR)
+            .take(MAX_RUNS_CHECKED)
+            .take_while(|at| at.duration_since(from) < MAX_SPAN_CHECKED)
             .collect();
         let gaps = runs.windows(2).map(|pair| pair[1].duration_since(pair[0]));
         gaps.min()
     }
 
-    /// The expression in English.
+    /// Describes the expression in English.
     pub fn describe(&self) -> String {
         self.cron.describe()
     }
@@ -207,14 +205,14 @@ mod tests {
     }
 
     fn runs(expression: &str, zone: &str, from: &str, count: usize) -> Vec<String> {
-        let cadence = Cadence::parse(expression, zone).unwrap();
+        let schedule = CronSchedule::parse(expression, zone).unwrap();
         let zone = TimeZone::get(zone).unwrap();
         let shown = |at: Timestamp| {
             at.to_zoned(zone.clone())
                 .strftime("%d %H:%M:%S%:z")
                 .to_string()
         };
-        cadence
+        schedule
             .runs_after(at(from))
             .take(count)
             .map(shown)
@@ -222,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_form_is_read() {
+    fn all_usual_forms_are_parsed() {
         let from = "2027-01-01T00:00:00Z"; // A Friday.
         for (expression, first) in [
             ("*/15 * * * *", "2027-01-01T00:15:00Z"),
@@ -241,9 +239,9 @@ mod tests {
             ("@Yearly", "2028-01-01T00:00:00Z"),
             ("0 0 29 2 *", "2028-02-29T00:00:00Z"),
         ] {
-            let cadence = Cadence::parse(expression, "UTC").unwrap();
+            let schedule = CronSchedule::parse(expression, "UTC").unwrap();
             assert_eq!(
-                cadence.next_after(at(from)),
+                schedule.next_after(at(from)),
                 Some(at(first)),
                 "{expression}"
             );
@@ -251,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused_in_a_sentence() {
+    fn invalid_expressions_and_time_zones_are_refused_with_a_sentence() {
         for expression in [
             "",
             "61 * * * *",
@@ -267,16 +265,16 @@ mod tests {
             "0 0 * * MOON",
             &"1,".repeat(200),
         ] {
-            let error = Cadence::parse(expression, "UTC").unwrap_err().0;
+            let error = CronSchedule::parse(expression, "UTC").unwrap_err().0;
             assert!(error.contains("five fields"), "{expression}: {error}");
             assert!(error.len() < 600, "{error}");
         }
         for zone in ["", "Mars/Olympus", "Europe", "../../etc/passwd", "+02:00"] {
-            let error = Cadence::parse("@daily", zone).unwrap_err().0;
+            let error = CronSchedule::parse("@daily", zone).unwrap_err().0;
             assert!(error.contains("is not a time zone"), "{zone}: {error}");
         }
         assert_eq!(
-            Cadence::parse("@daily", "europe/berlin")
+            CronSchedule::parse("@daily", "europe/berlin")
                 .unwrap()
                 .timezone(),
             "Europe/Berlin"
@@ -284,11 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_has_no_next_run() {
+    fn a_date_that_never_comes_has_no_next_run() {
         for expression in ["0 0 30 2 *", "0 0 31 4,6,9,11 *"] {
-            let cadence = Cadence::parse(expression, "UTC").unwrap();
+            let schedule = CronSchedule::parse(expression, "UTC").unwrap();
             assert_eq!(
-                cadence.next_after(at("2027-01-01T00:00:00Z")),
+                schedule.next_after(at("2027-01-01T00:00:00Z")),
                 None,
                 "{expression}"
             );
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_gap_is_that_of_the_busiest_day() {
+    fn the_shortest_interval_is_that_of_the_busiest_day() {
         for (expression, seconds) in [
             ("* * * * * *", 1),
             ("0,30 0 0 1 1 *", 30),
@@ -305,8 +303,8 @@ mod tests {
             ("59,0 23,0 1,31 * *", 60),
             ("0 9 * * MON-FRI", 86_400),
         ] {
-            let cadence = Cadence::parse(expression, "UTC").unwrap();
-            let gap = cadence.shortest_gap(at("2027-01-01T00:00:00Z"));
+            let schedule = CronSchedule::parse(expression, "UTC").unwrap();
+            let gap = schedule.shortest_interval(at("2027-01-01T00:00:00Z"));
             assert_eq!(
                 gap,
                 Some(SignedDuration::from_secs(seconds)),
@@ -317,7 +315,7 @@ mod tests {
 
     /// In Berlin 02:00 became 03:00 on 28 March 2027.
     #[test]
-    fn a_time_that_the_clock_jumps_over_runs_when_it_has_jumped() {
+    fn a_time_that_the_clock_skips_runs_at_the_end_of_the_gap() {
         let before = "2027-03-27T12:00:00Z";
         let zone = "Europe/Berlin";
         assert_eq!(
@@ -332,9 +330,9 @@ mod tests {
                 "28 03:30:00+02:00"
             ]
         );
-        // A list of times in the hour that is not there does not run that day.
+        // A list of times in the skipped hour does not run that day.
         assert_eq!(runs("0,30 2 * * *", zone, before, 1), ["29 02:00:00+02:00"]);
-        // What was not jumped over runs once, as on any day.
+        // Times outside of the gap run once, as on any day.
         for time in ["01:00", "01:30", "03:00", "09:00"] {
             let (hour, minute) = time.split_once(':').unwrap();
             let expression = format!("{minute} {hour} * * *");
@@ -351,14 +349,14 @@ mod tests {
 
     /// In Berlin 03:00 became 02:00 on 31 October 2027.
     #[test]
-    fn a_time_that_comes_twice_runs_once_and_what_repeats_runs_in_both_hours() {
+    fn a_time_that_comes_twice_runs_once_and_a_repetition_runs_in_both_hours() {
         let before = "2027-10-30T12:00:00Z";
         let zone = "Europe/Berlin";
         assert_eq!(
             runs("30 2 * * *", zone, before, 2),
             ["31 02:30:00+02:00", "01 02:30:00+01:00"]
         );
-        // Also for who looks between the two.
+        // The same when asked between the two.
         assert_eq!(
             runs("30 2 * * *", zone, "2027-10-31T00:45:00Z", 1),
             ["01 02:30:00+01:00"]
@@ -374,48 +372,53 @@ mod tests {
         );
     }
 
-    /// What runs in a window, minute by minute: a wall time that matches, the first time it comes; what
-    /// repeats through the day, each time it comes; and a fixed time that was jumped over, at the end of
-    /// the jump.
-    fn minute_by_minute(cadence: &Cadence, from: Timestamp, minutes: i64) -> Vec<Timestamp> {
-        let fixed = cadence.cron.determine_job_type() == croner::JobType::FixedTime;
+    /// The expected runs in a window, found by checking every minute: a matching wall time the first
+    /// time it comes, a repetition each time it comes, and a skipped fixed time at the end of the gap.
+    fn runs_by_checking_every_minute(
+        schedule: &CronSchedule,
+        from: Timestamp,
+        minutes: i64,
+    ) -> Vec<Timestamp> {
+        let fixed = schedule.cron.determine_job_type() == croner::JobType::FixedTime;
         let matches = |civil: jiff::civil::DateTime| {
-            let as_if = civil.to_zoned(TimeZone::UTC).unwrap();
-            cadence.cron.is_time_matching(&as_if).unwrap()
+            let in_utc = civil.to_zoned(TimeZone::UTC).unwrap();
+            schedule.cron.is_time_matching(&in_utc).unwrap()
         };
         let mut runs = Vec::new();
         for minute in 1..=minutes {
             let at = from + SignedDuration::from_mins(minute);
-            let before = cadence.zone.to_offset(at - SignedDuration::from_mins(1));
-            let now = cadence.zone.to_offset(at);
+            let before = schedule.zone.to_offset(at - SignedDuration::from_mins(1));
+            let now = schedule.zone.to_offset(at);
             let civil = now.to_datetime(at);
-            let jump = (now.seconds() - before.seconds()) / 60;
-            let jumped =
-                (0..jump).map(|n| before.to_datetime(at) + SignedDuration::from_mins(n.into()));
-            let stands_for = fixed && jumped.clone().any(matches);
-            let again = cadence
+            let gap_minutes = (now.seconds() - before.seconds()) / 60;
+            let mut skipped = (0..gap_minutes)
+                .map(|minute| before.to_datetime(at) + SignedDuration::from_mins(minute.into()));
+            let ends_gap = fixed && skipped.any(matches);
+            let is_repeated = schedule
                 .zone
                 .to_ambiguous_timestamp(civil)
                 .earlier()
                 .unwrap()
                 != at;
-            if stands_for || (matches(civil) && !(fixed && again)) {
+            if ends_gap || (matches(civil) && !(fixed && is_repeated)) {
                 runs.push(at);
             }
         }
         runs
     }
 
-    /// Around every change of the clock that some zones have in a year.
+    /// Around every clock change of some time zones in a year.
     #[test]
-    fn around_changes_of_the_clock_all_is_as_a_look_at_every_minute_says() {
+    fn runs_around_clock_changes_match_a_check_of_every_minute() {
         let mut compared = 0;
         for zone in ZONES {
-            let changes = TimeZone::get(zone).unwrap();
-            let changes = changes.following(at("2027-01-01T00:00:00Z")).take(2);
-            let changes = changes.map(|change| change.timestamp());
-            let changes = changes.filter(|change| *change < at("2028-01-01T00:00:00Z"));
-            let changes: Vec<Timestamp> = changes.collect();
+            let changes: Vec<Timestamp> = TimeZone::get(zone)
+                .unwrap()
+                .following(at("2027-01-01T00:00:00Z"))
+                .take(2)
+                .map(|change| change.timestamp())
+                .filter(|change| *change < at("2028-01-01T00:00:00Z"))
+                .collect();
             for change in changes {
                 let (from, minutes) = (change - SignedDuration::from_hours(30), 60 * 60);
                 let hours = [0, 1, 2, 3, 4, 9, 23].into_iter();
@@ -432,16 +435,24 @@ mod tests {
                     "0 1,2,3 * * *",
                 ];
                 for expression in fixed.chain(others.map(str::to_owned)) {
-                    let cadence = Cadence::parse(&expression, zone).unwrap();
+                    let schedule = CronSchedule::parse(&expression, zone).unwrap();
                     let end = from + SignedDuration::from_mins(minutes);
-                    let found = cadence.runs_after(from).take_while(|at| *at <= end);
+                    let found = schedule.runs_after(from).take_while(|at| *at <= end);
                     let found: Vec<Timestamp> = found.collect();
-                    let expected = minute_by_minute(&cadence, from, minutes);
+                    let expected = runs_by_checking_every_minute(&schedule, from, minutes);
                     assert_eq!(found, expected, "{expression} {zone} around {change}");
                     for run in found {
-                        assert_eq!(cadence.last_until(run), Some(run), "{expression} {zone}");
+                        assert_eq!(
+                            schedule.last_at_or_before(run),
+                            Some(run),
+                            "{expression} {zone}"
+                        );
                         let later = run + SignedDuration::from_secs(30);
-                        assert_eq!(cadence.last_until(later), Some(run), "{expression} {zone}");
+                        assert_eq!(
+                            schedule.last_at_or_before(later),
+                            Some(run),
+                            "{expression} {zone}"
+                        );
                     }
                     compared += 1;
                 }
@@ -476,30 +487,29 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_cadence_or_a_short_refusal(text in "\\PC{0,40}", fields in "[0-9*/,LW#?A-Z@ -]{0,30}") {
+        fn any_text_is_parsed_or_refused_with_a_short_message(text in "\\PC{0,40}", fields in "[0-9*/,LW#?A-Z@ -]{0,30}") {
             for text in [text, fields] {
-                if let Err(error) = Cadence::parse(&text, "UTC") {
+                if let Err(error) = CronSchedule::parse(&text, "UTC") {
                     prop_assert!(error.0.chars().count() < 1000);
                 }
             }
         }
 
-        /// From wherever one looks: runs go on in time, and the last run until the next is the one
-        /// that came.
+        /// Runs are in order, and the last run before the next one is the one before it.
         #[test]
-        fn next_and_last_agree(
+        fn next_and_last_runs_agree(
             expression in 0..EXPRESSIONS.len(), zone in 0..ZONES.len(),
             second in 1_780_000_000i64..1_830_000_000,
         ) {
-            let cadence = Cadence::parse(EXPRESSIONS[expression], ZONES[zone]).unwrap();
+            let schedule = CronSchedule::parse(EXPRESSIONS[expression], ZONES[zone]).unwrap();
             let from = Timestamp::from_second(second).unwrap();
-            let next = cadence.next_after(from).unwrap();
-            let after = cadence.next_after(next).unwrap();
+            let next = schedule.next_after(from).unwrap();
+            let after = schedule.next_after(next).unwrap();
             prop_assert!(from < next && next < after);
             let between = Timestamp::from_second(i64::midpoint(next.as_second(), after.as_second())).unwrap();
             for at in [next, between] {
-                prop_assert_eq!(cadence.last_until(at), Some(next), "{} {} {}", EXPRESSIONS[expression], ZONES[zone], at);
-                prop_assert_eq!(cadence.next_after(at), Some(after), "{} {} {}", EXPRESSIONS[expression], ZONES[zone], at);
+                prop_assert_eq!(schedule.last_at_or_before(at), Some(next), "{} {} {}", EXPRESSIONS[expression], ZONES[zone], at);
+                prop_assert_eq!(schedule.next_after(at), Some(after), "{} {} {}", EXPRESSIONS[expression], ZONES[zone], at);
             }
         }
     }

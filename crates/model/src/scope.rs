@@ -1,29 +1,28 @@
-//! What a token may do, as written in `token_create`.
+//! The scope of a token: what it may do.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
-use crate::{Invalid, Mode, ProjectId, quoted};
+use crate::string_type::string_type;
+use crate::{InvalidValue, Mode, ProjectId, quoted};
 
-/// The scope of a token.
+/// Written as in `token_create`; [`Scope::FORMS`] lists the forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Everything, everywhere.
+    /// Every operation on every project.
     Admin,
-    /// Every read operation on every project; written `admin:ro` or `read`.
+    /// Every read operation on every project; `admin:ro` is another form of it.
     Read,
-    /// Every operation except the admin-only ones, on every project.
+    /// Every operation on every project, except those for admins only.
     Write,
-    /// One project alone, and global reads that then show only that project.
+    /// The operations on one project, and global reads, which show only that project.
     Project(ProjectId, Mode),
 }
 
 impl Scope {
-    /// The forms that [`Scope::from_str`] takes, for messages and `project_options`.
+    /// The forms that [`Scope::from_str`] accepts, for messages and `project_options`.
     pub const FORMS: [&str; 6] = [
         "admin",
         "admin:ro",
@@ -33,7 +32,7 @@ impl Scope {
         "project:<uuid>:ro",
     ];
 
-    /// The only project this scope reaches, if it is bound to one.
+    /// The project that this scope is bound to, if any.
     pub fn project(self) -> Option<ProjectId> {
         match self {
             Self::Project(id, _) => Some(id),
@@ -41,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// Whether everything `other` may do is also allowed to `self`.
+    /// Whether `self` allows everything that `other` allows.
     pub fn covers(self, other: Self) -> bool {
         match (self, other) {
             (Self::Admin, _) => true,
@@ -55,11 +54,9 @@ impl Scope {
             (Self::Project(..), _) => false,
         }
     }
-}
 
-impl Scope {
-    /// What is allowed by both, if anything is.
-    pub fn narrowed_to(self, other: Self) -> Option<Self> {
+    /// The scope of what both allow; `None` if they have nothing in common.
+    pub fn intersection(self, other: Self) -> Option<Self> {
         match (self, other) {
             _ if other.covers(self) => Some(self),
             _ if self.covers(other) => Some(other),
@@ -84,9 +81,9 @@ impl fmt::Display for Scope {
 }
 
 impl FromStr for Scope {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let project = |rest: &str| {
             let (id, mode) = match rest.strip_suffix(":ro") {
                 Some(id) => (id, Mode::Read),
@@ -101,7 +98,7 @@ impl FromStr for Scope {
             _ => text.strip_prefix("project:").and_then(project),
         }
         .ok_or_else(|| {
-            Invalid(format!(
+            InvalidValue(format!(
                 "{} is not a scope; use one of {}",
                 quoted(text),
                 Self::FORMS.join(", ")
@@ -116,23 +113,4 @@ impl Serialize for Scope {
     }
 }
 
-impl<'de> Deserialize<'de> for Scope {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(serde::de::Error::custom)
-    }
-}
-
-impl JsonSchema for Scope {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Scope".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
-    }
-}
+string_type!(Scope, { "type": "string" });

@@ -1,13 +1,13 @@
-//! A value that must never be shown.
+//! A value that must not appear in logs or results.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Text that neither `Debug` nor serialisation shows; [`Secret::reveal`] is the only way to it.
+use crate::string_type::string_schema;
+
+/// A text that `Debug` and serialization mask; only [`Secret::reveal`] returns it.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(String);
@@ -34,34 +34,22 @@ impl Serialize for Secret {
     }
 }
 
-/// Serialises a map with its secrets revealed: for what goes to the store or to an agent.
-pub(crate) fn map_in_clear<S: Serializer>(
+/// Serializes a map with its secrets revealed, for the store or for an agent.
+pub(crate) fn reveal_map<S: Serializer>(
     map: &BTreeMap<String, Secret>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_map(map.iter().map(|(name, value)| (name, value.reveal())))
 }
 
-impl JsonSchema for Secret {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Secret".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string" })
-    }
-}
+string_schema!(Secret, { "type": "string" });
 
 #[cfg(test)]
 mod tests {
     use super::Secret;
 
     #[test]
-    fn a_secret_shows_nowhere() {
+    fn a_secret_is_masked_in_debug_and_json() {
         let secret = Secret::new("hunter2");
         assert_eq!(format!("{secret:?}"), "****");
         assert_eq!(

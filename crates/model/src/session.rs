@@ -1,49 +1,49 @@
-//! The life of a session: its states, and the only ways from one to the next.
+//! The states of a session and the transitions between them.
 
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Invalid;
+use crate::InvalidValue;
 
-/// Where a session is in its life. Its schema is a plain list of words: the comments on the words
-/// are not part of it.
+/// The state of a session. Doc comments on the variants would turn the JSON schema from a plain list
+/// of words into a list of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Status {
-    // It has something to do and no turn has begun.
+    // It has a prompt, but no turn has started.
     Created,
-    // A turn runs.
+    // A turn is running.
     Running,
-    // Its last turn has ended; the next message begins another.
+    // Its last turn has ended; the next message starts another.
     Idle,
-    // Somebody has to decide something before it goes on.
+    // It needs a decision or the result of a caller's tool before it goes on.
     Waiting,
-    // It was ended while no turn ran.
+    // It was ended while no turn was running.
     Completed,
-    // It was ended in the middle of a turn.
+    // It was ended during a turn.
     Interrupted,
     // Its agent could not start, or died.
     Failed,
 }
 
-/// What can happen to a session.
+/// What changes the state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Happening {
-    /// A prompt went to the agent.
+pub enum Transition {
+    /// A prompt was sent to the agent.
     Prompted,
-    /// A decision is needed.
-    Asked,
-    /// The last open decision was taken, and the turn goes on.
-    Settled,
-    /// The turn is over, by itself or because it was cancelled.
+    /// The session waits for a request to be answered.
+    WaitStarted,
+    /// The last pending request was answered, and the turn goes on.
+    WaitEnded,
+    /// The turn finished or was cancelled.
     TurnEnded,
-    /// Somebody ended the session.
+    /// The session was ended by a call.
     Ended,
     /// The agent could not start, or died.
-    Died,
-    /// A message came for a session that had ended.
+    AgentFailed,
+    /// An ended session got a message.
     Resumed,
 }
 
@@ -58,19 +58,23 @@ impl Status {
         Self::Failed,
     ];
 
-    /// The state after something happened; none if it cannot happen in this one.
-    pub fn after(self, happening: Happening) -> Option<Self> {
-        use Happening as H;
-        Some(match (self, happening) {
-            (Self::Created | Self::Idle, H::Prompted) => Self::Running,
-            // A session that may not spend more waits without a turn.
-            (Self::Created | Self::Running | Self::Idle | Self::Waiting, H::Asked) => Self::Waiting,
-            (Self::Waiting, H::Settled) => Self::Running,
-            (Self::Created | Self::Running | Self::Waiting, H::TurnEnded) => Self::Idle,
-            (Self::Created | Self::Idle, H::Ended) => Self::Completed,
-            (Self::Running | Self::Waiting, H::Ended) => Self::Interrupted,
-            (Self::Created | Self::Running | Self::Idle | Self::Waiting, H::Died) => Self::Failed,
-            (Self::Completed | Self::Interrupted | Self::Failed, H::Resumed) => Self::Created,
+    /// The state after a transition; `None` if the transition is not possible in this state.
+    pub fn after(self, transition: Transition) -> Option<Self> {
+        use Transition as T;
+        Some(match (self, transition) {
+            (Self::Created | Self::Idle, T::Prompted) => Self::Running,
+            // A session that has reached its cost limit waits without a turn.
+            (Self::Created | Self::Running | Self::Idle | Self::Waiting, T::WaitStarted) => {
+                Self::Waiting
+            }
+            (Self::Waiting, T::WaitEnded) => Self::Running,
+            (Self::Created | Self::Running | Self::Waiting, T::TurnEnded) => Self::Idle,
+            (Self::Created | Self::Idle, T::Ended) => Self::Completed,
+            (Self::Running | Self::Waiting, T::Ended) => Self::Interrupted,
+            (Self::Created | Self::Running | Self::Idle | Self::Waiting, T::AgentFailed) => {
+                Self::Failed
+            }
+            (Self::Completed | Self::Interrupted | Self::Failed, T::Resumed) => Self::Created,
             _ => return None,
         })
     }
@@ -99,15 +103,15 @@ impl std::fmt::Display for Status {
 }
 
 impl std::str::FromStr for Status {
-    type Err = Invalid;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let known = Self::ALL.into_iter().find(|status| status.as_str() == text);
-        known.ok_or_else(|| Invalid(format!("{} is not a status", crate::quoted(text))))
+        known.ok_or_else(|| InvalidValue(format!("{} is not a status", crate::quoted(text))))
     }
 }
 
-/// Why a turn was over.
+/// Why a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
@@ -120,53 +124,53 @@ pub enum StopReason {
     Error,
 }
 
-/// What a session waits for.
+/// The kind of request that a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum WaitingKind {
+pub enum AwaitedRequestKind {
     Permission,
     CallerTool,
     Budget,
 }
 
-/// What a session waits for, and until when.
+/// The request that a session waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
-pub struct Waiting {
-    pub kind: WaitingKind,
+pub struct AwaitedRequest {
+    pub kind: AwaitedRequestKind,
     pub request_id: String,
-    /// When the wait ends by itself, safely.
+    /// When the request times out.
     #[schemars(with = "String")]
     pub until: Timestamp,
 }
 
-/// What came of a call of a caller's tool.
+/// The outcome of a call of a caller's tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum CallerOutcome {
-    /// The caller answered with a result.
+pub enum CallerToolOutcome {
+    /// The caller returned a result.
     Answered,
-    /// The caller answered with an error.
+    /// The caller returned an error.
     Failed,
     Timeout,
-    /// The caller went away.
+    /// The caller disconnected.
     Disconnected,
-    /// The agent gave it up, or ended.
+    /// The agent cancelled the call, or ended.
     Cancelled,
 }
 
-/// How somebody decided.
+/// The decision on a permission request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Verdict {
+pub enum PermissionDecision {
     Allow,
     AllowAlways,
     Deny,
 }
 
-/// Tokens that agents reported.
+/// The numbers of tokens that agents reported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(inline)]
@@ -179,7 +183,7 @@ pub struct Usage {
 
 impl Usage {
     #[must_use]
-    pub fn plus(self, more: Self) -> Self {
+    pub fn saturating_add(self, more: Self) -> Self {
         Self {
             input_tokens: self.input_tokens.saturating_add(more.input_tokens),
             output_tokens: self.output_tokens.saturating_add(more.output_tokens),
@@ -198,9 +202,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use Happening::{Asked, Died, Ended, Prompted, Resumed, Settled, TurnEnded};
+    use Transition::{AgentFailed, Ended, Prompted, Resumed, TurnEnded, WaitEnded, WaitStarted};
 
-    const ALL: [Happening; 7] = [Prompted, Asked, Settled, TurnEnded, Ended, Died, Resumed];
+    const ALL: [Transition; 7] = [
+        Prompted,
+        WaitStarted,
+        WaitEnded,
+        TurnEnded,
+        Ended,
+        AgentFailed,
+        Resumed,
+    ];
 
     #[test]
     fn a_status_has_one_spelling() {
@@ -211,34 +223,33 @@ mod tests {
     }
 
     #[test]
-    fn every_state_can_be_ended_or_has() {
+    fn every_state_that_has_not_ended_can_be_ended() {
         for status in Status::ALL {
             assert_eq!(status.after(Ended).is_none(), status.is_ended(), "{status}");
         }
     }
 
     proptest! {
-        /// Whatever happens in whatever order: only the legal happenings move a session, an ended
-        /// one moves only by a message, a turn runs only after a prompt, and a session that is
-        /// given a prompt and left alone comes to rest.
+        /// For any order of transitions: an ended session changes only by a message, a turn runs
+        /// only after a prompt, and a session that has not ended can be ended.
         #[test]
-        fn any_history_keeps_the_promises(history in proptest::collection::vec(0..ALL.len(), 0..60)) {
+        fn any_history_keeps_the_invariants(history in proptest::collection::vec(0..ALL.len(), 0..60)) {
             let mut status = Status::Created;
             let mut in_turn = false;
-            for happening in history.into_iter().map(|n| ALL[n]) {
-                let Some(next) = status.after(happening) else { continue };
+            for transition in history.into_iter().map(|n| ALL[n]) {
+                let Some(next) = status.after(transition) else { continue };
                 if status.is_ended() {
-                    prop_assert_eq!((happening, next), (Resumed, Status::Created));
+                    prop_assert_eq!((transition, next), (Resumed, Status::Created));
                 }
                 if next == Status::Running {
-                    prop_assert!(in_turn || happening == Prompted || status == Status::Waiting);
+                    prop_assert!(in_turn || transition == Prompted || status == Status::Waiting);
                 }
-                match happening {
+                match transition {
                     Prompted => { prop_assert!(!in_turn); in_turn = true; }
-                    TurnEnded | Ended | Died => in_turn = false,
-                    Asked | Settled | Resumed => {}
+                    TurnEnded | Ended | AgentFailed => in_turn = false,
+                    WaitStarted | WaitEnded | Resumed => {}
                 }
-                if happening == Ended {
+                if transition == Ended {
                     prop_assert!(matches!(next, Status::Completed | Status::Interrupted));
                 }
                 status = next;

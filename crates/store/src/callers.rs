@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{CallerOutcome, Event, SessionId, TokenId};
+use oubliette_model::{CallerToolOutcome, Event, SessionId, TokenId};
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -54,7 +54,7 @@ pub struct CallerRequest {
 /// What came of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
-    pub outcome: CallerOutcome,
+    pub outcome: CallerToolOutcome,
     /// The result, or the sentence of an error.
     pub answer: Value,
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{
-    Cause, MissedRuns, Overlap, ProjectId, RunId, RunStatus, ScheduleId, SessionBehavior,
+    MissedRuns, Overlap, ProjectId, RunCause, RunId, RunStatus, ScheduleId, SessionBehavior,
     SessionId, TokenId, WorkspaceId,
 };
 
@@ -72,7 +72,7 @@ pub struct Run {
     pub project_id: ProjectId,
     pub workspace_id: Option<WorkspaceId>,
     pub due_at: Timestamp,
-    pub cause: Cause,
+    pub cause: RunCause,
     pub status: RunStatus,
     pub session_id: Option<SessionId>,
     /// What is worth knowing besides how it ended.
@@ -95,7 +95,7 @@ pub struct Firing {
     pub schedule_id: ScheduleId,
     pub at: Timestamp,
     pub due_at: Timestamp,
-    pub cause: Cause,
+    pub cause: RunCause,
     /// The instant it was due by and the one after; nothing happens if it is not due by that any more.
     /// None for one that is triggered.
     pub moves: Option<(Timestamp, Option<Timestamp>)>,

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{
-    Event, KeyHash, Level, ProjectId, Scope, SessionId, Status, TokenId, Usage, Verdict, Waiting,
-    WaitingKind, WorkspaceId,
+    AwaitedRequest, AwaitedRequestKind, Event, KeyHash, Level, PermissionDecision, ProjectId,
+    Scope, SessionId, Status, TokenId, Usage, WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -50,7 +50,7 @@ pub struct Session {
     pub agent: String,
     pub choices: Choices,
     pub status: Status,
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<AwaitedRequest>,
     pub wanted: Option<Wanted>,
     pub error: Option<String>,
     pub usage: Usage,
@@ -182,11 +182,11 @@ pub enum Spawned {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     pub request_id: String,
-    pub kind: WaitingKind,
+    pub kind: AwaitedRequestKind,
     /// What the owner needs to carry it out; only the owner can read it.
     pub detail: String,
     pub deadline: Timestamp,
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<PermissionDecision>,
     /// What came with the verdict, as JSON.
     pub answer: Option<String>,
 }
@@ -208,7 +208,7 @@ pub struct Step {
     /// Events for the log of the parent, if there is one.
     pub to_parent: Vec<Event>,
     pub status: Option<Status>,
-    pub waiting: Option<Option<Waiting>>,
+    pub waiting: Option<Option<AwaitedRequest>>,
     pub error: Option<Option<String>>,
     /// The totals of the session.
     pub usage: Option<(Usage, f64)>,
@@ -325,7 +325,7 @@ pub trait Sessions {
         &self,
         id: SessionId,
         request_id: &str,
-        verdict: Verdict,
+        verdict: PermissionDecision,
         answer: Option<String>,
         now: Timestamp,
         audit: Option<AuditEntry>,

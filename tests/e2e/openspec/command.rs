@@ -1,4 +1,4 @@
-//! The real `openspec` command.
+//! Runs the real `openspec` command.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,24 +7,24 @@ use serde_json::{Value, json};
 use support::{clients, process};
 use tokio::process::Command;
 
-const LIMIT: Duration = Duration::from_secs(180);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Where it is installed, with a home directory that has nothing in it.
+/// An installed command with an empty home directory.
 pub(crate) struct OpenSpec {
-    place: PathBuf,
+    install_dir: PathBuf,
     home: tempfile::TempDir,
 }
 
 impl OpenSpec {
-    /// None if the environment does not name it.
+    /// `None` if the environment does not name it.
     pub(crate) fn find() -> Option<Self> {
-        let place = clients::client("openspec")?;
+        let install_dir = clients::client("openspec")?;
         let home = tempfile::tempdir().unwrap();
-        Some(Self { place, home })
+        Some(Self { install_dir, home })
     }
 
     fn node(&self) -> Command {
-        let mut command = Command::new(self.place.join("node_modules/.bin/node"));
+        let mut command = Command::new(self.install_dir.join("node_modules/.bin/node"));
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -34,39 +34,39 @@ impl OpenSpec {
         command
     }
 
-    /// What it says about many directories, each with some of its changes, in one process.
-    pub(crate) async fn ask(&self, directories: &[(PathBuf, Vec<String>)]) -> Vec<Value> {
-        let questions: Vec<Value> = directories
+    /// Inspects many directories, each with some of its changes, in one process.
+    pub(crate) async fn inspect(&self, directories: &[(PathBuf, Vec<String>)]) -> Vec<Value> {
+        let requests: Vec<Value> = directories
             .iter()
             .map(|(directory, changes)| json!({ "directory": directory, "changes": changes }))
             .collect();
-        let (asked, answered) = (
-            self.home.path().join("questions.json"),
-            self.home.path().join("answers.json"),
+        let (request_file, response_file) = (
+            self.home.path().join("requests.json"),
+            self.home.path().join("responses.json"),
         );
-        std::fs::write(&asked, serde_json::to_vec(&questions).unwrap()).unwrap();
+        std::fs::write(&request_file, serde_json::to_vec(&requests).unwrap()).unwrap();
         let code = std::fs::read_to_string(clients::source("typescript/openspec.mjs")).unwrap();
         let mut command = self.node();
         command
-            .current_dir(&self.place)
+            .current_dir(&self.install_dir)
             .args(["--input-type=module", "--eval", &code, "--"])
-            .args([&asked, &answered]);
-        let ended = process::run(&mut command, LIMIT).await;
+            .args([&request_file, &response_file]);
+        let ended = process::run(&mut command, COMMAND_TIMEOUT).await;
         assert!(ended.status.success(), "{}", ended.stderr);
-        let answers: Vec<Value> =
-            serde_json::from_slice(&std::fs::read(answered).unwrap()).unwrap();
-        assert_eq!(answers.len(), directories.len());
-        answers
+        let responses: Vec<Value> =
+            serde_json::from_slice(&std::fs::read(response_file).unwrap()).unwrap();
+        assert_eq!(responses.len(), directories.len());
+        responses
     }
 
-    /// What the command itself prints, started as people start it.
+    /// Runs the command line and returns its output.
     pub(crate) async fn run(&self, directory: &Path, arguments: &[&str]) -> Value {
         let program = self
-            .place
+            .install_dir
             .join("node_modules/@fission-ai/openspec/bin/openspec.js");
         let mut command = self.node();
         command.current_dir(directory).arg(program).args(arguments);
-        let ended = process::run(&mut command, LIMIT).await;
+        let ended = process::run(&mut command, COMMAND_TIMEOUT).await;
         serde_json::from_str(&ended.stdout)
             .unwrap_or_else(|error| panic!("{error}: {} {}", ended.stdout, ended.stderr))
     }

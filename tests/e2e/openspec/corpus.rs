@@ -1,5 +1,4 @@
-//! Directories as people and machines leave them: drawn by chance, and those that chance would not
-//! think of.
+//! Workspaces for the comparison with the command: random ones, and handwritten special cases.
 
 use std::fs::{self, FileTimes, OpenOptions};
 use std::os::unix::fs::symlink;
@@ -8,14 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use support::Chance;
 
-/// What is put into a workspace.
+/// The files of a workspace.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Case {
     pub(crate) name: String,
     files: Vec<(String, Vec<u8>)>,
     directories: Vec<String>,
     links: Vec<(String, String)>,
-    /// When files were changed, in milliseconds since 1970, in turn.
+    /// The modification times of the files in milliseconds since 1970, repeated in turn.
     times: Vec<u64>,
 }
 
@@ -33,7 +32,7 @@ impl Case {
     }
 
     /// A file of the change `c`.
-    pub(crate) fn of_change(self, path: &str, content: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn change_file(self, path: &str, content: impl Into<Vec<u8>>) -> Self {
         self.file(&format!("openspec/changes/c/{path}"), content)
     }
 
@@ -47,13 +46,13 @@ impl Case {
         self
     }
 
-    /// Files are changed at these times, in turn: milliseconds since 1970.
+    /// Sets the modification times of the files, in turn: milliseconds since 1970.
     pub(crate) fn at_times(mut self, times: &[u64]) -> Self {
         self.times = times.to_vec();
         self
     }
 
-    /// Fills a workspace with it.
+    /// Writes the files into a workspace.
     pub(crate) fn write(&self, top: &Path) {
         let made = |path: &str| {
             let path = top.join(path);
@@ -65,7 +64,7 @@ impl Case {
         }
         for (index, (path, content)) in self.files.iter().enumerate() {
             let path = made(path);
-            // Chance may have drawn both.
+            // A random case may have both a file and a directory of that name.
             if path.is_dir() {
                 continue;
             }
@@ -84,8 +83,8 @@ impl Case {
         }
     }
 
-    /// The files in YAML, which are where answers differ first.
-    pub(crate) fn settings(&self) -> Vec<(&str, String)> {
+    /// The YAML files, which are the most likely cause of a difference.
+    pub(crate) fn yaml_files(&self) -> Vec<(&str, String)> {
         let files = self.files.iter();
         files
             .filter(|(path, _)| path.ends_with("ml"))
@@ -93,7 +92,7 @@ impl Case {
             .collect()
     }
 
-    /// The changes that are worth asking about: those that are there, and some that are not.
+    /// The names of changes to ask for: existing ones, and some that do not exist.
     pub(crate) fn changes(&self, top: &Path) -> Vec<String> {
         let names = fs::read_dir(top.join("openspec/changes"));
         let names = names.into_iter().flatten().flatten();
@@ -109,7 +108,7 @@ impl Case {
     }
 }
 
-/// Pieces of a list of tasks, good and bad.
+/// Lines of a task list, valid and invalid.
 const LINES: &[&str] = &[
     "# Tasks",
     "## 1. Set up",
@@ -173,7 +172,7 @@ const METADATA: &[&str] = &[
     "schema: 'spec-driven'\ncreated: \"2026-01-31\"\ngoal: A goal\naffected_areas: [a, b]\n",
     "schema: spec-driven\nskip_specs: yes\n",
     "schema: spec-driven\nskip_specs: 'true'\n",
-    "schema: nobody\n",
+    "schema: missing\n",
     "schema: tracked\n",
     "schema: globbed\n",
     "schema: plain\n",
@@ -249,60 +248,60 @@ const NAMES: &[&str] = &[
     "-dash",
 ];
 
-/// A number of directories by chance.
-pub(crate) fn drawn(chance: &mut Chance, count: usize) -> Vec<Case> {
-    (0..count).map(|index| draw(chance, index)).collect()
+/// Random workspaces.
+pub(crate) fn random(chance: &mut Chance, count: usize) -> Vec<Case> {
+    (0..count).map(|index| random_case(chance, index)).collect()
 }
 
 fn pick<'a, T: ?Sized>(chance: &mut Chance, from: &[&'a T]) -> &'a T {
     from[usize::try_from(chance.below(from.len() as u64)).unwrap()]
 }
 
-fn likely(chance: &mut Chance, percent: u64) -> bool {
+fn with_probability(chance: &mut Chance, percent: u64) -> bool {
     chance.below(100) < percent
 }
 
-fn draw(chance: &mut Chance, index: usize) -> Case {
-    let mut case = Case::new(&format!("drawn {index}"));
+fn random_case(chance: &mut Chance, index: usize) -> Case {
+    let mut case = Case::new(&format!("random {index}"));
     for _ in 0..4 {
-        // Often the same, so that the order of names shows.
+        // Often equal, so that the order by name is tested.
         case.times
             .push(1_700_000_000_000 + chance.below(4) * 86_400_000 + chance.below(2));
     }
-    if likely(chance, 30) {
+    if with_probability(chance, 30) {
         let name = pick(chance, &["config.yaml", "config.yaml", "config.yml"]);
         let config = pick(chance, CONFIGS);
         let config = damaged(chance, config);
         case = case.file(&format!("openspec/{name}"), config);
     }
     for (name, schema) in SCHEMAS {
-        if likely(chance, 50) {
+        if with_probability(chance, 50) {
             let schema = damaged(chance, schema);
             case = case.file(&format!("openspec/schemas/{name}/schema.yaml"), schema);
         }
     }
-    if likely(chance, 80) {
+    if with_probability(chance, 80) {
         case = case.directory("openspec/specs");
     }
     for _ in 0..chance.below(6) {
-        case = change(chance, case);
+        case = add_random_change(chance, case);
     }
     case
 }
 
-fn change(chance: &mut Chance, mut case: Case) -> Case {
+fn add_random_change(chance: &mut Chance, mut case: Case) -> Case {
     let mut top = format!("openspec/changes/{}", pick(chance, NAMES));
-    if likely(chance, 8) {
+    if with_probability(chance, 8) {
         top += "/inner";
     }
     case = case.directory(&top);
-    if likely(chance, 40) {
+    if with_probability(chance, 40) {
         let metadata = pick(chance, METADATA);
         let metadata = damaged(chance, metadata);
         case = case.file(&format!("{top}/.openspec.yaml"), metadata);
     }
     for name in ["proposal.md", "design.md", "plan.md", "notes", ".dotted"] {
-        if likely(chance, 40) {
+        if with_probability(chance, 40) {
             case = case.file(&format!("{top}/{name}"), "# Text\n");
         }
     }
@@ -316,7 +315,7 @@ fn change(chance: &mut Chance, mut case: Case) -> Case {
         "specs/deep/er/spec.md",
         "specs/list.txt",
     ] {
-        if likely(chance, 25) {
+        if with_probability(chance, 25) {
             case = case.file(&format!("{top}/{name}"), pick(chance, DELTAS));
         }
     }
@@ -327,23 +326,23 @@ fn change(chance: &mut Chance, mut case: Case) -> Case {
         "lists/cc.md",
         "lists/zz.md",
     ] {
-        if likely(chance, 55) {
-            let content = tasks(chance);
+        if with_probability(chance, 55) {
+            let content = random_tasks(chance);
             case = case.file(&format!("{top}/{name}"), content);
-        } else if likely(chance, 5) {
+        } else if with_probability(chance, 5) {
             case = case.directory(&format!("{top}/{name}"));
         }
     }
     case
 }
 
-/// A text that was sometimes cut off, or typed into by a cat.
+/// A text that is sometimes cut off or has random characters inserted.
 fn damaged(chance: &mut Chance, text: &str) -> String {
     let mut text: Vec<char> = text.chars().collect();
-    if likely(chance, 10) {
+    if with_probability(chance, 10) {
         text.truncate(usize::try_from(chance.below(text.len() as u64 + 1)).unwrap());
     }
-    if likely(chance, 20) {
+    if with_probability(chance, 20) {
         for _ in 0..=chance.below(3) {
             let at = usize::try_from(chance.below(text.len() as u64 + 1)).unwrap();
             let typed = pick(
@@ -356,19 +355,20 @@ fn damaged(chance: &mut Chance, text: &str) -> String {
     text.into_iter().collect()
 }
 
-fn tasks(chance: &mut Chance) -> Vec<u8> {
+fn random_tasks(chance: &mut Chance) -> Vec<u8> {
     let ending = pick(chance, &["\n", "\n", "\r\n", "\r"]);
     let mut text = String::new();
-    let only_done = likely(chance, 20);
+    let only_done = with_probability(chance, 20);
     for _ in 0..chance.below(15) {
-        text += match only_done {
-            true => pick(chance, &["- [x] done", "## Heading", "  * [X] done too"]),
-            false => pick(chance, LINES),
+        text += if only_done {
+            pick(chance, &["- [x] done", "## Heading", "  * [X] done too"])
+        } else {
+            pick(chance, LINES)
         };
         text += ending;
     }
     let mut bytes = text.into_bytes();
-    if likely(chance, 15) {
+    if with_probability(chance, 15) {
         for _ in 0..chance.below(20) {
             let at = usize::try_from(chance.below(bytes.len() as u64 + 1)).unwrap();
             bytes.insert(at, u8::try_from(chance.below(256)).unwrap());
@@ -377,8 +377,8 @@ fn tasks(chance: &mut Chance) -> Vec<u8> {
     bytes
 }
 
-/// Directories that chance would not think of.
-pub(crate) fn chosen() -> Vec<Case> {
+/// Handwritten special cases.
+pub(crate) fn handwritten() -> Vec<Case> {
     let case = Case::new;
     let every_line: String = LINES.iter().map(|line| format!("{line}\n")).collect();
     let many: String = (0..100_000)
@@ -396,8 +396,8 @@ pub(crate) fn chosen() -> Vec<Case> {
         case(name)
             .file("openspec/schemas/s/schema.yaml", text)
             .file("openspec/config.yaml", "schema: s\n")
-            .of_change("a.md", "- [ ] a\n")
-            .of_change("tasks.md", "- [x] t\n")
+            .change_file("a.md", "- [ ] a\n")
+            .change_file("tasks.md", "- [x] t\n")
     };
     let mut cases = vec![
         case("nothing at all"),
@@ -416,25 +416,25 @@ pub(crate) fn chosen() -> Vec<Case> {
             .file("openspec/config.yaml", "schema: spec-driven\n"),
         case("files among the changes")
             .file("openspec/changes/README.md", "- [ ] a\n")
-            .of_change("tasks.md", "- [ ] a\n"),
+            .change_file("tasks.md", "- [ ] a\n"),
         case("an empty change").directory("openspec/changes/c"),
-        case("every kind of line").of_change("tasks.md", every_line.clone()),
+        case("every kind of line").change_file("tasks.md", every_line.clone()),
         case("every kind of line, with returns")
-            .of_change("tasks.md", every_line.replace('\n', "\r\n")),
+            .change_file("tasks.md", every_line.replace('\n', "\r\n")),
         case("every kind of line, with returns only")
-            .of_change("tasks.md", every_line.replace('\n', "\r")),
-        case("a hundred thousand tasks").of_change("tasks.md", many),
-        case("noise").of_change("tasks.md", binary),
-        case("an empty list").of_change("tasks.md", ""),
-        case("boxes without a text").of_change("tasks.md", "- [ ]\n- [x]\n- []\n"),
+            .change_file("tasks.md", every_line.replace('\n', "\r")),
+        case("a hundred thousand tasks").change_file("tasks.md", many),
+        case("binary data").change_file("tasks.md", binary),
+        case("an empty list").change_file("tasks.md", ""),
+        case("boxes without a text").change_file("tasks.md", "- [ ]\n- [x]\n- []\n"),
         case("a list that is a directory").directory("openspec/changes/c/tasks.md"),
-        case("a very long line").of_change(
+        case("a very long line").change_file(
             "tasks.md",
             format!("- [ ] {}\n- [x] b", "x".repeat(1 << 20)),
         ),
-        case("many spaces").of_change("tasks.md", format!("- [{}] a\n", " ".repeat(100_000))),
-        case("no end of line").of_change("tasks.md", "- [x] a"),
-        case("two bytes for each").of_change(
+        case("many spaces").change_file("tasks.md", format!("- [{}] a\n", " ".repeat(100_000))),
+        case("no end of line").change_file("tasks.md", "- [x] a"),
+        case("UTF-16").change_file(
             "tasks.md",
             "- [x] a\n- [ ] b\n"
                 .encode_utf16()
@@ -453,42 +453,42 @@ pub(crate) fn chosen() -> Vec<Case> {
             .file("openspec/changes/area/README", "x"),
         case("metadata that is a directory")
             .directory("openspec/changes/c/.openspec.yaml")
-            .of_change("tasks.md", "- [ ] a\n"),
+            .change_file("tasks.md", "- [ ] a\n"),
         case("a configuration that is a directory")
             .directory("openspec/config.yaml")
-            .file("openspec/config.yml", "schema: nobody\n")
-            .of_change("tasks.md", "- [ ] a\n"),
+            .file("openspec/config.yml", "schema: missing\n")
+            .change_file("tasks.md", "- [ ] a\n"),
         case("a long context")
             .file(
                 "openspec/config.yaml",
                 format!("context: {}\n", "x".repeat(50 * 1024)),
             )
-            .of_change("tasks.md", "- [ ] a\n"),
+            .change_file("tasks.md", "- [ ] a\n"),
         case("too long a context")
             .file(
                 "openspec/config.yaml",
                 format!("context: {}\n", "x".repeat(50 * 1024 + 1)),
             )
-            .of_change("tasks.md", "- [ ] a\n"),
+            .change_file("tasks.md", "- [ ] a\n"),
         case("everything done")
-            .of_change("proposal.md", "x")
-            .of_change("design.md", "x")
-            .of_change("specs/a/spec.md", "x")
-            .of_change("tasks.md", "- [x] a\n- [X] b\n"),
+            .change_file("proposal.md", "x")
+            .change_file("design.md", "x")
+            .change_file("specs/a/spec.md", "x")
+            .change_file("tasks.md", "- [x] a\n- [X] b\n"),
         case("a link to a list in the change")
-            .of_change("real.md", "- [x] a\n- [ ] b\n")
+            .change_file("real.md", "- [x] a\n- [ ] b\n")
             .link("openspec/changes/c/tasks.md", "real.md"),
         case("a link to a directory in the change")
-            .of_change("real/a/spec.md", "x")
-            .of_change("tasks.md", "- [x] a\n- [ ] b\n")
+            .change_file("real/a/spec.md", "x")
+            .change_file("tasks.md", "- [x] a\n- [ ] b\n")
             .link("openspec/changes/c/specs", "real"),
         case("a link to a directory among the specifications")
-            .of_change("specs/real/spec.md", "x")
-            .of_change("tasks.md", "- [ ] b\n")
+            .change_file("specs/real/spec.md", "x")
+            .change_file("tasks.md", "- [ ] b\n")
             .link("openspec/changes/c/specs/again", "real"),
         case("a link to nothing among the specifications")
-            .of_change("specs/a/spec.md", "x")
-            .of_change("tasks.md", "- [ ] b\n")
+            .change_file("specs/a/spec.md", "x")
+            .change_file("tasks.md", "- [ ] b\n")
             .link("openspec/changes/c/specs/nothing.md", "nowhere"),
         case("a change that is a link")
             .file("elsewhere/tasks.md", "- [x] a\n")
@@ -503,47 +503,47 @@ pub(crate) fn chosen() -> Vec<Case> {
             .file("docs/openspec/changes/c/specs/x/spec.md", "x")
             .link("openspec", "docs/openspec"),
         case("metadata that is a link to nothing")
-            .of_change("tasks.md", "- [ ] a\n")
+            .change_file("tasks.md", "- [ ] a\n")
             .link("openspec/changes/c/.openspec.yaml", "nowhere"),
         case("a schema in place of the standard one")
             .file("openspec/schemas/spec-driven/schema.yaml", schema(good))
-            .of_change("a.md", "- [ ] a\n"),
+            .change_file("a.md", "- [ ] a\n"),
         case("a schema that is a link")
             .file("shared/schema.yaml", schema(good))
             .file("openspec/config.yaml", "schema: s.yml\n")
-            .of_change("a.md", "- [ ] a\n")
+            .change_file("a.md", "- [ ] a\n")
             .link("openspec/schemas/s", "../../shared"),
         case("a schema without its file")
             .directory("openspec/schemas/s")
-            .of_change(".openspec.yaml", "schema: s\n")
-            .of_change("tasks.md", "- [ ] a\n"),
+            .change_file(".openspec.yaml", "schema: s\n")
+            .change_file("tasks.md", "- [ ] a\n"),
         case("an older time in a deeper file")
-            .of_change("specs/a/spec.md", "x")
+            .change_file("specs/a/spec.md", "x")
             .file("openspec/changes/b/tasks.md", "- [ ] a\n"),
     ];
     cases.extend([
         with_schema("a good schema", &schema(good)),
-        with_schema("a schema of no version", &schema(good).replace("version: 1\n", "")),
-        with_schema("a schema of a broken version", &schema(good).replace("version: 1", "version: 1.5")),
-        with_schema("a schema of a version in words", &schema(good).replace("version: 1", "version: '1'")),
+        with_schema("a schema without a version", &schema(good).replace("version: 1\n", "")),
+        with_schema("a schema with a fractional version", &schema(good).replace("version: 1", "version: 1.5")),
+        with_schema("a schema with a quoted version", &schema(good).replace("version: 1", "version: '1'")),
         with_schema("a schema that leads out", &schema(good).replace("a.md", "../a.md")),
         with_schema("a schema with an absolute path", &schema(good).replace("a.md", "/a.md")),
         with_schema("a schema with a drive", &schema(good).replace("a.md", "C:a.md")),
         with_schema("a schema that tracks nothing", &format!("{}apply: {{requires: [a], tracks: null}}\n", schema(good))),
-        with_schema("a schema that tracks what is not made", &format!("{}apply: {{requires: [a], tracks: tasks.md}}\n", schema(good))),
-        with_schema("a schema that tracks what is missing", &format!("{}apply: {{requires: [a], tracks: x/y.md}}\n", schema(good))),
+        with_schema("a schema that tracks a file that no artifact generates", &format!("{}apply: {{requires: [a], tracks: tasks.md}}\n", schema(good))),
+        with_schema("a schema that tracks a missing file", &format!("{}apply: {{requires: [a], tracks: x/y.md}}\n", schema(good))),
         with_schema("a schema that requires nothing", &format!("{}apply: {{requires: []}}\n", schema(good))),
-        with_schema("a schema that requires what is unknown", &format!("{}apply: {{requires: [b]}}\n", schema(good))),
+        with_schema("a schema that requires an unknown artifact", &format!("{}apply: {{requires: [b]}}\n", schema(good))),
         with_schema("a schema with an instruction", &format!("{}apply: {{requires: [a], instruction: '  x  '}}\n", schema(good))),
-        with_schema("a schema twice the same", &schema(&good.repeat(2))),
-        with_schema("a schema in a circle", &schema("  - {id: a, generates: a.md, description: d, template: t, requires: [b]}\n  - {id: b, generates: b.md, description: d, template: t, requires: [a]}\n")),
+        with_schema("a schema with a duplicate artifact", &schema(&good.repeat(2))),
+        with_schema("a schema with a cycle", &schema("  - {id: a, generates: a.md, description: d, template: t, requires: [b]}\n  - {id: b, generates: b.md, description: d, template: t, requires: [a]}\n")),
         with_schema("a schema with specifications elsewhere", &schema("  - {id: a, generates: './specs//x.md', description: d, template: t}\n")),
-        with_schema("a schema with a pattern of all", &schema("  - {id: a, generates: '**', description: d, template: t}\n")),
-        with_schema("a schema with a pattern of names", &schema("  - {id: a, generates: '*', description: d, template: t}\n")),
+        with_schema("a schema with a pattern for all files", &schema("  - {id: a, generates: '**', description: d, template: t}\n")),
+        with_schema("a schema with a pattern for all names", &schema("  - {id: a, generates: '*', description: d, template: t}\n")),
         with_schema("a schema with choices", &schema("  - {id: a, generates: '{a,tasks}.md', description: d, template: t}\n")),
         with_schema("a schema with braces only", &schema("  - {id: a, generates: '{a}.md', description: d, template: t}\n")),
-        with_schema("a schema with a set", &schema("  - {id: a, generates: '[!b]*.md', description: d, template: t}\n")),
-        with_schema("a schema of not", &schema("  - {id: a, generates: '!*.md', description: d, template: t}\n")),
+        with_schema("a schema with a character class", &schema("  - {id: a, generates: '[!b]*.md', description: d, template: t}\n")),
+        with_schema("a schema with a negated pattern", &schema("  - {id: a, generates: '!*.md', description: d, template: t}\n")),
     ]);
     for (index, metadata) in METADATA.iter().enumerate() {
         cases.push(
@@ -555,11 +555,11 @@ pub(crate) fn chosen() -> Vec<Case> {
                         case.file(&format!("openspec/schemas/{name}/schema.yaml"), *schema)
                     },
                 )
-                .of_change(".openspec.yaml", *metadata)
-                .of_change("tasks.md", "- [ ] a\n- [x] b\n")
-                .of_change("work/todo.md", "- [x] c\n")
-                .of_change("plan.md", "x")
-                .of_change("lists/a1.md", "- [x] d\n"),
+                .change_file(".openspec.yaml", *metadata)
+                .change_file("tasks.md", "- [ ] a\n- [x] b\n")
+                .change_file("work/todo.md", "- [x] c\n")
+                .change_file("plan.md", "x")
+                .change_file("lists/a1.md", "- [x] d\n"),
         );
     }
     for (index, config) in CONFIGS.iter().enumerate() {
@@ -573,9 +573,9 @@ pub(crate) fn chosen() -> Vec<Case> {
                     },
                 )
                 .file("openspec/config.yaml", *config)
-                .of_change("tasks.md", "- [ ] a\n- [x] b\n")
-                .of_change("work/todo.md", "- [x] c\n")
-                .of_change("lists/a1.md", "- [x] d\n"),
+                .change_file("tasks.md", "- [ ] a\n- [x] b\n")
+                .change_file("work/todo.md", "- [x] c\n")
+                .change_file("lists/a1.md", "- [x] d\n"),
         );
     }
     cases

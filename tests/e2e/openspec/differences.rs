@@ -1,5 +1,5 @@
-//! Where the server answers otherwise than the command, on purpose. `docs/openspec.md` says why; what
-//! is not listed there and here is the same.
+//! The intended differences between the server and the command. `docs/openspec.md` explains them;
+//! everything else is the same.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,23 +10,23 @@ use support::Server;
 
 use super::command::OpenSpec;
 use super::corpus::Case;
-use super::{list, project, tasks, their_list, theirs};
+use super::{expected, expected_list, list, project, tasks};
 
 const DOCUMENT: &str = include_str!("../../../docs/openspec.md");
 
-/// A directory about which the two disagree.
+/// A directory for which the results differ.
 struct Difference {
-    /// How the document calls it.
-    called: &'static str,
+    /// Its title in the document.
+    title: &'static str,
     case: Case,
-    /// What is more than a case can hold.
-    also: fn(&Path),
-    /// What to look at in the answers: of the list, and of the tasks of `c`.
+    /// Files that a `Case` cannot describe.
+    prepare: fn(&Path),
+    /// Our result and that of the command for the list, and for the tasks of `c`.
     list: (Value, Value),
     tasks: (Value, Value),
 }
 
-const SAME: fn(&Path) = |_| {};
+const NO_PREPARATION: fn(&Path) = |_| {};
 
 fn differences() -> Vec<Difference> {
     let ready = || json!("ready");
@@ -43,29 +43,29 @@ fn differences() -> Vec<Difference> {
         Case::new("")
             .file("openspec/schemas/s/schema.yaml", schema(generates))
             .file("openspec/config.yaml", "schema: s\n")
-            .of_change("a1.md", "- [x] a\n")
+            .change_file("a1.md", "- [x] a\n")
     };
     vec![
         Difference {
-            called: "Links out of a change",
+            title: "Links out of a change",
             case: Case::new("")
                 .file("shared.md", "- [x] a\n")
                 .link("openspec/changes/c/tasks.md", "../../../shared.md"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (one(0, 0), failed()),
             tasks: (failed(), failed()),
         },
         Difference {
-            called: "Links out of a change",
+            title: "Links out of a change",
             case: Case::new("").link("openspec/changes/c/tasks.md", "nothing.md"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (one(0, 0), failed()),
             tasks: (failed(), failed()),
         },
         Difference {
-            called: "Links out of the workspace",
+            title: "Links out of the workspace",
             case: Case::new("").directory("openspec/specs"),
-            also: |top| {
+            prepare: |top| {
                 let outside = top.parent().unwrap().join("outside");
                 Case::new("")
                     .file("c/tasks.md", "- [x] a\n")
@@ -76,9 +76,9 @@ fn differences() -> Vec<Difference> {
             tasks: (failed(), json!("all_done")),
         },
         Difference {
-            called: "Names that are not text",
-            case: Case::new("").of_change("tasks.md", "- [x] a\n"),
-            also: |top| {
+            title: "Names that are not text",
+            case: Case::new("").change_file("tasks.md", "- [x] a\n"),
+            prepare: |top| {
                 let name = OsStr::from_bytes(b"openspec/changes/\xff");
                 std::fs::create_dir(top.join(name)).unwrap();
             },
@@ -86,76 +86,77 @@ fn differences() -> Vec<Difference> {
             tasks: (json!("all_done"), json!("all_done")),
         },
         Difference {
-            called: "Files that are too large",
-            case: Case::new("").of_change("tasks.md", format!("- [ ] a\n{}", "x".repeat(8 << 20))),
-            also: SAME,
+            title: "Files that are too large",
+            case: Case::new("")
+                .change_file("tasks.md", format!("- [ ] a\n{}", "x".repeat(8 << 20))),
+            prepare: NO_PREPARATION,
             list: (one(0, 0), one(0, 1)),
             tasks: (blocked(), ready()),
         },
         Difference {
-            called: "Patterns",
+            title: "Patterns",
             case: with_schema("@(a|b)1.md"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (one(0, 0), one(1, 1)),
             tasks: (failed(), json!("all_done")),
         },
         Difference {
-            called: "Patterns",
+            title: "Patterns",
             case: with_schema("a{1..3}.md"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (one(0, 0), one(1, 1)),
             tasks: (failed(), json!("all_done")),
         },
         Difference {
-            called: "Names with a backslash",
+            title: "Names with a backslash",
             case: Case::new("")
                 .file("openspec/schemas/s/schema.yaml", schema("*.md"))
                 .file("openspec/config.yaml", "schema: s\n")
                 .file("openspec/changes/a\\b/x.md", "- [x] a\n"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (json!([["a\\b", 1, 1]]), json!([["a\\b", 0, 0]])),
             tasks: (failed(), failed()),
         },
         Difference {
-            called: "Broken YAML",
+            title: "Broken YAML",
             case: Case::new("")
                 .file(
                     "openspec/config.yaml",
                     "operations: {apply: {guidance: [a], two\nlines: b}}\n",
                 )
-                .of_change("tasks.md", "- [ ] a\n"),
-            also: SAME,
+                .change_file("tasks.md", "- [ ] a\n"),
+            prepare: NO_PREPARATION,
             list: (one(0, 1), one(0, 1)),
             tasks: (json!(["ready", ["a"]]), ready()),
         },
         Difference {
-            called: "Stores",
+            title: "Stores",
             case: Case::new("")
                 .file("openspec/config.yaml", "references: [other]\n")
-                .of_change("tasks.md", "- [ ] a\n"),
-            also: SAME,
+                .change_file("tasks.md", "- [ ] a\n"),
+            prepare: NO_PREPARATION,
             list: (one(0, 1), one(0, 1)),
             tasks: (ready(), json!(["ready", "references"])),
         },
         Difference {
-            called: "Stores",
+            title: "Stores",
             case: Case::new("").file("openspec/config.yaml", "store: other\n"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (json!([]), failed()),
             tasks: (failed(), failed()),
         },
         Difference {
-            called: "No OpenSpec",
+            title: "No OpenSpec",
             case: Case::new("").file("README.md", "x"),
-            also: SAME,
+            prepare: NO_PREPARATION,
             list: (json!([]), failed()),
             tasks: (failed(), failed()),
         },
     ]
 }
 
-/// Names and numbers of a list.
-fn counted(answer: &Value) -> Value {
+/// The names and task counts of a list.
+fn task_counts(answer: &Value) -> Value {
     match answer["changes"].as_array() {
         Some(changes) => changes
             .iter()
@@ -171,7 +172,7 @@ fn counted(answer: &Value) -> Value {
     }
 }
 
-/// The state, and what only some answers have.
+/// The state, and the fields that only some results have.
 fn state(answer: &Value) -> Value {
     match (answer.get("operationGuidance"), answer.get("references")) {
         _ if answer == "failed" => answer.clone(),
@@ -182,7 +183,7 @@ fn state(answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn answers_differ_only_where_the_document_says_so() {
+async fn results_differ_as_the_document_describes() {
     let titles: Vec<&str> = DOCUMENT
         .lines()
         .filter_map(|line| line.strip_prefix("- **")?.split_once(".** "))
@@ -190,8 +191,8 @@ async fn answers_differ_only_where_the_document_says_so() {
         .collect();
     let differences = differences();
     for title in &titles {
-        let is_shown = differences.iter().any(|one| one.called == *title);
-        assert!(is_shown, "nothing shows {title:?}");
+        let is_shown = differences.iter().any(|one| one.title == *title);
+        assert!(is_shown, "no case shows {title:?}");
     }
     let Some(openspec) = OpenSpec::find() else {
         return;
@@ -199,27 +200,29 @@ async fn answers_differ_only_where_the_document_says_so() {
     let server = Server::start();
     let admin = server.admin();
     for (index, difference) in differences.iter().enumerate() {
-        let called = difference.called;
-        assert!(
-            titles.contains(&called),
-            "{called:?} is not in the document"
-        );
+        let title = difference.title;
+        assert!(titles.contains(&title), "{title:?} is not in the document");
         let id = project(&admin, &format!("p{index}")).await;
         let top = server.workspace(&id).canonicalize().unwrap();
         difference.case.write(&top);
-        (difference.also)(&top);
-        let said = openspec.ask(&[(top.clone(), vec!["c".to_owned()])]).await;
-        let place = top.to_str().unwrap();
-        let their_answer = match called {
-            "No OpenSpec" | "Stores" => theirs(&said[0]["list"], place),
-            _ => their_list(&said[0]["list"], place),
+        (difference.prepare)(&top);
+        let output = openspec
+            .inspect(&[(top.clone(), vec!["c".to_owned()])])
+            .await;
+        let workspace_path = top.to_str().unwrap();
+        let their_answer = match title {
+            "No OpenSpec" | "Stores" => expected(&output[0]["list"], workspace_path),
+            _ => expected_list(&output[0]["list"], workspace_path),
         };
-        let lists = (counted(&list(&admin, &id).await), counted(&their_answer));
-        assert_eq!(lists, difference.list, "{called} {index}");
+        let lists = (
+            task_counts(&list(&admin, &id).await),
+            task_counts(&their_answer),
+        );
+        assert_eq!(lists, difference.list, "{title} {index}");
         let states = (
             state(&tasks(&admin, &id, "c").await),
-            state(&theirs(&said[0]["apply"]["c"], place)),
+            state(&expected(&output[0]["apply"]["c"], workspace_path)),
         );
-        assert_eq!(states, difference.tasks, "{called} {index}");
+        assert_eq!(states, difference.tasks, "{title} {index}");
     }
 }

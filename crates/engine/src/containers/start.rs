@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::workspaces::Choice;
+use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -48,12 +48,13 @@ impl Operation for Start {
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let project = engine.store().get(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
-        let choice = Choice {
+        let choice = WorkspaceChoice {
             workspace_id: params.workspace_id,
             create_workspace: false,
         };
         let workspace = engine
-            .choose_workspace(project.id, &choice, &call)
+            .workspaces()
+            .choose(project.id, &choice, &call)
             .await?
             .id;
         let containers = engine.containers();

@@ -1,4 +1,4 @@
-//! How much a tree takes on the disk, of which everything may change while it is looked at.
+//! The disk usage of a directory tree that may change while it is measured.
 
 use std::collections::HashSet;
 use std::io;
@@ -7,18 +7,18 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 
-/// Deeper than any tool goes; each level is an open directory.
-const DEEPEST: usize = 128;
-/// More files than that take too long to look at.
-const MOST: usize = 5_000_000;
+/// Each level keeps a directory open.
+const MAX_DEPTH: usize = 128;
+/// Counting stops here, because more files take too long.
+const MAX_FILES: usize = 5_000_000;
 
-/// Bytes on the disk below a directory; no link is followed, and a file with several names counts
-/// once. What cannot be looked at, because it is gone for one, counts nothing.
-pub(super) fn of_tree(directory: &Path) -> io::Result<u64> {
+/// The bytes on the disk below a directory. Links are not followed, and a file with several names
+/// counts once. Files that cannot be read, for example because they were removed, do not count.
+pub(super) fn disk_usage(directory: &Path) -> io::Result<u64> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let open = |at: &OwnedFd, name: &std::ffi::CStr| openat(at, name, flags, Mode::empty());
     let mut stack = match openat(CWD, directory, flags, Mode::empty()) {
-        Ok(top) => vec![level(top)?],
+        Ok(root) => vec![read_dir(root)?],
         Err(rustix::io::Errno::NOENT) => return Ok(0),
         Err(error) => return Err(error.into()),
     };
@@ -39,26 +39,27 @@ pub(super) fn of_tree(directory: &Path) -> io::Result<u64> {
             continue;
         };
         counted += 1;
-        if counted > MOST {
+        if counted > MAX_FILES {
             break;
         }
         let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
-        let once = is_directory || found.st_nlink <= 1 || seen.insert((found.st_dev, found.st_ino));
-        if once {
+        let is_first =
+            is_directory || found.st_nlink <= 1 || seen.insert((found.st_dev, found.st_ino));
+        if is_first {
             total = total.saturating_add(u64::try_from(found.st_blocks).unwrap_or(0) * 512);
         }
         if is_directory
-            && stack.len() < DEEPEST
+            && stack.len() < MAX_DEPTH
             && let Some((at, _)) = stack.last()
             && let Ok(inner) = open(at, name)
         {
-            stack.push(level(inner)?);
+            stack.push(read_dir(inner)?);
         }
     }
     Ok(total)
 }
 
-fn level(directory: OwnedFd) -> io::Result<(OwnedFd, Dir)> {
+fn read_dir(directory: OwnedFd) -> io::Result<(OwnedFd, Dir)> {
     let entries = Dir::read_from(&directory)?;
     Ok((directory, entries))
 }
@@ -80,9 +81,9 @@ mod tests {
         fs::create_dir_all(&deep).unwrap();
         fs::write(deep.join("file"), vec![1; 256 << 10]).unwrap();
         fs::hard_link(deep.join("file"), tree.path().join("again")).unwrap();
-        let size = of_tree(tree.path()).unwrap();
+        let size = disk_usage(tree.path()).unwrap();
         assert!((256 << 10..512 << 10).contains(&size), "{size}");
-        assert_eq!(of_tree(&tree.path().join("missing")).unwrap(), 0);
-        assert!(of_tree(&tree.path().join("link")).is_err());
+        assert_eq!(disk_usage(&tree.path().join("missing")).unwrap(), 0);
+        assert!(disk_usage(&tree.path().join("link")).is_err());
     }
 }

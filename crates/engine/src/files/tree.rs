@@ -1,8 +1,8 @@
-//! A workspace as it is read from outside, within bounds.
+//! Reads the files of a workspace within limits.
 //!
-//! Everything in it may have been made by an agent and may change meanwhile. Names are opened one by
-//! one beneath the directory that holds them and never through a link: links are followed by hand,
-//! and only to what is in the same workspace, so that nothing leads out of it.
+//! An agent may have made any of them, and may change them meanwhile. Each name is opened relative
+//! to the directory that contains it and never through a link: this module resolves links itself,
+//! and only to targets in the same workspace, so that no path leads out of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,354 +12,309 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use oubliette_openspec::{Entry, FileKind, FileTree, Found, TreeError};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat,
 };
 use rustix::io::Errno;
 
-/// As many as the kernel follows.
-const MOST_LINKS: usize = 40;
-const DEEPEST: usize = 100;
-const SPENT: &str = "the openspec directory is too big or too intricate to be read in time";
-const DIRECTORY: OFlags = OFlags::DIRECTORY
+/// The limit of the Linux kernel.
+const MAX_LINKS: usize = 40;
+const MAX_DEPTH: usize = 100;
+const TOO_COMPLEX: TreeError =
+    TreeError::LimitReached("the files are too many or too complex to be read in time");
+const DIRECTORY_FLAGS: OFlags = OFlags::DIRECTORY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
     .union(OFlags::RDONLY);
 
-/// How much one look at a workspace may see in all.
+/// How much one call may read of a workspace.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bounds {
-    /// Names in directories, which are held in memory.
-    pub(crate) entries: usize,
-    /// Paths that are followed, each name that is looked up on the way, and directories that are
-    /// listed: those cost time even where nothing is.
-    pub(crate) looks: usize,
-    pub(crate) time: Duration,
-    pub(crate) bytes: u64,
-    /// Of one file.
-    pub(crate) file: u64,
+pub(crate) struct ReadLimits {
+    /// Directory entries, which are held in memory.
+    pub(crate) max_entries: usize,
+    /// Resolved paths, looked up names and listed directories. They take time even if there is
+    /// nothing to read.
+    pub(crate) max_lookups: usize,
+    pub(crate) max_time: Duration,
+    pub(crate) max_total_bytes: u64,
+    pub(crate) max_file_bytes: u64,
 }
 
-/// A workspace that is being read. For one call: what it has seen, it does not look at again.
+/// An open workspace, for one call.
 #[derive(Debug)]
-pub(crate) struct Tree {
-    top: Rc<OwnedFd>,
-    /// Where agents see it: a link to below that is a link into it.
-    seen_as: String,
-    file: u64,
-    entries: Cell<usize>,
-    looks: Cell<usize>,
+pub(crate) struct WorkspaceTree {
+    root: Rc<OwnedFd>,
+    /// The path of the workspace in the container: absolute links below it lead into the workspace.
+    container_root: String,
+    max_file_bytes: u64,
+    entries_left: Cell<usize>,
+    lookups_left: Cell<usize>,
     deadline: Instant,
-    bytes: Cell<u64>,
-    /// The directories on the way to the last one that was used.
-    way: RefCell<Vec<Step>>,
+    bytes_left: Cell<u64>,
+    /// The directories of the last resolved path, to be reused by the next one.
+    open_path: RefCell<Vec<OpenDirectory>>,
 }
 
 #[derive(Debug, Clone)]
-struct Step {
+struct OpenDirectory {
     name: String,
     directory: Rc<OwnedFd>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Directory,
-    File,
-    Link,
-    Other,
-}
-
-/// A name in a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    /// When it was changed, in milliseconds since 1970; not for directories.
-    pub(crate) modified: i64,
-}
-
-/// What a path leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// Its path from the top, without links.
-    pub(crate) path: String,
-    /// Never a link.
-    pub(crate) kind: Kind,
-    pub(crate) modified: i64,
-}
-
-/// Why a path leads nowhere.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Lost {
-    /// It would be here if it were there.
-    #[error("it is not there")]
-    Absent(String),
-    #[error("a link on the way leads to nothing")]
-    Dangling,
-    #[error("a link on the way leads out of the workspace")]
-    Outside,
-    #[error("links on the way lead in a circle")]
-    Circle,
-    #[error("it is below something that is not a directory")]
-    NotADirectory,
-    #[error("it is not a file")]
-    NotAFile,
-    #[error("it is larger than {0} bytes")]
-    TooLarge(u64),
-    #[error("there is more to look at than one call may: {0}")]
-    TooMuch(&'static str),
-    #[error("{0}")]
-    Failed(Errno),
-}
-
-impl Tree {
-    pub(super) fn open(directory: &Path, seen_as: String, bounds: Bounds) -> Result<Self, Lost> {
-        let top = openat(CWD, directory, DIRECTORY, Mode::empty()).map_err(Lost::Failed)?;
-        Ok(Self {
-            top: Rc::new(top),
-            seen_as,
-            file: bounds.file,
-            entries: Cell::new(bounds.entries),
-            looks: Cell::new(bounds.looks),
-            deadline: Instant::now() + bounds.time,
-            bytes: Cell::new(bounds.bytes),
-            way: RefCell::default(),
-        })
-    }
-
-    /// Fails from the moment on when looks or time are used up. Who made something of such a failure,
-    /// as that a file is not there, learns here that it may be wrong.
-    pub(crate) fn goes_on(&self) -> Result<(), Lost> {
-        let is_spent = self.looks.get() == 0 || Instant::now() >= self.deadline;
-        match is_spent {
-            true => Err(Lost::TooMuch(SPENT)),
-            false => Ok(()),
-        }
-    }
-
-    fn count_look(&self) -> Result<(), Lost> {
-        self.goes_on()?;
-        self.looks.set(self.looks.get().saturating_sub(1));
-        Ok(())
-    }
-
-    /// How an agent names what is at a path.
-    pub(crate) fn name_inside(&self, path: &str) -> String {
-        format!("{}/{path}", self.seen_as)
-    }
-
-    /// What a path leads to, through links.
-    pub(crate) fn find(&self, path: &str) -> Result<Found, Lost> {
-        let arrival = self.arrive(path)?;
+impl FileTree for WorkspaceTree {
+    fn find(&self, path: &str) -> Result<Found, TreeError> {
+        let resolved = self.resolve(path)?;
         Ok(Found {
-            kind: kind(&arrival.stat),
-            modified: modified(&arrival.stat),
-            path: arrival.path,
+            kind: file_kind(&resolved.stat),
+            modified_ms: modified_ms(&resolved.stat),
+            path: resolved.path,
         })
     }
 
-    pub(crate) fn is_directory(&self, path: &str) -> bool {
-        self.find(path)
-            .is_ok_and(|found| found.kind == Kind::Directory)
-    }
-
-    /// The names in a directory, sorted by their bytes. Names that are not text are left out: nobody
-    /// could be told about them.
-    pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>, Lost> {
-        let arrival = self.arrive(path)?;
-        let Some(directory) = arrival.directory else {
-            return Err(Lost::NotADirectory);
+    /// Leaves out names that are not UTF-8, which no result could contain.
+    fn list(&self, path: &str) -> Result<Vec<Entry>, TreeError> {
+        let resolved = self.resolve(path)?;
+        let Some(directory) = resolved.directory else {
+            return Err(TreeError::NotADirectory);
         };
-        self.count_look()?;
+        self.count_lookup()?;
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(Lost::Failed)? {
-            self.goes_on()?;
-            let entry = entry.map_err(Lost::Failed)?;
+        for entry in Dir::read_from(&directory).map_err(io_error)? {
+            self.check_limits()?;
+            let entry = entry.map_err(io_error)?;
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
             if matches!(name, "." | "..") {
                 continue;
             }
-            let left = self.entries.get().checked_sub(1);
-            self.entries
-                .set(left.ok_or(Lost::TooMuch("too many files"))?);
+            let left = self.entries_left.get().checked_sub(1);
+            self.entries_left
+                .set(left.ok_or(TreeError::LimitReached("too many files"))?);
             if entry.file_type() == FileType::Directory {
                 entries.push(Entry {
                     name: name.to_owned(),
-                    kind: Kind::Directory,
-                    modified: 0,
+                    kind: FileKind::Directory,
+                    modified_ms: 0,
                 });
                 continue;
             }
             match statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => entries.push(Entry {
                     name: name.to_owned(),
-                    kind: kind(&stat),
-                    modified: modified(&stat),
+                    kind: file_kind(&stat),
+                    modified_ms: modified_ms(&stat),
                 }),
                 Err(Errno::NOENT) => {}
-                Err(error) => return Err(Lost::Failed(error)),
+                Err(error) => return Err(io_error(error)),
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
     }
 
-    /// What is in a file; what is not text in it becomes a replacement character.
-    pub(crate) fn read(&self, path: &str) -> Result<String, Lost> {
-        let arrival = self.arrive(path)?;
-        if kind(&arrival.stat) != Kind::File {
-            return Err(Lost::NotAFile);
+    fn read(&self, path: &str) -> Result<String, TreeError> {
+        let resolved = self.resolve(path)?;
+        if file_kind(&resolved.stat) != FileKind::File {
+            return Err(TreeError::NotAFile);
         }
-        // Something else may stand there by now: nothing that could be waited for is opened.
+        // An agent may have replaced the file: opening, for example, a pipe must not block.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = openat(&arrival.holder, &arrival.name, flags, Mode::empty());
-        let file = file.map_err(Lost::Failed)?;
-        let stat = fstat(&file).map_err(Lost::Failed)?;
-        if kind(&stat) != Kind::File {
-            return Err(Lost::NotAFile);
+        let file =
+            openat(&resolved.parent, &resolved.name, flags, Mode::empty()).map_err(io_error)?;
+        let stat = fstat(&file).map_err(io_error)?;
+        if file_kind(&stat) != FileKind::File {
+            return Err(TreeError::NotAFile);
         }
-        if u64::try_from(stat.st_size).is_ok_and(|size| size > self.file) {
-            return Err(Lost::TooLarge(self.file));
+        if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_file_bytes) {
+            return Err(TreeError::FileTooLarge(self.max_file_bytes));
         }
         let mut bytes = Vec::new();
-        let read = std::fs::File::from(file)
-            .take(self.file + 1)
+        std::fs::File::from(file)
+            .take(self.max_file_bytes + 1)
             .read_to_end(&mut bytes)
-            .map_err(|error| Lost::Failed(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        let read = u64::try_from(read).unwrap_or(u64::MAX);
-        if read > self.file {
-            return Err(Lost::TooLarge(self.file));
+            .map_err(|error| io_error(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        if size > self.max_file_bytes {
+            return Err(TreeError::FileTooLarge(self.max_file_bytes));
         }
-        let left = self.bytes.get().checked_sub(read);
-        self.bytes
-            .set(left.ok_or(Lost::TooMuch("its files are too large together"))?);
+        let left = self.bytes_left.get().checked_sub(size);
+        self.bytes_left
+            .set(left.ok_or(TreeError::LimitReached("the files are too large in total"))?);
         Ok(match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
         })
     }
 
-    /// Follows a path to its end.
-    fn arrive(&self, path: &str) -> Result<Arrival, Lost> {
-        self.count_look()?;
-        let mut way = self.way.borrow_mut();
-        let mut ahead: VecDeque<(String, bool)> = split(path, false).collect();
-        let known = way
+    fn check_limits(&self) -> Result<(), TreeError> {
+        if self.lookups_left.get() == 0 || Instant::now() >= self.deadline {
+            return Err(TOO_COMPLEX);
+        }
+        Ok(())
+    }
+
+    fn container_path(&self, path: &str) -> String {
+        format!("{}/{path}", self.container_root)
+    }
+}
+
+impl WorkspaceTree {
+    pub(super) fn open(
+        directory: &Path,
+        container_root: String,
+        limits: ReadLimits,
+    ) -> Result<Self, TreeError> {
+        let root = openat(CWD, directory, DIRECTORY_FLAGS, Mode::empty()).map_err(io_error)?;
+        Ok(Self {
+            root: Rc::new(root),
+            container_root,
+            max_file_bytes: limits.max_file_bytes,
+            entries_left: Cell::new(limits.max_entries),
+            lookups_left: Cell::new(limits.max_lookups),
+            deadline: Instant::now() + limits.max_time,
+            bytes_left: Cell::new(limits.max_total_bytes),
+            open_path: RefCell::default(),
+        })
+    }
+
+    fn count_lookup(&self) -> Result<(), TreeError> {
+        self.check_limits()?;
+        self.lookups_left
+            .set(self.lookups_left.get().saturating_sub(1));
+        Ok(())
+    }
+
+    /// Resolves a path, following links.
+    fn resolve(&self, path: &str) -> Result<ResolvedPath, TreeError> {
+        self.count_lookup()?;
+        let mut open_path = self.open_path.borrow_mut();
+        let mut pending: VecDeque<(String, bool)> = split(path, false).collect();
+        let shared = open_path
             .iter()
-            .zip(&ahead)
-            .take_while(|(step, (name, _))| step.name == *name)
+            .zip(&pending)
+            .take_while(|(open, (name, _))| open.name == *name)
             .count();
-        way.truncate(known);
-        ahead.drain(..known);
+        open_path.truncate(shared);
+        pending.drain(..shared);
         let mut links = 0;
-        while let Some((name, of_link)) = ahead.pop_front() {
+        while let Some((name, is_from_link)) = pending.pop_front() {
             if name == ".." {
-                way.pop().ok_or(Lost::Outside)?;
+                open_path.pop().ok_or(TreeError::OutsideWorkspace)?;
                 continue;
             }
-            self.count_look()?;
-            let holder = way.last().map_or(&self.top, |step| &step.directory);
-            let stat = match statat(holder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            self.count_lookup()?;
+            let parent = open_path.last().map_or(&self.root, |open| &open.directory);
+            let stat = match statat(parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                Err(Errno::NOENT) if of_link => return Err(Lost::Dangling),
+                Err(Errno::NOENT) if is_from_link => return Err(TreeError::DanglingLink),
                 Err(Errno::NOENT) => {
-                    let rest = ahead.into_iter().map(|(name, _)| name);
-                    let names = way.iter().map(|step| step.name.clone());
-                    let names: Vec<_> = names.chain([name]).chain(rest).collect();
-                    return Err(Lost::Absent(names.join("/")));
+                    let names: Vec<_> = open_path
+                        .iter()
+                        .map(|open| open.name.clone())
+                        .chain([name])
+                        .chain(pending.into_iter().map(|(name, _)| name))
+                        .collect();
+                    return Err(TreeError::NotFound(names.join("/")));
                 }
-                Err(error) => return Err(Lost::Failed(error)),
+                Err(error) => return Err(io_error(error)),
             };
-            match kind(&stat) {
-                Kind::Link => {
+            match file_kind(&stat) {
+                FileKind::Link => {
                     links += 1;
-                    if links > MOST_LINKS {
-                        return Err(Lost::Circle);
+                    if links > MAX_LINKS {
+                        return Err(TreeError::LinkLoop);
                     }
-                    let target = readlinkat(holder, &name, Vec::new()).map_err(Lost::Failed)?;
-                    let target = target.into_string().map_err(|_| Lost::Dangling)?;
-                    let target = match target.starts_with('/') {
-                        false => target,
-                        true => {
-                            way.clear();
-                            self.below(&target).ok_or(Lost::Outside)?
-                        }
-                    };
+                    let mut target = readlinkat(parent, &name, Vec::new())
+                        .map_err(io_error)?
+                        .into_string()
+                        .map_err(|_| TreeError::DanglingLink)?;
+                    if target.starts_with('/') {
+                        open_path.clear();
+                        target = self
+                            .path_in_workspace(&target)
+                            .ok_or(TreeError::OutsideWorkspace)?;
+                    }
                     for part in split(&target, true).collect::<Vec<_>>().into_iter().rev() {
-                        ahead.push_front(part);
+                        pending.push_front(part);
                     }
                 }
-                Kind::Directory => {
-                    if way.len() >= DEEPEST {
-                        return Err(Lost::TooMuch("directories that are too deep"));
+                FileKind::Directory => {
+                    if open_path.len() >= MAX_DEPTH {
+                        return Err(TreeError::LimitReached(
+                            "the directories are nested too deeply",
+                        ));
                     }
-                    let inner = openat(holder, &name, DIRECTORY, Mode::empty());
-                    let directory = Rc::new(inner.map_err(Lost::Failed)?);
-                    way.push(Step { name, directory });
+                    let directory = openat(parent, &name, DIRECTORY_FLAGS, Mode::empty())
+                        .map(Rc::new)
+                        .map_err(io_error)?;
+                    open_path.push(OpenDirectory { name, directory });
                 }
-                _ if ahead.is_empty() => {
-                    return Ok(Arrival {
-                        path: joined(&way, Some(&name)),
-                        holder: holder.clone(),
+                _ if pending.is_empty() => {
+                    return Ok(ResolvedPath {
+                        path: join_names(&open_path, Some(&name)),
+                        parent: parent.clone(),
                         directory: None,
                         name,
                         stat,
                     });
                 }
-                _ => return Err(Lost::NotADirectory),
+                _ => return Err(TreeError::NotADirectory),
             }
         }
-        let here = way.last().map_or(&self.top, |step| &step.directory);
-        Ok(Arrival {
-            path: joined(&way, None),
-            holder: here.clone(),
-            directory: Some(here.clone()),
+        let directory = open_path.last().map_or(&self.root, |open| &open.directory);
+        Ok(ResolvedPath {
+            path: join_names(&open_path, None),
+            parent: directory.clone(),
+            directory: Some(directory.clone()),
             name: ".".to_owned(),
-            stat: fstat(here).map_err(Lost::Failed)?,
+            stat: fstat(directory).map_err(io_error)?,
         })
     }
 
-    /// The path from the top of what an agent sees at an absolute path.
-    fn below(&self, absolute: &str) -> Option<String> {
-        let rest = absolute.strip_prefix(&self.seen_as)?;
+    /// Converts an absolute path of the container to one relative to the workspace.
+    fn path_in_workspace(&self, absolute: &str) -> Option<String> {
+        let rest = absolute.strip_prefix(&self.container_root)?;
         (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
     }
 }
 
-/// Where a path ended.
 #[derive(Debug)]
-struct Arrival {
+struct ResolvedPath {
     path: String,
-    holder: Rc<OwnedFd>,
+    parent: Rc<OwnedFd>,
     name: String,
     directory: Option<Rc<OwnedFd>>,
     stat: Stat,
 }
 
-fn split(path: &str, of_link: bool) -> impl Iterator<Item = (String, bool)> {
-    let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
-    parts.map(move |part| (part.to_owned(), of_link))
+fn io_error(error: Errno) -> TreeError {
+    TreeError::Io(error.to_string())
 }
 
-fn joined(way: &[Step], last: Option<&str>) -> String {
-    let names = way.iter().map(|step| step.name.as_str());
+fn split(path: &str, is_from_link: bool) -> impl Iterator<Item = (String, bool)> {
+    let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+    parts.map(move |part| (part.to_owned(), is_from_link))
+}
+
+fn join_names(directories: &[OpenDirectory], last: Option<&str>) -> String {
+    let names = directories.iter().map(|open| open.name.as_str());
     names.chain(last).collect::<Vec<_>>().join("/")
 }
 
-fn kind(stat: &Stat) -> Kind {
+fn file_kind(stat: &Stat) -> FileKind {
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => Kind::Directory,
-        FileType::RegularFile => Kind::File,
-        FileType::Symlink => Kind::Link,
-        _ => Kind::Other,
+        FileType::Directory => FileKind::Directory,
+        FileType::RegularFile => FileKind::File,
+        FileType::Symlink => FileKind::Link,
+        _ => FileKind::Other,
     }
 }
 
-/// Rounded to milliseconds as JavaScript does it, for which a time is a number with a fraction: half
-/// of one is reached a little early.
-fn modified(stat: &Stat) -> i64 {
+/// Rounds as JavaScript does, whose times are floating-point numbers, so that a half is reached a
+/// little early.
+fn modified_ms(stat: &Stat) -> i64 {
     let milliseconds = stat.st_mtime as f64 * 1000.0 + stat.st_mtime_nsec as f64 / 1e6;
     (milliseconds + 0.5).floor() as i64
 }
@@ -371,16 +326,16 @@ mod tests {
 
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
-        entries: 20,
-        looks: 1000,
-        time: Duration::from_secs(600),
-        bytes: 100,
-        file: 40,
+    const LIMITS: ReadLimits = ReadLimits {
+        max_entries: 20,
+        max_lookups: 1000,
+        max_time: Duration::from_secs(600),
+        max_total_bytes: 100,
+        max_file_bytes: 40,
     };
 
-    fn open(directory: &Path) -> Tree {
-        Tree::open(directory, "/workspace".to_owned(), BOUNDS).unwrap()
+    fn open(directory: &Path) -> WorkspaceTree {
+        WorkspaceTree::open(directory, "/workspace".to_owned(), LIMITS).unwrap()
     }
 
     #[test]
@@ -409,62 +364,62 @@ mod tests {
             assert_eq!(tree.read(path).as_deref(), Ok("text"), "{path}");
             assert_eq!(tree.find(path).unwrap().path, "a/b/file", "{path}");
         }
-        for (path, lost) in [
-            ("out/secret", Lost::Outside),
-            ("a/up", Lost::Outside),
-            ("neighbours", Lost::Outside),
-            ("../secret", Lost::Outside),
-            ("dangling", Lost::Dangling),
-            ("circle", Lost::Circle),
-            ("a/b/file/x", Lost::NotADirectory),
-            ("short/x/y", Lost::Absent("a/b/x/y".to_owned())),
+        for (path, error) in [
+            ("out/secret", TreeError::OutsideWorkspace),
+            ("a/up", TreeError::OutsideWorkspace),
+            ("neighbours", TreeError::OutsideWorkspace),
+            ("../secret", TreeError::OutsideWorkspace),
+            ("dangling", TreeError::DanglingLink),
+            ("circle", TreeError::LinkLoop),
+            ("a/b/file/x", TreeError::NotADirectory),
+            ("short/x/y", TreeError::NotFound("a/b/x/y".to_owned())),
         ] {
-            assert_eq!(tree.find(path), Err(lost), "{path}");
+            assert_eq!(tree.find(path), Err(error), "{path}");
         }
-        assert_eq!(tree.read("a"), Err(Lost::NotAFile));
-        assert_eq!(tree.list("a/b/file"), Err(Lost::NotADirectory));
+        assert_eq!(tree.read("a"), Err(TreeError::NotAFile));
+        assert_eq!(tree.list("a/b/file"), Err(TreeError::NotADirectory));
         let names = tree.list("short").unwrap();
         let names: Vec<_> = names.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["file", "round"]);
     }
 
     #[test]
-    fn what_is_too_large_or_too_much_is_not_read() {
+    fn files_over_the_limits_are_not_read() {
         let inside = tempfile::tempdir().unwrap();
         let at = |name: &str| inside.path().join(name);
         fs::write(at("large"), "x".repeat(41)).unwrap();
         fs::write(at("fits"), "x".repeat(40)).unwrap();
         rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
         let tree = open(inside.path());
-        assert_eq!(tree.read("large"), Err(Lost::TooLarge(40)));
-        assert_eq!(tree.read("pipe"), Err(Lost::NotAFile));
+        assert_eq!(tree.read("large"), Err(TreeError::FileTooLarge(40)));
+        assert_eq!(tree.read("pipe"), Err(TreeError::NotAFile));
         assert!(tree.read("fits").is_ok() && tree.read("fits").is_ok());
-        assert!(matches!(tree.read("fits"), Err(Lost::TooMuch(_))));
+        assert!(matches!(tree.read("fits"), Err(TreeError::LimitReached(_))));
         for number in 0..20 {
             fs::write(at(&format!("file {number}")), "").unwrap();
         }
-        assert!(matches!(tree.list(""), Err(Lost::TooMuch(_))));
+        assert!(matches!(tree.list(""), Err(TreeError::LimitReached(_))));
     }
 
     #[test]
-    fn looks_at_what_is_not_there_or_empty_end_too() {
+    fn lookups_of_missing_and_empty_paths_count() {
         let inside = tempfile::tempdir().unwrap();
         fs::create_dir(inside.path().join("empty")).unwrap();
-        let spent = Err(Lost::TooMuch(SPENT));
-        let finds = |tree: &Tree| tree.find("absent").map(drop);
-        let lists = |tree: &Tree| tree.list("empty").map(drop);
-        for look in [finds as fn(&Tree) -> Result<(), Lost>, lists] {
+        let spent = Err(TOO_COMPLEX);
+        let finds = |tree: &WorkspaceTree| tree.find("absent").map(drop);
+        let lists = |tree: &WorkspaceTree| tree.list("empty").map(drop);
+        for lookup in [finds as fn(&WorkspaceTree) -> Result<(), TreeError>, lists] {
             let tree = open(inside.path());
-            assert_ne!(look(&tree), spent);
-            assert_eq!(tree.goes_on(), Ok(()));
-            assert!((0..BOUNDS.looks).any(|_| look(&tree) == spent));
-            assert_eq!(tree.goes_on(), spent);
-            let bounds = Bounds {
-                time: Duration::ZERO,
-                ..BOUNDS
+            assert_ne!(lookup(&tree), spent);
+            assert_eq!(tree.check_limits(), Ok(()));
+            assert!((0..LIMITS.max_lookups).any(|_| lookup(&tree) == spent));
+            assert_eq!(tree.check_limits(), spent);
+            let limits = ReadLimits {
+                max_time: Duration::ZERO,
+                ..LIMITS
             };
-            let late = Tree::open(inside.path(), "/workspace".to_owned(), bounds).unwrap();
-            assert_eq!(look(&late), spent);
+            let late = WorkspaceTree::open(inside.path(), "/workspace".to_owned(), limits).unwrap();
+            assert_eq!(lookup(&late), spent);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! How a clone signs in: a secret that is on disk for as long as the clone runs, readable by us
-//! alone, and given only to the host it is meant for. It is never an argument or a variable.
+//! The credential of a git command: a private file that exists while the command runs and is given
+//! only to the host it is meant for. It is never an argument or an environment variable.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -12,17 +12,17 @@ use uuid::Uuid;
 
 use crate::{Credential, EngineError, Result};
 
-/// The sign-in of one run of git, and its home directory. Dropping it removes both.
+/// The credential and the home directory of one git command. Dropping it removes both.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct GitAccess {
     home: PathBuf,
     secret: Option<Secret>,
     variables: Vec<(&'static str, OsString)>,
     local: bool,
 }
 
-impl Access {
-    pub(super) fn none(scratch: &Path) -> Result<Self> {
+impl GitAccess {
+    pub(super) fn without_credential(scratch: &Path) -> Result<Self> {
         let home = scratch.join(Uuid::new_v4().to_string());
         DirBuilder::new().mode(0o700).create(&home)?;
         Ok(Self {
@@ -33,33 +33,35 @@ impl Access {
         })
     }
 
-    pub(super) fn prepare(
+    pub(super) fn for_remote(
         scratch: &Path,
         url: &RemoteUrl,
         credential: Option<&Credential>,
     ) -> Result<Self> {
-        let mut access = Self::none(scratch)?;
+        let mut access = Self::without_credential(scratch)?;
         access.local = url.transport() == Transport::Local;
         let Some(credential) = credential else {
-            access.ssh(None);
+            access.set_ssh_command(None);
             return Ok(access);
         };
         let secret = credential.read().map_err(|error| {
-            EngineError::Failed(format!("the credential named in `git_credential`: {error}"))
+            EngineError::Failed(format!(
+                "the credential of `git_credential` cannot be read: {error}"
+            ))
         })?;
         match (url.transport(), credential.kind.as_str()) {
             (Transport::Ssh, "ssh_key") => {
                 let key = access.home.join("key");
                 write_private(&key, 0o600, secret.reveal())?;
-                access.ssh(Some(&key));
+                access.set_ssh_command(Some(&key));
             }
             (Transport::Https | Transport::Http, "git") => {
-                access.askpass(url, credential, &secret)?;
+                access.write_askpass(url, credential, &secret)?;
             }
             (_, kind) => {
                 return Err(EngineError::invalid(format!(
-                    "`git_credential` names a credential of kind `{kind}`, which does not fit this \
-                     address; https needs kind `git`, ssh needs kind `ssh_key`"
+                    "the credential of `git_credential` has the kind `{kind}`; https needs the kind \
+                     `git`, ssh needs `ssh_key`"
                 )));
             }
         }
@@ -67,22 +69,27 @@ impl Access {
         Ok(access)
     }
 
-    fn ssh(&mut self, key: Option<&Path>) {
+    fn set_ssh_command(&mut self, key: Option<&Path>) {
         let mut command = OsString::from(
             "ssh -oBatchMode=yes -oConnectTimeout=30 -oStrictHostKeyChecking=accept-new \
              -oUserKnownHostsFile=",
         );
-        command.push(shell_quoted(&self.home.join("known_hosts")));
+        command.push(quote_path(&self.home.join("known_hosts")));
         if let Some(key) = key {
             command.push(" -oIdentitiesOnly=yes -i ");
-            command.push(shell_quoted(key));
+            command.push(quote_path(key));
         }
         self.variables.push(("GIT_SSH_COMMAND", command));
     }
 
-    /// A program that answers git's two questions for exactly this host, and no other: a redirect
-    /// to somewhere else must not carry the secret along.
-    fn askpass(&mut self, url: &RemoteUrl, credential: &Credential, secret: &Secret) -> Result<()> {
+    /// Writes a program that answers git's prompts for this host only: a redirect to another host
+    /// must not get the secret.
+    fn write_askpass(
+        &mut self,
+        url: &RemoteUrl,
+        credential: &Credential,
+        secret: &Secret,
+    ) -> Result<()> {
         let user = url
             .user()
             .or_else(|| credential.username.clone())
@@ -94,15 +101,15 @@ impl Access {
         };
         write_private(&self.home.join("user"), 0o600, &user)?;
         write_private(&self.home.join("secret"), 0o600, secret.reveal())?;
-        let place = format!("{scheme}://{}", url.host());
-        let place_with_user = format!("{scheme}://{user}@{}", url.host());
+        let origin = format!("{scheme}://{}", url.host());
+        let origin_with_user = format!("{scheme}://{user}@{}", url.host());
         let script = format!(
             "#!/bin/sh\ncase \"$1\" in\n\
              {}) cat {} ;;\n{}) cat {} ;;\n*) exit 1 ;;\nesac\n",
-            shell_quoted_text(&format!("Username for '{place}': ")),
-            shell_quoted_text(&self.home.join("user").to_string_lossy()),
-            shell_quoted_text(&format!("Password for '{place_with_user}': ")),
-            shell_quoted_text(&self.home.join("secret").to_string_lossy()),
+            quote_for_shell(&format!("Username for '{origin}': ")),
+            quote_for_shell(&self.home.join("user").to_string_lossy()),
+            quote_for_shell(&format!("Password for '{origin_with_user}': ")),
+            quote_for_shell(&self.home.join("secret").to_string_lossy()),
         );
         let program = self.home.join("askpass");
         write_private(&program, 0o700, &script)?;
@@ -123,7 +130,7 @@ impl Access {
         self.variables.iter().map(|(name, value)| (*name, value))
     }
 
-    /// Takes the secret out of what git said.
+    /// Removes the secret from the output of git.
     pub(super) fn redact(&self, error: EngineError) -> EngineError {
         match (error, &self.secret) {
             (EngineError::Failed(text), Some(secret)) => {
@@ -134,10 +141,10 @@ impl Access {
     }
 }
 
-impl Drop for Access {
+impl Drop for GitAccess {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.home) {
-            tracing::warn!(%error, "could not remove what a clone left behind");
+            tracing::warn!(%error, "could not remove the files of a git command");
         }
     }
 }
@@ -152,10 +159,10 @@ fn write_private(path: &Path, mode: u32, text: &str) -> Result<()> {
     Ok(())
 }
 
-fn shell_quoted(path: &Path) -> String {
-    shell_quoted_text(&path.to_string_lossy())
+fn quote_path(path: &Path) -> String {
+    quote_for_shell(&path.to_string_lossy())
 }
 
-fn shell_quoted_text(text: &str) -> String {
+fn quote_for_shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -1,4 +1,4 @@
-//! What git says while it works: progress for the caller, last words for an error.
+//! The output of git: progress for the caller, and the last lines for an error.
 
 use std::io;
 
@@ -7,34 +7,34 @@ use tokio::process::ChildStderr;
 
 use crate::{Call, Progress};
 
-/// Longer lines are cut: they come from the remote side.
-const LINE: usize = 400;
-const REMEMBERED: usize = 3;
+/// Longer lines are cut, because they come from the remote.
+const MAX_LINE_BYTES: usize = 400;
+const KEPT_LINES: usize = 3;
 
 #[derive(Debug)]
-pub(super) struct Transcript<'a> {
+pub(super) struct GitOutput<'a> {
     stderr: Option<ChildStderr>,
     what: &'a str,
     call: &'a Call,
     line: Vec<u8>,
-    last: Vec<String>,
+    last_lines: Vec<String>,
     percent: Option<(String, u32)>,
 }
 
-impl<'a> Transcript<'a> {
-    pub(super) fn of(stderr: Option<ChildStderr>, what: &'a str, call: &'a Call) -> Self {
+impl<'a> GitOutput<'a> {
+    pub(super) fn new(stderr: Option<ChildStderr>, what: &'a str, call: &'a Call) -> Self {
         Self {
             stderr,
             what,
             call,
             line: Vec::new(),
-            last: Vec::new(),
+            last_lines: Vec::new(),
             percent: None,
         }
     }
 
-    /// Reads until the end. Can be dropped and called again without losing anything.
-    pub(super) async fn follow(&mut self) -> io::Result<()> {
+    /// Reads until the end of the output. Cancel-safe: no output is lost when it is called again.
+    pub(super) async fn read_to_end(&mut self) -> io::Result<()> {
         let mut chunk = [0; 4096];
         while let Some(stderr) = &mut self.stderr {
             let read = stderr.read(&mut chunk).await?;
@@ -46,7 +46,7 @@ impl<'a> Transcript<'a> {
                 // Git rewrites a progress line with carriage returns.
                 match byte {
                     b'\n' | b'\r' => self.end_line(),
-                    byte if self.line.len() < LINE => self.line.push(byte),
+                    byte if self.line.len() < MAX_LINE_BYTES => self.line.push(byte),
                     _ => {}
                 }
             }
@@ -61,13 +61,13 @@ impl<'a> Transcript<'a> {
         if line.is_empty() {
             return;
         }
-        match percent(&line) {
+        match parse_percent(&line) {
             Some((step, percent)) => self.report(step, percent),
             None => {
                 let line: String = line.chars().filter(|c| !c.is_control()).collect();
-                self.last.push(line);
-                let surplus = self.last.len().saturating_sub(REMEMBERED);
-                self.last.drain(..surplus);
+                self.last_lines.push(line);
+                let excess = self.last_lines.len().saturating_sub(KEPT_LINES);
+                self.last_lines.drain(..excess);
             }
         }
     }
@@ -84,9 +84,9 @@ impl<'a> Transcript<'a> {
         }
     }
 
-    /// The end of what git said, in one line.
-    pub(super) fn last_words(&self) -> String {
-        match self.last.as_slice() {
+    /// The last lines of the output, joined to one.
+    pub(super) fn last_lines(&self) -> String {
+        match self.last_lines.as_slice() {
             [] => "git gave no reason".to_owned(),
             lines => lines.join("; "),
         }
@@ -94,7 +94,7 @@ impl<'a> Transcript<'a> {
 }
 
 /// `Receiving objects:  45% (9/20), 1 KiB` → (`Receiving objects`, 45).
-fn percent(line: &str) -> Option<(&str, u32)> {
+fn parse_percent(line: &str) -> Option<(&str, u32)> {
     let (step, rest) = line
         .strip_prefix("remote: ")
         .unwrap_or(line)
@@ -110,17 +110,17 @@ fn percent(line: &str) -> Option<(&str, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::percent;
+    use super::parse_percent;
 
     #[test]
-    fn progress_lines_are_told_from_messages() {
+    fn progress_lines_are_distinguished_from_messages() {
         let line = "Receiving objects:  45% (9/20), 1.00 KiB | 1.00 KiB/s";
-        assert_eq!(percent(line), Some(("Receiving objects", 45)));
+        assert_eq!(parse_percent(line), Some(("Receiving objects", 45)));
         assert_eq!(
-            percent("remote: Counting objects: 100% (3/3), done."),
+            parse_percent("remote: Counting objects: 100% (3/3), done."),
             Some(("Counting objects", 100))
         );
-        assert_eq!(percent("fatal: repository 'x' not found"), None);
-        assert_eq!(percent("weird: 999999% of nothing"), None);
+        assert_eq!(parse_percent("fatal: repository 'x' not found"), None);
+        assert_eq!(parse_percent("weird: 999999% of nothing"), None);
     }
 }

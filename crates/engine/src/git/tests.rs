@@ -1,11 +1,11 @@
-//! What only a test of git itself can see; clones through the server are tested end to end.
+//! Tests of details of git commands; clones through the server are tested end to end.
 
-use std::process::Command as Plain;
+use std::process::Command as StdCommand;
 
 use super::*;
 
 #[test]
-fn a_new_repository_is_one_that_git_takes() {
+fn git_accepts_a_new_repository() {
     let home = tempfile::tempdir().unwrap();
     let git = Git::new(home.path(), ProjectRules::default()).unwrap();
     let workspace = home.path().join("workspace");
@@ -13,8 +13,8 @@ fn a_new_repository_is_one_that_git_takes() {
     git.init(&workspace).unwrap();
     let head = fs::read_to_string(workspace.join(".git/HEAD")).unwrap();
     assert_eq!(head, "ref: refs/heads/main\n");
-    // A machine without git can make projects all the same; there is nothing to compare with then.
-    let Ok(status) = Plain::new("git")
+    // Projects can be created without git, but then there is nothing to compare with.
+    let Ok(status) = StdCommand::new("git")
         .arg("-C")
         .arg(&workspace)
         .args(["status", "-sb"])

@@ -3,48 +3,46 @@
 use std::collections::HashMap;
 
 use jiff::Timestamp;
-use oubliette_model::{Access, Mode, ProjectId, SessionId, Status, WorkspaceId};
-use oubliette_store::{Page, SessionFilter, Visible};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_openspec::{Change, list_changes};
+use oubliette_store::Page;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Bounds, Tree};
-use crate::openspec::{self, Change};
+use super::openspec::{ALL_CHANGES_LIMITS, ActiveSession};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result, paging};
 
 const LIST: &str = "changes";
-/// Pages of sessions that are looked through for those that work on changes.
-const MOST_PAGES: usize = 10;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project id from `project_list`.
     project_id: ProjectId,
-    /// The workspace whose files are read; the default one if absent.
+    /// The workspace to read; the default one if omitted.
     workspace_id: Option<WorkspaceId>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// How many to return (1 to 1000; default 100).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// The last changed first.
-    changes: Vec<Line>,
-    /// What is wrong with directories that are not changes.
+    /// The last modified first.
+    changes: Vec<ListedChange>,
+    /// Directories that are not changes, with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<Warning>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
-/// Named and written as `openspec list --json` does.
+/// A change with the field names of `openspec list --json`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(inline)]
-struct Line {
+struct ListedChange {
     /// The change's id.
     name: String,
     completed_tasks: usize,
@@ -52,12 +50,12 @@ struct Line {
     last_modified: String,
     /// `no-tasks`, `in-progress` or `complete`.
     status: &'static str,
-    /// The changes below it, if it is none itself.
+    /// The changes below the directory, if it is not a change itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     nested: Option<Vec<String>>,
-    /// Sessions of the project that work on it: those with this `change_id` that have not ended.
+    /// Sessions of the project with this `change_id` that have not ended.
     #[serde(rename = "active_sessions")]
-    active_sessions: Vec<AtWork>,
+    active_sessions: Vec<ActiveSession>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -69,22 +67,13 @@ struct Warning {
     message: String,
 }
 
-/// A session that works on a change.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-#[schemars(inline)]
-pub(super) struct AtWork {
-    session_id: SessionId,
-    workspace_id: WorkspaceId,
-    status: Status,
-}
-
 #[derive(Debug)]
 pub(crate) struct Changes;
 
 impl Operation for Changes {
     const NAME: &'static str = "project_changes";
-    const ABOUT: &'static str = "List the OpenSpec changes of a project with their progress, the last changed first, and \
-         the sessions that work on each. Empty if the project does not use OpenSpec.";
+    const ABOUT: &'static str = "List the OpenSpec changes of a project with their progress and the sessions that work on \
+         each, the last modified first. Empty if the project does not use OpenSpec.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;
@@ -96,43 +85,50 @@ impl Operation for Changes {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::check_limit(params.limit)?;
-        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
-        let after = after.map(position).transpose()?;
-        let listed = engine
-            .look_at_openspec(
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?
+            .map(parse_cursor)
+            .transpose()?;
+        let changes = engine
+            .projects()
+            .read_openspec(
                 params.project_id,
                 params.workspace_id,
-                openspec::OF_ALL,
-                openspec::list,
+                ALL_CHANGES_LIMITS,
+                |tree| list_changes(tree),
             )
-            .await?;
-        let changes = listed.transpose().map_err(EngineError::Failed)?;
+            .await?
+            .transpose()
+            .map_err(EngineError::Failed)?
+            .unwrap_or_default();
         let rest: Vec<Change> = changes
-            .unwrap_or_default()
             .into_iter()
-            .filter(|change| after.as_ref().is_none_or(|after| place(change) > *after))
+            .filter(|change| after.as_ref().is_none_or(|after| sort_key(change) > *after))
             .collect();
         let page = Page::cut(rest, limit, |change| {
-            format!("{}:{}", change.modified, change.name)
+            format!("{}:{}", change.modified_ms, change.name)
         });
-        let (changes, next_cursor) = paging::rows_and_cursor(page, LIST);
-        let mut at_work = match changes.is_empty() {
-            true => HashMap::new(),
-            false => engine.at_work(params.project_id, None).await?,
+        let (changes, next_cursor) = paging::close(page, LIST);
+        let mut sessions = if changes.is_empty() {
+            HashMap::new()
+        } else {
+            engine
+                .projects()
+                .active_sessions(params.project_id, None)
+                .await?
         };
-        let warnings = changes.iter().filter_map(Warning::of).collect();
-        let line = |change: Change| Line {
+        let warnings = changes.iter().filter_map(Warning::from_change).collect();
+        let listed_change = |change: Change| ListedChange {
             status: status(&change),
-            last_modified: in_words(change.modified),
-            active_sessions: at_work.remove(&change.name).unwrap_or_default(),
-            completed_tasks: change.completed,
-            total_tasks: change.total,
+            last_modified: format_time(change.modified_ms),
+            active_sessions: sessions.remove(&change.name).unwrap_or_default(),
+            completed_tasks: change.completed_tasks,
+            total_tasks: change.total_tasks,
             nested: change.nested,
             name: change.name,
         };
         Ok(Output {
-            changes: changes.into_iter().map(line).collect(),
+            changes: changes.into_iter().map(listed_change).collect(),
             warnings,
             next_cursor,
         })
@@ -140,7 +136,7 @@ impl Operation for Changes {
 }
 
 impl Warning {
-    fn of(change: &Change) -> Option<Self> {
+    fn from_change(change: &Change) -> Option<Self> {
         Some(Self {
             code: "nested_change_directory",
             message: change.warning()?,
@@ -150,103 +146,41 @@ impl Warning {
     }
 }
 
-impl Engine {
-    /// Reads something of a workspace's OpenSpec directory; none if the workspace has no files.
-    pub(super) async fn look_at_openspec<T: Send + 'static>(
-        &self,
-        project: ProjectId,
-        workspace: Option<WorkspaceId>,
-        bounds: Bounds,
-        look: impl FnOnce(&Tree) -> T + Send + 'static,
-    ) -> Result<Option<T>> {
-        if self.store().get(project).await?.is_none() {
-            return Err(EngineError::project_not_found(project));
-        }
-        let id = workspace.unwrap_or_else(WorkspaceId::default_one);
-        if self.store().workspace(project, &id).await?.is_none() {
-            return Err(EngineError::NotFound {
-                what: "workspace",
-                id: id.to_string(),
-                hint: "`workspace_list` shows those there are",
-            });
-        }
-        if !self.files().has_workspace(project, &id) {
-            return Ok(None);
-        }
-        let looked = self.files().look(project, &id, bounds, look);
-        Ok(Some(looked.await?))
-    }
-
-    /// Sessions of a project that have not ended, by the change they work on: of one change or all.
-    pub(super) async fn at_work(
-        &self,
-        project: ProjectId,
-        change: Option<&str>,
-    ) -> Result<HashMap<String, Vec<AtWork>>> {
-        let filter = SessionFilter {
-            active: Some(true),
-            change_id: change.map(str::to_owned),
-            ..SessionFilter::default()
-        };
-        let mut found: HashMap<String, Vec<AtWork>> = HashMap::new();
-        let mut after: Option<String> = None;
-        for _ in 0..MOST_PAGES {
-            let visible = Visible::Only(project);
-            let page = self
-                .store()
-                .sessions(visible, &filter, after.as_deref(), paging::MAX_LIMIT)
-                .await?;
-            for session in page.rows {
-                if let Some(change) = session.choices.change_id {
-                    found.entry(change).or_default().push(AtWork {
-                        session_id: session.id,
-                        workspace_id: session.workspace_id,
-                        status: session.status,
-                    });
-                }
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        Ok(found)
-    }
-}
-
 fn status(change: &Change) -> &'static str {
-    match change.total {
+    match change.total_tasks {
         0 => "no-tasks",
-        total if total == change.completed => "complete",
+        total if total == change.completed_tasks => "complete",
         _ => "in-progress",
     }
 }
 
-/// Where a change stands in the list.
-fn place(change: &Change) -> (i64, String) {
-    (-change.modified, change.name.clone())
+/// The order of the list: the last modified first, then by name.
+fn sort_key(change: &Change) -> (i64, String) {
+    (-change.modified_ms, change.name.clone())
 }
 
-/// The place that a cursor tells.
-fn position(cursor: &str) -> Result<(i64, String)> {
-    let parts = cursor.split_once(':');
-    let place = parts.and_then(|(modified, name)| {
-        let modified: i64 = modified.parse().ok()?;
-        Some((modified.checked_neg()?, name.to_owned()))
+/// The sort key of the last change of the previous page.
+fn parse_cursor(cursor: &str) -> Result<(i64, String)> {
+    let key = cursor.split_once(':').and_then(|(modified, name)| {
+        let modified_ms: i64 = modified.parse().ok()?;
+        Some((modified_ms.checked_neg()?, name.to_owned()))
     });
-    place.ok_or_else(|| {
-        EngineError::invalid("`cursor` is damaged; use `next_cursor` of the page before")
+    key.ok_or_else(|| {
+        EngineError::invalid("`cursor` is invalid; use `next_cursor` of the previous page")
     })
 }
 
-/// A time as JavaScript writes it.
-fn in_words(milliseconds: i64) -> String {
-    let time = Timestamp::from_millisecond(milliseconds);
-    let time = time.unwrap_or(match milliseconds > 0 {
-        true => Timestamp::MAX,
-        false => Timestamp::MIN,
-    });
-    time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
+/// Formats a time as JavaScript does.
+fn format_time(milliseconds: i64) -> String {
+    let nearest = if milliseconds > 0 {
+        Timestamp::MAX
+    } else {
+        Timestamp::MIN
+    };
+    Timestamp::from_millisecond(milliseconds)
+        .unwrap_or(nearest)
+        .strftime("%Y-%m-%dT%H:%M:%S.%3fZ")
+        .to_string()
 }
 
 #[cfg(test)]
@@ -254,26 +188,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_leads_to_what_comes_after_a_change() {
-        let change = |name: &str, modified| Change {
+    fn a_page_continues_after_the_last_change_of_the_previous_one() {
+        let change = |name: &str, modified_ms| Change {
             name: name.to_owned(),
-            completed: 0,
-            total: 0,
-            modified,
+            completed_tasks: 0,
+            total_tasks: 0,
+            modified_ms,
             nested: None,
         };
         let last = change("a:b c", 5);
-        let after = position("5:a:b c").unwrap();
-        assert_eq!(after, place(&last));
-        assert!(place(&change("a:b d", 5)) > after && place(&change("a", 4)) > after);
-        assert!(place(&change("z", 6)) < after);
-        assert!(position("x").is_err() && position("x:y").is_err());
+        let after = parse_cursor("5:a:b c").unwrap();
+        assert_eq!(after, sort_key(&last));
+        assert!(sort_key(&change("a:b d", 5)) > after && sort_key(&change("a", 4)) > after);
+        assert!(sort_key(&change("z", 6)) < after);
+        assert!(parse_cursor("x").is_err() && parse_cursor("x:y").is_err());
     }
 
     #[test]
-    fn times_are_written_to_the_millisecond() {
-        assert_eq!(in_words(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
-        assert_eq!(in_words(-1), "1969-12-31T23:59:59.999Z");
-        assert!(!in_words(i64::MAX).is_empty());
+    fn times_are_formatted_with_milliseconds() {
+        assert_eq!(format_time(1_700_000_000_007), "2023-11-14T22:13:20.007Z");
+        assert_eq!(format_time(-1), "1969-12-31T23:59:59.999Z");
+        assert!(!format_time(i64::MAX).is_empty());
     }
 }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::fields::{Fields, known};
-use super::view::View;
+use super::fields::{SettingsParams, require_known_name};
+use super::view::ProjectView;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -15,17 +15,17 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The project's name: 1 to 100 letters, digits, spaces, `.`, `_` or `-`; unique.
     name: ProjectName,
-    /// A repository to clone: https, http, ssh or `git@host:path`.
+    /// The repository to clone: https, http, ssh or `git@host:path`.
     remote_url: Option<RemoteUrl>,
-    /// The credential of the server's configuration to clone with, by name.
+    /// The name of the credential to clone with, from the server's configuration.
     git_credential: Option<String>,
-    /// Whether a project without `remote_url` starts as an empty git repository; true if absent.
+    /// Whether a project without `remote_url` starts as an empty git repository (default true).
     init_git: Option<bool>,
-    /// Whether each workspace gets a container of its own, which sees no other workspace and to
-    /// which the limits apply one by one.
+    /// Whether each workspace gets its own container, which cannot see other workspaces and has its
+    /// own limits (default false). Cannot be changed after creation.
     workspace_isolation: Option<bool>,
     #[serde(flatten)]
-    fields: Fields,
+    settings: SettingsParams,
 }
 
 #[derive(Debug)]
@@ -33,20 +33,25 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "project_create";
-    const ABOUT: &'static str = "Create a project: a named place for work with its own files, settings, limits and \
-         container. Give `remote_url` to start from a repository; without it the project starts \
-         as an empty git repository. The result holds the `project_id` that other calls take.";
+    const ABOUT: &'static str = "Create a project with its own files, settings, limits and container. Set `remote_url` to \
+         clone a repository; without it the project starts as an empty git repository. Other \
+         calls take the `project_id` of the result.";
     const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
     type Params = Params;
-    type Output = View;
+    type Output = ProjectView;
 
     fn reach(_: &Params) -> Reach {
         Reach::everywhere()
     }
 
-    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<View> {
+    async fn run(
+        engine: &Engine,
+        actor: &Actor,
+        params: Params,
+        call: Call,
+    ) -> Result<ProjectView> {
         let settings = settings(engine, actor, &params)?;
         let now = engine.now();
         let project = Project {
@@ -65,25 +70,20 @@ impl Operation for Create {
                 StoreError::Duplicate => EngineError::AlreadyExists { what: "project" },
                 other => other.into(),
             })?;
-        let init = params.init_git.unwrap_or(true);
-        let made = match fill(engine, &project, init, &call).await {
-            Ok(()) => {
-                engine
-                    .store()
-                    .confirm(project.id, call.take_audit_entry_for(project.id))
-                    .await
-            }
-            Err(error) => {
-                abandon(engine, project.id).await;
-                return Err(error);
-            }
+        let init_git = params.init_git.unwrap_or(true);
+        let confirmed = async {
+            create_files(engine, &project, init_git, &call).await?;
+            let audit = call.audit_of(project.id);
+            Ok(engine.store().confirm(project.id, audit).await?)
         };
-        match made {
-            Ok(true) => Ok(View::of(project, engine.settings())),
+        match confirmed.await {
+            Ok(true) => Ok(ProjectView::new(project, engine.settings())),
             Ok(false) => Err(EngineError::fault("the reservation of a project was lost")),
             Err(error) => {
-                abandon(engine, project.id).await;
-                Err(error.into())
+                if engine.projects().purge(project.id).await.is_err() {
+                    engine.projects().purge_in_background(project.id);
+                }
+                Err(error)
             }
         }
     }
@@ -96,10 +96,10 @@ fn settings(engine: &Engine, actor: &Actor, params: &Params) -> Result<ProjectSe
         workspace_isolation: params.workspace_isolation.unwrap_or(false),
         ..ProjectSettings::default()
     };
-    params.fields.apply(engine, actor, &mut settings)?;
+    params.settings.apply(engine, actor, &mut settings)?;
     let credentials = &engine.settings().credentials;
     let names: Vec<&str> = credentials.keys().map(String::as_str).collect();
-    known("git_credential", params.git_credential.as_deref(), &names)?;
+    require_known_name("git_credential", params.git_credential.as_deref(), &names)?;
     if let Some(url) = &params.remote_url {
         let credential = params
             .git_credential
@@ -110,9 +110,13 @@ fn settings(engine: &Engine, actor: &Actor, params: &Params) -> Result<ProjectSe
     Ok(settings)
 }
 
-/// Makes the project's files.
-async fn fill(engine: &Engine, project: &Project, init: bool, call: &Call) -> Result<()> {
-    let workspace = engine.files().create_project(project.id).await?;
+async fn create_files(
+    engine: &Engine,
+    project: &Project,
+    init_git: bool,
+    call: &Call,
+) -> Result<()> {
+    let workspace = engine.files().create_project_dirs(project.id).await?;
     match &project.settings.remote_url {
         Some(url) => {
             let credentials = &engine.settings().credentials;
@@ -120,14 +124,7 @@ async fn fill(engine: &Engine, project: &Project, init: bool, call: &Call) -> Re
             let credential = name.and_then(|name| credentials.get(name));
             engine.git().clone(url, credential, &workspace, call).await
         }
-        None if init => engine.git().init(&workspace),
+        None if init_git => engine.git().init(&workspace),
         None => Ok(()),
-    }
-}
-
-/// Takes a project back whose making failed. What cannot be taken back now is tried again.
-async fn abandon(engine: &Engine, id: ProjectId) {
-    if engine.delete_project_data(id).await.is_err() {
-        engine.delete_project_in_background(id);
     }
 }

@@ -9,7 +9,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project id from `project_list`.
     project_id: ProjectId,
 }
 
@@ -17,7 +17,7 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     project_id: ProjectId,
     deleted: bool,
-    /// Tokens that were bound to the project and ended with it.
+    /// How many tokens were bound to the project and are revoked.
     tokens_revoked: usize,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "project_delete";
-    const ABOUT: &'static str = "Delete a project with its container, all its files and workspaces and the tokens bound to \
-         it, for good.";
+    const ABOUT: &'static str = "Permanently delete a project with its container, its workspaces and files, and the tokens \
+         bound to it.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -42,16 +42,16 @@ impl Operation for Delete {
         let id = params.project_id;
         let tokens_revoked = engine
             .store()
-            .condemn(id, call.take_audit_entry())
+            .condemn(id, call.audit())
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
-        engine.tokens().notify_ended();
-        engine.sessions().abort_project(id);
-        engine.schedules().notify_changed();
-        // From here the project is gone for everybody; if the server dies, the next start goes on.
-        if let Err(error) = engine.delete_project_data(id).await {
-            engine.delete_project_in_background(id);
-            return Err(unfinished(&error));
+        engine.token_watch().wake();
+        engine.disown(id);
+        engine.schedules().tell();
+        // The project is hidden now; if the server dies here, the next start goes on.
+        if let Err(error) = engine.projects().purge(id).await {
+            engine.projects().purge_in_background(id);
+            return Err(not_purged_yet(&error));
         }
         Ok(Output {
             project_id: id,
@@ -61,9 +61,9 @@ impl Operation for Delete {
     }
 }
 
-fn unfinished(error: &EngineError) -> EngineError {
+fn not_purged_yet(error: &EngineError) -> EngineError {
     EngineError::Failed(format!(
         "the project is deleted, but its container and files could not be removed yet: {error}; \
-         the server tries again until they are gone"
+         the server retries until they are removed"
     ))
 }

@@ -1,4 +1,4 @@
-//! The settings of a project as parameters: the same for `project_create` and `project_update`.
+//! The settings of a project as parameters, shared by `project_create` and `project_update`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -13,59 +13,59 @@ use serde::Deserialize;
 use crate::error::did_you_mean;
 use crate::{Actor, Engine, EngineError, Result, agents};
 
-/// What both operations take. An absent field leaves the setting as it is.
+/// An omitted field leaves the setting unchanged.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
-pub(super) struct Fields {
-    /// What the project is about.
+pub(super) struct SettingsParams {
+    /// A description of the project.
     description: Option<String>,
-    /// The agent its sessions use unless they say otherwise; `project_options` lists them.
+    /// The default agent of its sessions; `project_options` lists the agents.
     agent: Option<String>,
-    /// The model its agents use unless a session says otherwise.
+    /// The default model of its sessions.
     model: Option<String>,
-    /// What agents may do without asking; the default is `high`, because the container is the
-    /// fence.
+    /// What agents may do without asking for permission (default `high`: the container confines
+    /// them).
     autonomy: Option<Level>,
-    /// How hard agents think.
+    /// The reasoning effort of agents.
     reasoning: Option<Level>,
-    /// The kind of container; `project_options` lists them.
+    /// The container type; `project_options` lists them.
     container_type: Option<String>,
-    /// What the container may reach: `none`, `host` or `bridge`. Not by project tokens.
+    /// The network of the container: `none`, `host` or `bridge`. Project tokens cannot set this.
     network: Option<Network>,
-    /// Memory of the container in MB. Not by project tokens.
+    /// Memory of the container in MB. Project tokens cannot set this.
     memory_mb: Option<u32>,
-    /// Processors of the container. Not by project tokens.
+    /// CPUs of the container. Project tokens cannot set this.
     cpus: Option<f64>,
-    /// Most processes in the container. Not by project tokens.
+    /// The maximum number of processes in the container. Project tokens cannot set this.
     max_processes: Option<u32>,
-    /// What the project may take on the disk in MB; `project_options` says how far that holds. Not
-    /// by project tokens.
+    /// Disk space of the project in MB; `project_options` shows how it is enforced. Project tokens
+    /// cannot set this.
     disk_mb: Option<u32>,
-    /// Paths in the workspace that agents can read but not change, relative to it.
+    /// Paths relative to the workspace that agents can read but not change.
     protected_paths: Option<Vec<String>>,
-    /// Environment variables for the container, `{"NAME": "value"}`. Never shown again; replaces
-    /// the ones before.
+    /// Environment variables of the container, `{"NAME": "value"}`. Replaces the previous ones.
+    /// Values are never shown.
     env: Option<BTreeMap<String, Secret>>,
-    /// MCP servers that the agents get besides Oubliette's own, started in the container.
+    /// Additional MCP servers for the agents, started in the container.
     mcp_servers: Option<Vec<McpServer>>,
-    /// Names of credentials of the server's configuration that agents of this project may use.
+    /// The names of credentials that agents of this project may use; `project_options` lists them.
     credential_refs: Option<Vec<String>>,
-    /// The scope of the key that each session's agent gets to call Oubliette itself; no wider than
-    /// that of the token that sets it. Not by project tokens.
+    /// The scope of the key with which the agent of each session can call Oubliette; not wider than
+    /// the scope of your token. Project tokens cannot set this.
     agent_scope: Option<Scope>,
-    /// How deep agents may start agents. Not by project tokens.
+    /// The maximum depth of agents that start agents. Project tokens cannot set this.
     max_recursion_depth: Option<u32>,
-    /// How many sessions one tree of agents may have. Not by project tokens.
+    /// The maximum number of sessions in one tree of agents. Project tokens cannot set this.
     max_agents_per_session: Option<u32>,
-    /// What one tree of agents may cost in US dollars. Not by project tokens.
+    /// The cost limit of one tree of agents in US dollars. Project tokens cannot set this.
     max_cost_usd: Option<f64>,
-    /// Which names of Oubliette's tools the agents see: `both`, `unified` or `split`.
+    /// The form in which agents see Oubliette's tools: `both`, `unified` or `split`.
     tools_style: Option<ToolStyle>,
 }
 
-impl Fields {
-    /// The first parameter that a project token may not use.
-    pub(super) fn restricted(&self) -> Option<&'static str> {
+impl SettingsParams {
+    /// The first given parameter that a project token must not set.
+    pub(super) fn first_restricted(&self) -> Option<&'static str> {
         [
             ("network", self.network.is_some()),
             ("memory_mb", self.memory_mb.is_some()),
@@ -123,73 +123,75 @@ impl Fields {
 
     fn check(&self, engine: &Engine, actor: &Actor) -> Result<()> {
         let settings = engine.settings();
-        text("description", self.description.as_deref(), 10_000)?;
-        text("model", self.model.as_deref(), 200)?;
-        let agents = agents::names(settings);
-        let agents: Vec<&str> = agents.iter().map(String::as_str).collect();
-        known("agent", self.agent.as_deref(), &agents)?;
+        check_text("description", self.description.as_deref(), 10_000)?;
+        check_text("model", self.model.as_deref(), 200)?;
+        let agent_names = agents::names(settings);
+        let agents: Vec<&str> = agent_names.iter().map(String::as_str).collect();
+        require_known_name("agent", self.agent.as_deref(), &agents)?;
         let types: Vec<&str> = settings
             .container_types
             .keys()
             .map(String::as_str)
             .collect();
-        known("container_type", self.container_type.as_deref(), &types)?;
-        range(
+        require_known_name("container_type", self.container_type.as_deref(), &types)?;
+        check_range(
             "memory_mb",
             self.memory_mb.map(f64::from),
             64.0,
             4_194_304.0,
         )?;
-        range("cpus", self.cpus, 0.01, 1024.0)?;
-        range(
+        check_range("cpus", self.cpus, 0.01, 1024.0)?;
+        check_range(
             "disk_mb",
             self.disk_mb.map(f64::from),
             16.0,
             f64::from(u32::MAX),
         )?;
-        range(
+        check_range(
             "max_processes",
             self.max_processes.map(f64::from),
             8.0,
             4_194_304.0,
         )?;
-        range(
+        check_range(
             "max_recursion_depth",
             self.max_recursion_depth.map(f64::from),
             0.0,
             100.0,
         )?;
-        range(
+        check_range(
             "max_agents_per_session",
             self.max_agents_per_session.map(f64::from),
             1.0,
             10_000.0,
         )?;
-        range("max_cost_usd", self.max_cost_usd, 0.0, 1_000_000.0)?;
+        check_range("max_cost_usd", self.max_cost_usd, 0.0, 1_000_000.0)?;
         self.protected_paths
             .iter()
             .flatten()
-            .try_for_each(|path| relative(path))?;
+            .try_for_each(|path| check_protected_path(path))?;
         self.env
             .iter()
             .flatten()
-            .try_for_each(|(name, value)| variable("env", name, value))?;
-        count("env", self.env.as_ref().map(BTreeMap::len), 500)?;
-        count(
+            .try_for_each(|(name, value)| check_env_variable("env", name, value))?;
+        check_count("env", self.env.as_ref().map(BTreeMap::len), 500)?;
+        check_count(
             "protected_paths",
             self.protected_paths.as_ref().map(Vec::len),
             500,
         )?;
-        count(
+        check_count(
             "credential_refs",
             self.credential_refs.as_ref().map(Vec::len),
             100,
         )?;
-        count("mcp_servers", self.mcp_servers.as_ref().map(Vec::len), 50)?;
-        self.mcp_servers.as_deref().map_or(Ok(()), servers)?;
+        check_count("mcp_servers", self.mcp_servers.as_ref().map(Vec::len), 50)?;
+        self.mcp_servers
+            .as_deref()
+            .map_or(Ok(()), check_mcp_servers)?;
         let credentials: Vec<&str> = settings.credentials.keys().map(String::as_str).collect();
         for name in self.credential_refs.iter().flatten() {
-            known("credential_refs", Some(name), &credentials)?;
+            require_known_name("credential_refs", Some(name), &credentials)?;
         }
         match self.agent_scope {
             Some(wanted) if !may_grant(Some(actor.scope), wanted) => {
@@ -215,43 +217,47 @@ fn replace<T: Clone>(setting: &mut T, given: &Option<T>) {
     }
 }
 
-fn text(parameter: &str, given: Option<&str>, most: usize) -> Result<()> {
+fn check_text(parameter: &str, given: Option<&str>, max: usize) -> Result<()> {
     match given {
-        Some(text) if text.len() > most || text.contains('\0') => Err(EngineError::invalid(
-            format!("`{parameter}` must have at most {most} bytes and no NUL character"),
+        Some(text) if text.len() > max || text.contains('\0') => Err(EngineError::invalid(
+            format!("`{parameter}` must have at most {max} bytes and no NUL character"),
         )),
         _ => Ok(()),
     }
 }
 
-fn count(parameter: &str, given: Option<usize>, most: usize) -> Result<()> {
+fn check_count(parameter: &str, given: Option<usize>, max: usize) -> Result<()> {
     match given {
-        Some(given) if given > most => Err(EngineError::invalid(format!(
-            "`{parameter}` has {given} entries; at most {most} are taken"
+        Some(given) if given > max => Err(EngineError::invalid(format!(
+            "`{parameter}` has {given} entries; the maximum is {max}"
         ))),
         _ => Ok(()),
     }
 }
 
-fn range(parameter: &str, given: Option<f64>, least: f64, most: f64) -> Result<()> {
+fn check_range(parameter: &str, given: Option<f64>, min: f64, max: f64) -> Result<()> {
     match given {
-        Some(value) if !(least..=most).contains(&value) => Err(EngineError::invalid(format!(
-            "`{parameter}` is {value}; it must be {least} to {most}"
+        Some(value) if !(min..=max).contains(&value) => Err(EngineError::invalid(format!(
+            "`{parameter}` is {value}; it must be {min} to {max}"
         ))),
         _ => Ok(()),
     }
 }
 
-/// Refuses a name that is not one of those there are.
-pub(super) fn known(parameter: &str, given: Option<&str>, names: &[&str]) -> Result<()> {
+/// Refuses a name that is not in `names`.
+pub(super) fn require_known_name(
+    parameter: &str,
+    given: Option<&str>,
+    names: &[&str],
+) -> Result<()> {
     let Some(given) = given else { return Ok(()) };
     if names.contains(&given) {
         return Ok(());
     }
     let hint = match nearest(given, names.iter().copied()) {
         Some(near) => did_you_mean(Some(near)),
-        None if names.is_empty() => "; the server's configuration has none".to_owned(),
-        None => format!("; there are `{}`", names.join("`, `")),
+        None if names.is_empty() => "; the server's configuration defines none".to_owned(),
+        None => format!("; use one of `{}`", names.join("`, `")),
     };
     Err(EngineError::invalid(format!(
         "`{parameter}`: unknown name {}{hint}",
@@ -259,7 +265,7 @@ pub(super) fn known(parameter: &str, given: Option<&str>, names: &[&str]) -> Res
     )))
 }
 
-fn relative(path: &str) -> Result<()> {
+fn check_protected_path(path: &str) -> Result<()> {
     let inside = !path.is_empty()
         && path.len() <= 4096
         && !path.contains('\0')
@@ -275,7 +281,7 @@ fn relative(path: &str) -> Result<()> {
     )))
 }
 
-fn variable(parameter: &str, name: &str, value: &Secret) -> Result<()> {
+fn check_env_variable(parameter: &str, name: &str, value: &Secret) -> Result<()> {
     let valid = !name.is_empty()
         && name.len() <= 200
         && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -294,12 +300,16 @@ fn variable(parameter: &str, name: &str, value: &Secret) -> Result<()> {
     Ok(())
 }
 
-fn servers(servers: &[McpServer]) -> Result<()> {
+fn check_mcp_servers(servers: &[McpServer]) -> Result<()> {
     let mut names = BTreeSet::new();
     for server in servers {
         let name = &server.name;
-        let plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-');
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(plain) || name == "oubliette" {
+        let is_allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-');
+        if name.is_empty()
+            || name.len() > 64
+            || !name.bytes().all(is_allowed)
+            || name == "oubliette"
+        {
             return Err(EngineError::invalid(format!(
                 "`mcp_servers`: {} is not a server name; use 1 to 64 letters, digits, `_` or `-`, \
                  and not `oubliette`",
@@ -308,10 +318,10 @@ fn servers(servers: &[McpServer]) -> Result<()> {
         }
         if !names.insert(name) {
             return Err(EngineError::invalid(format!(
-                "`mcp_servers`: the name `{name}` stands there twice"
+                "`mcp_servers`: duplicate name `{name}`"
             )));
         }
-        text("mcp_servers.command", Some(&server.command), 4096)?;
+        check_text("mcp_servers.command", Some(&server.command), 4096)?;
         if server.command.is_empty() {
             return Err(EngineError::invalid(format!(
                 "`mcp_servers`: `{name}` has no command"
@@ -320,7 +330,7 @@ fn servers(servers: &[McpServer]) -> Result<()> {
         server
             .env
             .iter()
-            .try_for_each(|(key, value)| variable("mcp_servers.env", key, value))?;
+            .try_for_each(|(key, value)| check_env_variable("mcp_servers.env", key, value))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use oubliette_model::{Access, Mode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::view::Summary;
+use super::view::ProjectSummary;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result, paging};
 
@@ -12,16 +12,16 @@ const LIST: &str = "projects";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// How many to return (1 to 1000; 100 if absent).
+    /// How many to return (1 to 1000; default 100).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// By name.
-    projects: Vec<Summary>,
+    /// Sorted by name.
+    projects: Vec<ProjectSummary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "project_list";
-    const ABOUT: &'static str = "List the projects that this token can use, by name.";
+    const ABOUT: &'static str = "List the projects that this token can use, sorted by name.";
     const ACCESS: Access = Access::Global(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -48,7 +48,7 @@ impl Operation for List {
         let page = engine.store().page(actor.visible(), after, limit).await?;
         let (projects, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
-            projects: projects.into_iter().map(Summary::from).collect(),
+            projects: projects.into_iter().map(ProjectSummary::from).collect(),
             next_cursor,
         })
     }

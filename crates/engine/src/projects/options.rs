@@ -15,42 +15,43 @@ pub(crate) struct Params {}
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    /// Agents that a project can name.
-    agents: Vec<Agent>,
-    /// Models whose prices the server's configuration knows; agents may offer others.
+    /// The agents that a project can use.
+    agents: Vec<AgentOption>,
+    /// Models with a price in the server's configuration; agents may offer others.
     models: Vec<String>,
-    /// Names of the credentials that `git_credential` and `credential_refs` can name.
-    accounts: Vec<Account>,
+    /// Credentials for `git_credential` and `credential_refs`.
+    accounts: Vec<CredentialOption>,
     container_types: Vec<String>,
-    /// The runtime the server is set to use.
+    /// The configured runtime.
     runtime: String,
-    /// What makes containers here, and what it can do; empty if nothing does.
+    /// The container runtime in use and its capabilities; empty if there is none.
     runtimes: Vec<Capabilities>,
     token_scopes: Vec<&'static str>,
-    /// What a project gets that does not say otherwise.
+    /// The default limits of a project.
     limits: Limits,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Agent {
+struct AgentOption {
     name: String,
     about: String,
-    /// Whether `oubliette agent install` has put it there, or it needs no installing. One that is
-    /// not may still be in the container's image.
+    /// Whether it was installed with `oubliette agent install` or needs no installation. If false,
+    /// the image of the container may still contain it.
     installed: bool,
-    /// Whether a session can choose its model, and how hard it thinks.
+    /// Whether a session can choose its model.
     takes_model: bool,
+    /// Whether a session can choose its reasoning effort.
     takes_reasoning: bool,
     /// Whether a session can choose its tools.
     takes_tools: bool,
-    /// Which kinds of credentials it takes.
+    /// The kinds of credentials it takes.
     credentials: Vec<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Account {
+struct CredentialOption {
     name: String,
     kind: String,
 }
@@ -60,8 +61,8 @@ pub(crate) struct Options;
 
 impl Operation for Options {
     const NAME: &'static str = "project_options";
-    const ABOUT: &'static str = "Show what a project can be made of: agents, credentials by name, container types, token \
-         scopes, and the default of every limit.";
+    const ABOUT: &'static str = "Show the choices for a project: agents, models, credential names, container types, \
+         runtime, token scopes, and the default limits.";
     const ACCESS: Access = Access::Global(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -74,7 +75,7 @@ impl Operation for Options {
 
     async fn run(engine: &Engine, _: &Actor, _: Params, _: Call) -> Result<Output> {
         let settings = engine.settings();
-        let account = |(name, credential): (&String, &crate::Credential)| Account {
+        let account = |(name, credential): (&String, &crate::Credential)| CredentialOption {
             name: name.clone(),
             kind: credential.kind.clone(),
         };
@@ -83,8 +84,8 @@ impl Operation for Options {
             .runtime()
             .await
             .ok()
-            .map(|r| r.capabilities().clone());
-        let agent = |agent: oubliette_agent::Agent| Agent {
+            .map(|runtime| runtime.capabilities().clone());
+        let agent = |agent: oubliette_agent::Agent| AgentOption {
             installed: agents::is_installed(settings, &agent) || agent.package.is_none(),
             name: agent.name,
             about: agent.about,

@@ -1,31 +1,30 @@
 //! `project_tasks`.
 
 use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_openspec::{ApplyError, ApplyInstructions, apply_instructions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::changes::AtWork;
-use crate::openspec::{self, Apply, NoTasks};
+use super::openspec::{ActiveSession, ONE_CHANGE_LIMITS};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project id from `project_list`.
     project_id: ProjectId,
-    /// The change, as `project_changes` names it.
+    /// The change: a `name` from `project_changes`.
     change_id: String,
-    /// The workspace whose files are read; the default one if absent.
+    /// The workspace to read; the default one if omitted.
     workspace_id: Option<WorkspaceId>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     #[serde(flatten)]
-    apply: Apply,
-    /// Sessions of the project that work on the change: those with this `change_id` that have not
-    /// ended.
-    active_sessions: Vec<AtWork>,
+    instructions: ApplyInstructions,
+    /// Sessions of the project with this `change_id` that have not ended.
+    active_sessions: Vec<ActiveSession>,
 }
 
 #[derive(Debug)]
@@ -33,9 +32,8 @@ pub(crate) struct Tasks;
 
 impl Operation for Tasks {
     const NAME: &'static str = "project_tasks";
-    const ABOUT: &'static str = "Show an OpenSpec change of a project: its tasks and which are done, whether work on it can \
-         go on (`ready`, `blocked`, `all_done`), the files to read first, and the sessions that work \
-         on it.";
+    const ABOUT: &'static str = "Show an OpenSpec change of a project: its tasks, its state (`ready`, `blocked` or \
+         `all_done`), the files to read first, and the sessions that work on it.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;
@@ -48,30 +46,33 @@ impl Operation for Tasks {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let change = params.change_id.clone();
-        let applied = engine
-            .look_at_openspec(
+        let result = engine
+            .projects()
+            .read_openspec(
                 params.project_id,
                 params.workspace_id,
-                openspec::OF_ONE,
-                move |tree| openspec::apply(tree, &change),
+                ONE_CHANGE_LIMITS,
+                move |tree| apply_instructions(tree, &change),
             )
             .await?;
-        let apply = match applied.unwrap_or(Err(NoTasks::NotFound)) {
-            Ok(apply) => apply,
-            Err(NoTasks::Damaged(sentence)) => return Err(EngineError::Failed(sentence)),
-            Err(NoTasks::NotFound) => {
+        let instructions = match result.unwrap_or(Err(ApplyError::NotFound)) {
+            Ok(instructions) => instructions,
+            Err(ApplyError::Unreadable(sentence)) => return Err(EngineError::Failed(sentence)),
+            Err(ApplyError::NotFound) => {
                 return Err(EngineError::NotFound {
                     what: "change",
                     id: params.change_id,
-                    hint: "`project_changes` shows those there are",
+                    hint: "`project_changes` lists the changes",
                 });
             }
         };
-        let change = Some(params.change_id.as_str());
-        let mut at_work = engine.at_work(params.project_id, change).await?;
+        let mut sessions = engine
+            .projects()
+            .active_sessions(params.project_id, Some(&params.change_id))
+            .await?;
         Ok(Output {
-            apply,
-            active_sessions: at_work.remove(&params.change_id).unwrap_or_default(),
+            instructions,
+            active_sessions: sessions.remove(&params.change_id).unwrap_or_default(),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A project as results show it: everything but its secrets.
+//! A project in results: everything but its secrets.
 
 use oubliette_model::{Level, Network, ProjectId, Scope, ToolStyle};
 use oubliette_store::Project;
@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::Settings;
 
-/// All of a project.
+/// A project in full.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct View {
+pub(crate) struct ProjectView {
     id: ProjectId,
     project_id: ProjectId,
     name: String,
@@ -31,13 +31,13 @@ pub(crate) struct View {
     memory_mb: u32,
     cpus: f64,
     max_processes: u32,
-    /// Absent: without a limit.
+    /// Absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_mb: Option<u32>,
     protected_paths: Vec<String>,
     /// The names of the environment variables; their values are never shown.
     env_names: Vec<String>,
-    mcp_servers: Vec<ServerView>,
+    mcp_servers: Vec<McpServerView>,
     credential_refs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent_scope: Option<Scope>,
@@ -53,18 +53,18 @@ pub(crate) struct View {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct ServerView {
+struct McpServerView {
     name: String,
     command: String,
     args: Vec<String>,
     env_names: Vec<String>,
 }
 
-impl View {
-    pub(super) fn of(project: Project, settings: &Settings) -> Self {
-        let defaults = &settings.limits;
-        let own = project.settings;
-        let server = |server: oubliette_model::McpServer| ServerView {
+impl ProjectView {
+    pub(super) fn new(project: Project, server: &Settings) -> Self {
+        let defaults = &server.limits;
+        let settings = project.settings;
+        let mcp_server = |server: oubliette_model::McpServer| McpServerView {
             name: server.name,
             command: server.command,
             args: server.args,
@@ -74,35 +74,41 @@ impl View {
             id: project.id,
             project_id: project.id,
             name: project.name.to_string(),
-            description: own.description,
-            remote_url: own.remote_url.map(String::from),
-            git_credential: own.git_credential,
-            agent: own.agent,
-            model: own.model,
-            autonomy: own.autonomy.unwrap_or(Level::High),
-            reasoning: own.reasoning,
-            container_type: own.container_type.unwrap_or_else(|| "base".to_owned()),
-            network: own.network,
-            memory_mb: own.limits.memory_mb.unwrap_or(defaults.memory_mb),
-            cpus: own.limits.cpus.unwrap_or(defaults.cpus),
-            max_processes: own.limits.max_processes.unwrap_or(defaults.max_processes),
-            disk_mb: defaults.disk_of(&own.limits),
-            protected_paths: own.protected_paths,
-            env_names: own.env.into_keys().collect(),
-            mcp_servers: own.mcp_servers.into_iter().map(server).collect(),
-            credential_refs: own.credential_refs,
-            agent_scope: own.agent_scope,
-            workspace_isolation: own.workspace_isolation,
-            max_recursion_depth: own
+            description: settings.description,
+            remote_url: settings.remote_url.map(String::from),
+            git_credential: settings.git_credential,
+            agent: settings.agent,
+            model: settings.model,
+            autonomy: settings.autonomy.unwrap_or(Level::High),
+            reasoning: settings.reasoning,
+            container_type: settings.container_type.unwrap_or_else(|| "base".to_owned()),
+            network: settings.network,
+            memory_mb: settings.limits.memory_mb.unwrap_or(defaults.memory_mb),
+            cpus: settings.limits.cpus.unwrap_or(defaults.cpus),
+            max_processes: settings
+                .limits
+                .max_processes
+                .unwrap_or(defaults.max_processes),
+            disk_mb: defaults.disk_of(&settings.limits),
+            protected_paths: settings.protected_paths,
+            env_names: settings.env.into_keys().collect(),
+            mcp_servers: settings.mcp_servers.into_iter().map(mcp_server).collect(),
+            credential_refs: settings.credential_refs,
+            agent_scope: settings.agent_scope,
+            workspace_isolation: settings.workspace_isolation,
+            max_recursion_depth: settings
                 .limits
                 .max_recursion_depth
                 .unwrap_or(defaults.max_recursion_depth),
-            max_agents_per_session: own
+            max_agents_per_session: settings
                 .limits
                 .max_agents_per_session
                 .unwrap_or(defaults.max_agents_per_session),
-            max_cost_usd: own.limits.max_cost_usd.unwrap_or(defaults.max_cost_usd),
-            tools_style: own.tools_style,
+            max_cost_usd: settings
+                .limits
+                .max_cost_usd
+                .unwrap_or(defaults.max_cost_usd),
+            tools_style: settings.tools_style,
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),
         }
@@ -112,7 +118,7 @@ impl View {
 /// A project in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(crate) struct Summary {
+pub(crate) struct ProjectSummary {
     id: ProjectId,
     project_id: ProjectId,
     name: String,
@@ -123,7 +129,7 @@ pub(crate) struct Summary {
     updated_at: String,
 }
 
-impl From<Project> for Summary {
+impl From<Project> for ProjectSummary {
     fn from(project: Project) -> Self {
         Self {
             id: project.id,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use oubliette_model::{
-    Cadence, MissedRuns, Overlap, ProjectId, ScheduleId, Scope, SessionBehavior, TokenId,
+    CronSchedule, MissedRuns, Overlap, ProjectId, ScheduleId, Scope, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{Run, RunFilter, Schedule, Store, Target};
@@ -82,7 +82,7 @@ impl TestEngine {
 
     fn schedule(&self, n: u128, cron_expr: &str, timezone: &str) -> Schedule {
         let now = self.clock.now();
-        let cadence = Cadence::parse(cron_expr, timezone).unwrap();
+        let cadence = CronSchedule::parse(cron_expr, timezone).unwrap();
         Schedule {
             id: ScheduleId::new(Uuid::from_u128(n)),
             revision: 1,

@@ -1,6 +1,6 @@
 //! `schedule_trigger`.
 
-use oubliette_model::{Access, Cause, Mode, ScheduleId};
+use oubliette_model::{Access, Mode, RunCause, ScheduleId};
 use oubliette_store::Firing;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ impl Operation for Trigger {
             schedule_id: id,
             at: now,
             due_at: now,
-            cause: Cause::Trigger,
+            cause: RunCause::Trigger,
             moves: None,
             skipped: None,
             note: None,

@@ -1,6 +1,6 @@
 //! How results show a session.
 
-use oubliette_model::{ProjectId, SessionId, Status, Usage, Waiting, WorkspaceId};
+use oubliette_model::{AwaitedRequest, ProjectId, SessionId, Status, Usage, WorkspaceId};
 use oubliette_store::{CallerRequest, Session};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub(crate) struct Summary {
     pub(crate) status: Status,
     /// While `status` is `waiting`: what it waits for, and until when.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_for: Option<Waiting>,
+    waiting_for: Option<AwaitedRequest>,
     turns: u32,
     usage: Usage,
     cost_usd: f64,

@@ -11,9 +11,9 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project id from `project_list`.
     project_id: ProjectId,
-    /// The workspace, as `workspace_list` shows it; not the default one.
+    /// The workspace id from `workspace_list`; not the default one.
     workspace_id: WorkspaceId,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "workspace_delete";
-    const ABOUT: &'static str = "Delete a workspace and everything in it, for good, with its \
-                                 container if it has one of its own. Refused for the default \
-                                 workspace and while a session is active in it.";
+    const ABOUT: &'static str = "Permanently delete a workspace with its files and its own \
+                                 container, if it has one. Fails for the default workspace and \
+                                 while a session is active in the workspace.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -47,8 +47,7 @@ impl Operation for Delete {
             project_id,
             workspace_id,
         } = params;
-        let project = engine.store().get(project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let project = engine.project(project_id).await?;
         if workspace_id.is_default() {
             return Err(EngineError::invalid(
                 "the default workspace cannot be deleted; `project_delete` deletes the project",
@@ -66,11 +65,7 @@ impl Operation for Delete {
                 other => other.into(),
             })?;
         if !removed {
-            return Err(EngineError::NotFound {
-                what: "workspace",
-                id: workspace_id.to_string(),
-                hint: "`workspace_list` shows those there are",
-            });
+            return Err(super::not_found(&workspace_id));
         }
         if project.settings.workspace_isolation {
             let container = ContainerScope::of_workspace(&project, &workspace_id).container_id();
@@ -78,7 +73,7 @@ impl Operation for Delete {
         }
         engine
             .files()
-            .discard_workspace(project_id, &workspace_id)
+            .remove_workspace(project_id, &workspace_id)
             .await?;
         Ok(Output {
             project_id,

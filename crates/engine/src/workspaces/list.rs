@@ -5,34 +5,34 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result, paging};
+use crate::{Actor, Call, Engine, Result, paging};
 
 const LIST: &str = "workspaces";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project id from `project_list`.
     project_id: ProjectId,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// How many to return (1 to 1000; default 100).
     limit: Option<u32>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
-    workspaces: Vec<Line>,
+    workspaces: Vec<ListedWorkspace>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Line {
+struct ListedWorkspace {
     workspace_id: WorkspaceId,
     project_id: ProjectId,
     default: bool,
-    /// Where agents see it.
+    /// The path of the workspace in the container.
     path: String,
     created_at: String,
 }
@@ -56,14 +56,12 @@ impl Operation for List {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let project_id = params.project_id;
-        let limit = paging::check_limit(params.limit)?;
-        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
-        if engine.store().get(project_id).await?.is_none() {
-            return Err(EngineError::project_not_found(project_id));
-        }
+        let limit = paging::limit(params.limit)?;
+        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        engine.project(project_id).await?;
         let page = engine.store().workspaces(project_id, after, limit).await?;
-        let (workspaces, next_cursor) = paging::rows_and_cursor(page, LIST);
-        let line = |workspace: oubliette_store::Workspace| Line {
+        let (workspaces, next_cursor) = paging::close(page, LIST);
+        let listed_workspace = |workspace: oubliette_store::Workspace| ListedWorkspace {
             project_id,
             default: workspace.id.is_default(),
             path: super::path_in_container(&workspace.id),
@@ -71,7 +69,7 @@ impl Operation for List {
             workspace_id: workspace.id,
         };
         Ok(Output {
-            workspaces: workspaces.into_iter().map(line).collect(),
+            workspaces: workspaces.into_iter().map(listed_workspace).collect(),
             next_cursor,
         })
     }

@@ -1,4 +1,4 @@
-//! The choice of a workspace, on a real engine with real files and git.
+//! Workspaces on a real engine with real files and git.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -39,11 +39,11 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 async fn project(engine: &Engine, actor: &Actor, parameters: Value) -> ProjectId {
-    let made = engine
+    let project = engine
         .call(actor, "project_create", object(parameters), Call::new())
         .await
         .unwrap();
-    made["project_id"].as_str().unwrap().parse().unwrap()
+    project["project_id"].as_str().unwrap().parse().unwrap()
 }
 
 fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
@@ -63,16 +63,17 @@ fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn the_choice_follows_the_contract() {
+async fn workspaces_are_chosen_created_listed_and_deleted() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
     let call = Call::new();
     let choose = async |id_given: Option<&str>, create_workspace: bool| {
         let workspace_id = id_given.map(|id| id.parse().unwrap());
         engine
-            .choose_workspace(
+            .workspaces()
+            .choose(
                 id,
-                &Choice {
+                &WorkspaceChoice {
                     workspace_id,
                     create_workspace,
                 },
@@ -83,8 +84,8 @@ async fn the_choice_follows_the_contract() {
 
     let default = choose(None, false).await.unwrap();
     assert!(default.id.is_default() && !default.created);
-    let fresh = choose(None, true).await.unwrap();
-    assert!(fresh.created && Uuid::try_parse(fresh.id.as_str()).is_ok());
+    let new = choose(None, true).await.unwrap();
+    assert!(new.created && Uuid::try_parse(new.id.as_str()).is_ok());
     let missing = choose(Some("feature"), false).await.unwrap_err();
     assert!(
         missing.to_string().contains("create_workspace"),
@@ -94,13 +95,9 @@ async fn the_choice_follows_the_contract() {
     assert!(!choose(Some("feature"), true).await.unwrap().created);
     assert!(!choose(Some("feature"), false).await.unwrap().created);
 
-    // A directory that a crash kept from being made is made by the next who asks.
+    // The next call creates a directory whose creation a crash prevented.
     let feature: WorkspaceId = "feature".parse().unwrap();
-    engine
-        .files()
-        .discard_workspace(id, &feature)
-        .await
-        .unwrap();
+    engine.files().remove_workspace(id, &feature).await.unwrap();
     assert!(!choose(Some("feature"), false).await.unwrap().created);
     assert!(engine.files().has_workspace(id, &feature));
 
@@ -132,30 +129,30 @@ async fn the_choice_follows_the_contract() {
 }
 
 #[tokio::test]
-async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
+async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one" })).await;
-    let default = engine
-        .files()
-        .workspace_dir(id, &WorkspaceId::default_one());
-    let create = Choice {
+    let default = engine.files().workspace_dir(id, &WorkspaceId::default());
+    let create = WorkspaceChoice {
         workspace_id: Some("early".parse().unwrap()),
         create_workspace: true,
     };
     engine
-        .choose_workspace(id, &create, &Call::new())
+        .workspaces()
+        .choose(id, &create, &Call::new())
         .await
         .unwrap();
 
     std::fs::write(default.join("file"), "content").unwrap();
     git(&default, &["add", "file"]);
     git(&default, &["commit", "-qm", "first"]);
-    let create = Choice {
+    let create = WorkspaceChoice {
         workspace_id: Some("later".parse().unwrap()),
         create_workspace: true,
     };
     engine
-        .choose_workspace(id, &create, &Call::new())
+        .workspaces()
+        .choose(id, &create, &Call::new())
         .await
         .unwrap();
     let later = engine.files().workspace_dir(id, &"later".parse().unwrap());
@@ -175,28 +172,29 @@ async fn a_new_workspace_is_a_clone_on_a_branch_of_its_own() {
 }
 
 #[tokio::test]
-async fn of_many_who_make_the_same_workspace_one_does() {
+async fn concurrent_calls_create_a_workspace_once() {
     let (_home, engine, actor) = engine().await;
     let id = project(&engine, &actor, json!({ "name": "one", "init_git": false })).await;
     let attempts = (0..20).map(|_| {
         let engine = engine.clone();
         tokio::spawn(async move {
-            let choice = Choice {
+            let choice = WorkspaceChoice {
                 workspace_id: Some("same".parse().unwrap()),
                 create_workspace: true,
             };
             engine
-                .choose_workspace(id, &choice, &Call::new())
+                .workspaces()
+                .choose(id, &choice, &Call::new())
                 .await
                 .unwrap()
                 .created
         })
     });
-    let mut made = 0;
+    let mut created = 0;
     for attempt in attempts.collect::<Vec<_>>() {
-        made += usize::from(attempt.await.unwrap());
+        created += usize::from(attempt.await.unwrap());
     }
-    assert_eq!(made, 1);
+    assert_eq!(created, 1);
     let entries = std::fs::read_dir(engine.files().project_dir(id).join("workspaces")).unwrap();
-    assert_eq!(entries.count(), 1, "no draft is left");
+    assert_eq!(entries.count(), 1, "no draft remains");
 }

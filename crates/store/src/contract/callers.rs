@@ -1,7 +1,7 @@
 //! What every store promises about the tools of callers.
 
 use futures_util::future::join_all;
-use oubliette_model::{CallerOutcome, Event, KeyHash, Scope, SessionId, Status};
+use oubliette_model::{CallerToolOutcome, Event, KeyHash, Scope, SessionId, Status};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -71,7 +71,7 @@ fn request(session: &Session, n: u128, deadline: i64) -> CallerRequest {
 async fn settle(
     store: &dyn Store,
     asked: &CallerRequest,
-    outcome: CallerOutcome,
+    outcome: CallerToolOutcome,
     answer: Value,
     second: i64,
 ) -> Settled {
@@ -187,16 +187,23 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
     let handed = store.caller_call(made.id, asked.call_id).await.must();
     assert!(handed.is_some_and(|asked| asked.handed));
 
-    let answers = (0..10).map(|n| settle(store, &asked, CallerOutcome::Answered, json!(n), 50));
+    let answers = (0..10).map(|n| settle(store, &asked, CallerToolOutcome::Answered, json!(n), 50));
     let answers = join_all(answers).await;
     let done = answers.iter().filter(|one| **one == Settled::Done).count();
     assert_eq!((done, answers.len()), (1, 10));
     assert!(answers.iter().all(|one| *one != Settled::NoSuchRequest));
-    let late = settle(store, &asked, CallerOutcome::Timeout, json!("late"), 200).await;
+    let late = settle(
+        store,
+        &asked,
+        CallerToolOutcome::Timeout,
+        json!("late"),
+        200,
+    )
+    .await;
     assert_eq!(late, Settled::Late);
     let ended = store.caller_call(made.id, asked.call_id).await.must();
     let ended = ended.and_then(|asked| asked.ended);
-    assert!(ended.is_some_and(|ended| ended.outcome == CallerOutcome::Answered));
+    assert!(ended.is_some_and(|ended| ended.outcome == CallerToolOutcome::Answered));
     assert!(store.pending_requests(made.id).await.must().is_empty());
 
     // An answer comes in time or not at all; another session's request is none.
@@ -205,16 +212,23 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
         store.ask_caller(&second).await.must(),
         Asked::New(_)
     ));
-    let too_late = settle(store, &second, CallerOutcome::Answered, json!(1), 60).await;
+    let too_late = settle(store, &second, CallerToolOutcome::Answered, json!(1), 60).await;
     assert_eq!(too_late, Settled::Late);
     let other = running(store, 2).await;
     let foreign = CallerRequest {
         session_id: other.id,
         ..second.clone()
     };
-    let foreign = settle(store, &foreign, CallerOutcome::Answered, json!(1), 50).await;
+    let foreign = settle(store, &foreign, CallerToolOutcome::Answered, json!(1), 50).await;
     assert_eq!(foreign, Settled::NoSuchRequest);
-    let over = settle(store, &second, CallerOutcome::Timeout, json!("over"), 61).await;
+    let over = settle(
+        store,
+        &second,
+        CallerToolOutcome::Timeout,
+        json!("over"),
+        61,
+    )
+    .await;
     assert_eq!(over, Settled::Done);
 
     store
@@ -240,7 +254,7 @@ pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
         store.ask_caller(&first).await.must(),
         Asked::Before(_)
     ));
-    settle(store, &first, CallerOutcome::Answered, json!(1), 20).await;
+    settle(store, &first, CallerToolOutcome::Answered, json!(1), 20).await;
     assert!(matches!(
         store.ask_caller(&surplus).await.must(),
         Asked::New(_)
@@ -277,10 +291,10 @@ pub(super) async fn a_session_waits_for_its_caller_and_for_nobody_longer_than_it
     store.ask_caller(&two).await.must();
     let first = (Status::Waiting, Some(one.request_id.to_string()));
     assert_eq!(status().await, first);
-    settle(store, &one, CallerOutcome::Answered, json!(1), 20).await;
+    settle(store, &one, CallerToolOutcome::Answered, json!(1), 20).await;
     let second = (Status::Waiting, Some(two.request_id.to_string()));
     assert_eq!(status().await, second);
-    settle(store, &two, CallerOutcome::Cancelled, Value::Null, 21).await;
+    settle(store, &two, CallerToolOutcome::Cancelled, Value::Null, 21).await;
     assert_eq!(status().await, (Status::Running, None));
 
     // What the session did meanwhile stays done.
@@ -293,6 +307,6 @@ pub(super) async fn a_session_waits_for_its_caller_and_for_nobody_longer_than_it
         ..Step::default()
     };
     store.step(made.id, over).await.must();
-    settle(store, &three, CallerOutcome::Answered, json!(1), 31).await;
+    settle(store, &three, CallerToolOutcome::Answered, json!(1), 31).await;
     assert_eq!(status().await, (Status::Idle, None));
 }

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use oubliette_model::{
-    Cause, Event, MissedRuns, Overlap, ProjectId, RunStatus, ScheduleId, SessionBehavior,
+    Event, MissedRuns, Overlap, ProjectId, RunCause, RunStatus, ScheduleId, SessionBehavior,
     SessionId, Status, StopReason, Usage,
 };
 use uuid::Uuid;
@@ -57,7 +57,7 @@ fn firing(of: &Schedule, due: i64) -> Firing {
         schedule_id: of.id,
         at: at(due),
         due_at: at(due),
-        cause: Cause::Schedule,
+        cause: RunCause::Schedule,
         moves: Some((at(due), Some(at(due + 3600)))),
         skipped: None,
         note: None,
@@ -68,7 +68,7 @@ fn firing(of: &Schedule, due: i64) -> Firing {
 fn trigger(of: &Schedule, second: i64) -> Firing {
     Firing {
         moves: None,
-        cause: Cause::Trigger,
+        cause: RunCause::Trigger,
         ..firing(of, second)
     }
 }

@@ -1,7 +1,9 @@
 //! What every store promises about sessions and their logs.
 
 use futures_util::future::join_all;
-use oubliette_model::{Event, ProjectId, SessionId, Status, Usage, Verdict, WaitingKind};
+use oubliette_model::{
+    AwaitedRequestKind, Event, PermissionDecision, ProjectId, SessionId, Status, Usage,
+};
 use oubliette_model::{StopReason, WorkspaceId};
 use uuid::Uuid;
 
@@ -25,7 +27,7 @@ pub(super) fn session(n: u128, project: ProjectId, second: i64) -> Session {
             model: Some("m".to_owned()),
             ..Choices::default()
         },
-        ..Session::new(id, project, WorkspaceId::default_one(), "demo", at(second))
+        ..Session::new(id, project, WorkspaceId::default(), "demo", at(second))
     }
 }
 
@@ -320,7 +322,7 @@ pub(super) async fn a_decision_is_taken_once_and_in_time(store: &dyn Store) {
     let made = spawned(store, &new(session(1, one, 1), "go")).await;
     let decision = |id: &str, deadline| Decision {
         request_id: id.to_owned(),
-        kind: WaitingKind::Permission,
+        kind: AwaitedRequestKind::Permission,
         detail: "{}".to_owned(),
         deadline: at(deadline),
         verdict: None,
@@ -335,16 +337,25 @@ pub(super) async fn a_decision_is_taken_once_and_in_time(store: &dyn Store) {
     let decide = |id: &'static str, verdict, second| {
         store.decide(made.id, id, verdict, None, at(second), None)
     };
-    assert_eq!(decide("a", Verdict::Allow, 3).await.must(), Decided::Done);
-    assert_eq!(decide("a", Verdict::Deny, 4).await.must(), Decided::Late);
-    assert_eq!(decide("b", Verdict::Deny, 21).await.must(), Decided::Late);
     assert_eq!(
-        decide("c", Verdict::Deny, 3).await.must(),
+        decide("a", PermissionDecision::Allow, 3).await.must(),
+        Decided::Done
+    );
+    assert_eq!(
+        decide("a", PermissionDecision::Deny, 4).await.must(),
+        Decided::Late
+    );
+    assert_eq!(
+        decide("b", PermissionDecision::Deny, 21).await.must(),
+        Decided::Late
+    );
+    assert_eq!(
+        decide("c", PermissionDecision::Deny, 3).await.must(),
         Decided::NoSuchRequest
     );
     let all = store.decisions(made.id).await.must();
     let verdicts: Vec<_> = all.iter().map(|decision| decision.verdict).collect();
-    assert_eq!(verdicts, [Some(Verdict::Allow), None]);
+    assert_eq!(verdicts, [Some(PermissionDecision::Allow), None]);
     let settled = Step {
         at: at(5),
         decisions_done: vec!["a".to_owned()],

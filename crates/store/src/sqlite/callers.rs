@@ -2,7 +2,9 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{CallerOutcome, Event, SessionId, Status, Waiting, WaitingKind};
+use oubliette_model::{
+    AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, Event, SessionId, Status,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
@@ -159,8 +161,8 @@ fn wait_for(
     asked: Option<&CallerRequest>,
     at: Timestamp,
 ) -> Result<Event> {
-    let waiting = asked.map(|asked| Waiting {
-        kind: WaitingKind::CallerTool,
+    let waiting = asked.map(|asked| AwaitedRequest {
+        kind: AwaitedRequestKind::CallerTool,
         request_id: asked.request_id.to_string(),
         until: asked.deadline,
     });
@@ -198,7 +200,7 @@ fn settle(
     };
     let answered = matches!(
         ended.outcome,
-        CallerOutcome::Answered | CallerOutcome::Failed
+        CallerToolOutcome::Answered | CallerToolOutcome::Failed
     );
     let changed = connection
         .prepare_cached(

@@ -6,7 +6,7 @@ mod step;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{SessionId, Verdict};
+use oubliette_model::{PermissionDecision, SessionId};
 use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use super::Sqlite;
@@ -246,7 +246,7 @@ impl Sessions for Sqlite {
         &self,
         id: SessionId,
         request_id: &str,
-        verdict: Verdict,
+        verdict: PermissionDecision,
         answer: Option<String>,
         now: Timestamp,
         audit: Option<AuditEntry>,

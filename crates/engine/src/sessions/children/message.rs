@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Event, SessionId, Status, StopReason, Waiting, WorkspaceId};
+use oubliette_model::{AwaitedRequest, Event, SessionId, Status, StopReason, WorkspaceId};
 use oubliette_store::{CallTurn, Logged, Session};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ pub(super) struct Output {
     #[serde(flatten)]
     response: Option<TurnResponse>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    waiting_for: Option<Waiting>,
+    waiting_for: Option<AwaitedRequest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'static str>,
 }

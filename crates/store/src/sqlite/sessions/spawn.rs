@@ -1,7 +1,7 @@
 //! Making sessions and giving them messages.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Event, Happening, SessionId, Status};
+use oubliette_model::{Event, SessionId, Status, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::{COLUMNS, find, insert, number, session, text};
@@ -207,7 +207,7 @@ pub(in crate::sqlite) fn queue(
             )?
             .execute(params![seq, change])?;
     }
-    let resumed = there.status.after(Happening::Resumed);
+    let resumed = there.status.after(Transition::Resumed);
     if let Some(status) = resumed {
         connection
             .prepare_cached(

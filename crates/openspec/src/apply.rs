@@ -1,4 +1,4 @@
-//! What is to be done for a change: its tasks, what they need, and what to read first.
+//! The instructions for applying a change: its tasks, what blocks them, and what to read first.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -6,47 +6,49 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::project::Project;
-use super::schema::{self, Artifact, Schema};
-use super::{METADATA, MOST_TASKS, checkbox, delta, nested, outputs, trim};
-use crate::files::{Kind, Lost, Tree};
+use crate::outputs::{self, OutputError};
+use crate::project::Project;
+use crate::schema::{self, Artifact, Schema};
+use crate::settings::Config;
+use crate::tree::{FileKind, FileTree, TreeError};
+use crate::{MAX_TASKS, METADATA_FILE, checkbox, delta, nested, trim_js_whitespace};
 
-/// Named and written as the command does.
+/// The output of `openspec instructions apply --json`, with the same field names.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(inline)]
-pub(crate) struct Apply {
+pub struct ApplyInstructions {
     change_name: String,
-    /// Where agents see it.
+    /// The directory of the change, as agents see it.
     change_dir: String,
     schema_name: String,
-    /// What to read first: the files of each artifact.
+    /// The files to read first, by artifact.
     #[schemars(with = "BTreeMap<String, Vec<String>>")]
     context_files: Map<String, Value>,
     progress: Progress,
-    tasks: Vec<Item>,
+    tasks: Vec<Task>,
     task_tracking_configured: bool,
-    /// Files with tasks that could not be read.
+    /// Task files that could not be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    unavailable_tracking_files: Vec<Unavailable>,
+    unavailable_tracking_files: Vec<UnavailableFile>,
     state: State,
-    /// Artifacts that work cannot begin without.
+    /// Required artifacts that do not exist yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing_artifacts: Vec<String>,
-    /// Those and what they need in turn, in the order in which they can be made.
+    /// The missing artifacts and their missing dependencies, in build order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     missing_prerequisites: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
     instruction: String,
-    /// What the project says about itself.
+    /// The `context` of the project's `config.yaml`.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     operation_guidance: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[derive(Debug, Default, Clone, Copy, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Progress {
     total: usize,
@@ -56,7 +58,7 @@ struct Progress {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Item {
+struct Task {
     id: String,
     description: String,
     done: bool,
@@ -64,7 +66,7 @@ struct Item {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Unavailable {
+struct UnavailableFile {
     path: String,
     reason: String,
 }
@@ -78,83 +80,89 @@ enum State {
     AllDone,
 }
 
-/// Why there is nothing to say about a change.
+/// Why a change has no instructions.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NoTasks {
+pub enum ApplyError {
     NotFound,
     /// A sentence for people.
-    Damaged(String),
+    Unreadable(String),
 }
 
-impl From<Lost> for NoTasks {
-    fn from(lost: Lost) -> Self {
-        Self::Damaged(format!("the change cannot be read: {lost}"))
+impl From<TreeError> for ApplyError {
+    fn from(error: TreeError) -> Self {
+        Self::Unreadable(format!("the change cannot be read: {error}"))
     }
 }
 
-impl From<outputs::Unclear> for NoTasks {
-    fn from(unclear: outputs::Unclear) -> Self {
-        Self::Damaged(format!(
-            "the files of the change cannot be found: {unclear}"
-        ))
+impl From<OutputError> for ApplyError {
+    fn from(error: OutputError) -> Self {
+        Self::Unreadable(format!("the files of the change cannot be found: {error}"))
     }
 }
 
-/// Whether there can be a change of that name.
-fn is_name(name: &str) -> bool {
+/// Whether a change can have that name.
+fn is_valid_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with('.')
         && !name.contains(['/', '\\', '\0'])
         && name != "archive"
 }
 
-pub(crate) fn apply(tree: &Tree, name: &str) -> Result<Apply, NoTasks> {
-    if !is_name(name) {
-        return Err(NoTasks::NotFound);
+pub fn apply_instructions(
+    tree: &dyn FileTree,
+    name: &str,
+) -> Result<ApplyInstructions, ApplyError> {
+    if !is_valid_name(name) {
+        return Err(ApplyError::NotFound);
     }
     let project = Project::open(tree)?;
-    let changes = project.changes.as_ref().ok_or(NoTasks::NotFound)?;
-    let directory = match tree.find(&format!("{changes}/{name}")) {
-        Ok(found) if found.kind == Kind::Directory => found.path,
-        Ok(_) | Err(Lost::Absent(_) | Lost::Dangling) => return Err(NoTasks::NotFound),
-        Err(lost) => return Err(lost.into()),
+    let changes_dir = project.changes_dir.as_ref().ok_or(ApplyError::NotFound)?;
+    let directory = match tree.find(&format!("{changes_dir}/{name}")) {
+        Ok(found) if found.kind == FileKind::Directory => found.path,
+        Ok(_) | Err(TreeError::NotFound(_) | TreeError::DanglingLink) => {
+            return Err(ApplyError::NotFound);
+        }
+        Err(error) => return Err(error.into()),
     };
     let entries = tree.list(&directory)?;
-    if let Some(nested) = nested::below(&project, &directory, name, &entries)? {
-        return Err(NoTasks::Damaged(nested::describe(name, &nested)));
+    if let Some(nested) = nested::find_changes(&project, &directory, name, &entries)? {
+        return Err(ApplyError::Unreadable(nested::warning(name, &nested)));
     }
-    let apply = Work::look(&project, name, directory)?.describe(project.config)?;
-    tree.goes_on()?;
-    Ok(apply)
+    let change = LoadedChange::load(&project, name, directory)?;
+    let instructions = change.into_instructions(project.config)?;
+    tree.check_limits()?;
+    Ok(instructions)
 }
 
-/// A change and what there is of it.
-struct Work<'a> {
-    tree: &'a Tree,
+/// A change with the files of its artifacts.
+struct LoadedChange<'a> {
+    tree: &'a dyn FileTree,
     name: &'a str,
     directory: String,
     schema_name: String,
     schema: std::rc::Rc<Schema>,
     /// The files of each artifact, in the order of the schema.
     files: Vec<Vec<String>>,
-    /// Artifacts that the change does without.
+    /// Artifacts that the change declares as not needed.
     skipped: HashSet<String>,
 }
 
-impl<'a> Work<'a> {
-    fn look(project: &Project<'a>, name: &'a str, directory: String) -> Result<Self, NoTasks> {
-        let workflow = project.workflow(&directory).map_err(NoTasks::Damaged)?;
+impl<'a> LoadedChange<'a> {
+    fn load(project: &Project<'a>, name: &'a str, directory: String) -> Result<Self, ApplyError> {
+        let workflow = project
+            .workflow(&directory)
+            .map_err(ApplyError::Unreadable)?;
         let tree = project.tree;
         let artifacts = &workflow.schema.artifacts;
         let files: Vec<Vec<String>> = artifacts
             .iter()
-            .map(|artifact| outputs::of(tree, &directory, &artifact.generates))
+            .map(|artifact| outputs::files(tree, &directory, &artifact.generates))
             .collect::<Result<_, _>>()?;
-        let skips = workflow
+        let skip_specs = workflow
             .metadata
-            .is_some_and(|metadata| metadata.skips_specs);
+            .is_some_and(|metadata| metadata.skip_specs);
         let is_skipped = |(artifact, files): &(&Artifact, &Vec<String>)| {
-            skips && artifact.is_of_specs() && files.is_empty()
+            skip_specs && artifact.generates_specs() && files.is_empty()
         };
         let skipped = artifacts.iter().zip(&files).filter(is_skipped);
         Ok(Self {
@@ -162,52 +170,53 @@ impl<'a> Work<'a> {
             tree,
             name,
             directory,
-            schema_name: workflow.name,
+            schema_name: workflow.schema_name,
             files,
             schema: workflow.schema,
         })
     }
 
-    /// Whether an artifact is there or not wanted.
+    /// Whether an artifact exists or is not needed.
     fn is_complete(&self, artifact: &Artifact, files: &[String]) -> bool {
         !files.is_empty() || self.skipped.contains(&artifact.id)
     }
 
-    fn describe(self, config: super::settings::Config) -> Result<Apply, NoTasks> {
+    fn into_instructions(self, config: Config) -> Result<ApplyInstructions, ApplyError> {
         let pairs = || self.schema.artifacts.iter().zip(&self.files);
         let completed: HashSet<&str> = pairs()
             .filter(|(artifact, files)| self.is_complete(artifact, files))
             .map(|(artifact, _)| artifact.id.as_str())
             .collect();
-        let required = self.schema.required();
+        let required = self.schema.required_artifacts();
         let missing: Vec<String> = required
             .iter()
             .filter(|id| !completed.contains(**id))
             .map(ToString::to_string)
             .collect();
-        let prerequisites = schema::missing(&self.schema, &required, &completed);
-        let inside = |path: &String| self.tree.name_inside(path);
+        let prerequisites = schema::missing_artifacts(&self.schema, &required, &completed);
+        let container_path = |path: &String| self.tree.container_path(path);
         let context_files = pairs()
             .filter(|(_, files)| !files.is_empty())
             .map(|(artifact, files)| {
-                let files: Vec<String> = files.iter().map(inside).collect();
+                let files: Vec<String> = files.iter().map(container_path).collect();
                 (artifact.id.clone(), json!(files))
             })
             .collect();
-        let tracked = self.tracked()?;
+        let tracked = self.read_tracked_tasks()?;
         let (state, mut instruction) = self.state(&missing, &prerequisites, &tracked);
         if !tracked.unavailable.is_empty() {
-            let lines = tracked.unavailable.iter();
-            let lines: Vec<_> = lines
+            let lines: Vec<_> = tracked
+                .unavailable
+                .iter()
                 .map(|file| format!("- {}: {}", file.path, file.reason))
                 .collect();
             instruction += "\nTask completion is not verified because tracking evidence was \
                             unavailable:\n";
             instruction += &lines.join("\n");
         }
-        Ok(Apply {
+        Ok(ApplyInstructions {
             change_name: self.name.to_owned(),
-            change_dir: inside(&self.directory),
+            change_dir: container_path(&self.directory),
             schema_name: self.schema_name.clone(),
             context_files,
             progress: tracked.progress,
@@ -224,98 +233,101 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Reads the files with the tasks.
-    fn tracked(&self) -> Result<Tracked, NoTasks> {
+    /// Reads the tasks from the files that the schema tracks.
+    fn read_tracked_tasks(&self) -> Result<TrackedTasks, ApplyError> {
         let apply = self.schema.apply.as_ref();
-        let mut tracked = Tracked {
+        let mut tracked = TrackedTasks {
             pattern: apply.and_then(|apply| apply.tracks.clone()),
             exists: false,
             items: Vec::new(),
             unavailable: Vec::new(),
-            progress: Progress {
-                total: 0,
-                complete: 0,
-                remaining: 0,
-            },
+            progress: Progress::default(),
         };
         let Some(pattern) = &tracked.pattern else {
             return Ok(tracked);
         };
-        let files = outputs::of(self.tree, &self.directory, pattern)?;
+        let files = outputs::files(self.tree, &self.directory, pattern)?;
         tracked.exists = !files.is_empty();
         for file in files {
             match self.tree.read(&file) {
-                Ok(text) => checkbox::tasks(&text).for_each(|task| tracked.add(task)),
-                Err(Lost::TooMuch(why)) => return Err(Lost::TooMuch(why).into()),
-                Err(lost) => tracked.unavailable.push(Unavailable {
-                    path: self.tree.name_inside(&file),
-                    reason: lost.to_string(),
+                Ok(text) => checkbox::parse_tasks(&text).for_each(|task| tracked.add(task)),
+                Err(error @ TreeError::LimitReached(_)) => return Err(error.into()),
+                Err(error) => tracked.unavailable.push(UnavailableFile {
+                    path: self.tree.container_path(&file),
+                    reason: error.to_string(),
                 }),
             }
         }
-        if tracked.progress.total > MOST_TASKS {
-            return Err(NoTasks::Damaged(format!(
-                "the change has more than {MOST_TASKS} tasks; divide it"
+        if tracked.progress.total > MAX_TASKS {
+            return Err(ApplyError::Unreadable(format!(
+                "the change has more than {MAX_TASKS} tasks; split it"
             )));
         }
         Ok(tracked)
     }
 
+    /// The state of the change and the instruction for it, in the command's words.
     fn state(
         &self,
         missing: &[String],
         prerequisites: &[String],
-        tracked: &Tracked,
+        tracked: &TrackedTasks,
     ) -> (State, String) {
-        let own = self.schema.apply.as_ref();
-        let own = own.and_then(|apply| apply.instruction.as_deref()).map(trim);
-        let or_own = |standard: &str| own.unwrap_or(standard).to_owned();
+        let custom = self
+            .schema
+            .apply
+            .as_ref()
+            .and_then(|apply| apply.instruction.as_deref())
+            .map(trim_js_whitespace);
+        let custom_or = |default: &str| custom.unwrap_or(default).to_owned();
         if !missing.is_empty() {
-            let chain = match prerequisites.len() > missing.len() {
-                true => format!(
+            let build_order = if prerequisites.len() > missing.len() {
+                format!(
                     "\nNot created yet, in build order: {}. Build the ones this change needs before \
                      applying - the schema says which are conditional.",
                     prerequisites.join(", ")
-                ),
-                false => String::new(),
+                )
+            } else {
+                String::new()
             };
             let only = match prerequisites {
                 [only] => Some(only.as_str()),
                 _ => None,
             };
-            let remedy = self.remedy(only, prerequisites.len() > 1);
-            let missing = missing.join(", ");
-            return (
-                State::Blocked,
-                format!(
-                    "Cannot apply this change yet. Missing artifacts: {missing}.{chain}\n{remedy}"
-                ),
+            let hint = self.creation_hint(only, prerequisites.len() > 1);
+            let text = format!(
+                "Cannot apply this change yet. Missing artifacts: {}.{build_order}\n{hint}",
+                missing.join(", ")
             );
+            return (State::Blocked, text);
         }
         let Some(pattern) = &tracked.pattern else {
             return (
                 State::Ready,
-                or_own("All required artifacts complete. Proceed with implementation."),
+                custom_or("All required artifacts complete. Proceed with implementation."),
             );
         };
-        let file = pattern.trim_end_matches('/');
-        let file = file.rsplit('/').next().unwrap_or_default();
-        let artifacts = self.schema.artifacts.iter();
-        let made_by = artifacts
-            .map(|artifact| (&artifact.generates, artifact.id.as_str()))
-            .find_map(|(generates, id)| (generates == pattern).then_some(id));
-        let remedy = self.remedy(made_by, false);
+        let path = pattern.trim_end_matches('/');
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let made_by = self
+            .schema
+            .artifacts
+            .iter()
+            .find(|artifact| artifact.generates == *pattern)
+            .map(|artifact| artifact.id.as_str());
+        let hint = self.creation_hint(made_by, false);
         if !tracked.exists {
-            let text = format!("The {file} file is missing and must be created.\n{remedy}");
+            let text = format!("The {file} file is missing and must be created.\n{hint}");
             return (State::Blocked, text);
         }
         if tracked.items.is_empty() {
-            let text = match tracked.unavailable.is_empty() {
-                false => "No readable task descriptions are available.".to_owned(),
-                true => format!(
+            let text = if tracked.unavailable.is_empty() {
+                format!(
                     "The {file} file exists but contains no tasks to work on.\nAdd tasks to {file}, \
-                     or rebuild it: {remedy}"
-                ),
+                     or rebuild it: {hint}"
+                )
+            } else {
+                "No readable task descriptions are available.".to_owned()
             };
             return (State::Blocked, text);
         }
@@ -324,16 +336,17 @@ impl<'a> Work<'a> {
                         running tests and reviewing the changes before archiving.";
             return (State::AllDone, text.to_owned());
         }
-        let standard = "Read context files, work through pending tasks, mark complete as you \
+        let default = "Read context files, work through pending tasks, mark complete as you \
                         go.\nPause if you hit blockers or need clarification.";
-        (State::Ready, or_own(standard))
+        (State::Ready, custom_or(default))
     }
 
-    /// The command that makes an artifact.
-    fn remedy(&self, artifact: Option<&str>, many: bool) -> String {
-        let verb = match many {
-            true => "Create each with",
-            false => "Create it with",
+    /// Names the command that creates an artifact.
+    fn creation_hint(&self, artifact: Option<&str>, many: bool) -> String {
+        let verb = if many {
+            "Create each with"
+        } else {
+            "Create it with"
         };
         let (name, target) = (self.name, artifact.unwrap_or("<artifact>"));
         format!(
@@ -342,19 +355,19 @@ impl<'a> Work<'a> {
         )
     }
 
-    /// What is wrong with a change that can be worked on all the same.
-    fn warnings(&self, state: State) -> Result<Vec<String>, NoTasks> {
+    /// Problems of a change that do not block it, in the command's words.
+    fn warnings(&self, state: State) -> Result<Vec<String>, ApplyError> {
         let pairs = self.schema.artifacts.iter().zip(&self.files);
-        let of_specs: Vec<_> = pairs.filter(|(one, _)| one.is_of_specs()).collect();
-        let skips = of_specs
+        let of_specs: Vec<_> = pairs.filter(|(one, _)| one.generates_specs()).collect();
+        let skips_specs = of_specs
             .iter()
             .any(|(one, _)| self.skipped.contains(&one.id));
-        if state == State::Blocked || of_specs.is_empty() || skips {
+        if state == State::Blocked || of_specs.is_empty() || skips_specs {
             return Ok(Vec::new());
         }
         let name = self.name;
-        let unread = delta::unread(self.tree, &format!("{}/specs", self.directory))?;
-        let mut warnings: Vec<String> = unread
+        let misplaced = delta::find_misplaced(self.tree, &format!("{}/specs", self.directory))?;
+        let mut warnings: Vec<String> = misplaced
             .iter()
             .map(|file| {
                 format!(
@@ -371,7 +384,7 @@ impl<'a> Work<'a> {
             };
             let metadata = self
                 .tree
-                .name_inside(&format!("{}/{METADATA}", self.directory));
+                .container_path(&format!("{}/{METADATA_FILE}", self.directory));
             warnings.push(format!(
                 "This change has no delta specs and does not declare `skip_specs: true`, so \
                  `openspec validate {name}` fails on it. Write the delta specs before implementing \
@@ -383,25 +396,26 @@ impl<'a> Work<'a> {
     }
 }
 
-/// What the files with the tasks say.
-struct Tracked {
+/// The contents of the files that track tasks.
+struct TrackedTasks {
     pattern: Option<String>,
     exists: bool,
-    items: Vec<Item>,
-    unavailable: Vec<Unavailable>,
-    /// Of all boxes; a box without a text is not among the tasks.
+    items: Vec<Task>,
+    unavailable: Vec<UnavailableFile>,
+    /// Counts all checkboxes; `items` leaves out those without a text.
     progress: Progress,
 }
 
-impl Tracked {
+impl TrackedTasks {
     fn add(&mut self, task: checkbox::Task<'_>) {
         self.progress.total += 1;
-        match task.done {
-            true => self.progress.complete += 1,
-            false => self.progress.remaining += 1,
+        if task.done {
+            self.progress.complete += 1;
+        } else {
+            self.progress.remaining += 1;
         }
-        if !task.description.is_empty() && self.items.len() < MOST_TASKS {
-            self.items.push(Item {
+        if !task.description.is_empty() && self.items.len() < MAX_TASKS {
+            self.items.push(Task {
                 id: (self.items.len() + 1).to_string(),
                 description: task.description.to_owned(),
                 done: task.done,

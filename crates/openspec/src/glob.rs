@@ -1,64 +1,65 @@
-//! Patterns of paths, as schemas name files with them: `specs/**/*.md`, `{a,b}/[0-9]?.md`.
+//! The path patterns of schemas: `specs/**/*.md`, `{a,b}/[0-9]?.md`.
 
-/// More than that, braces are not taken apart.
-const MOST_PATTERNS: usize = 256;
-const LONGEST: usize = 4096;
+/// How many patterns one pattern with braces may expand to.
+const MAX_ALTERNATIVES: usize = 256;
+const MAX_PATTERN_BYTES: usize = 4096;
 
-/// One way that a path can go.
+/// One component of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Segment {
+pub(crate) enum Segment {
     /// `**`: any number of directories.
     AnyDepth,
-    Name(Vec<Part>),
+    Name(Vec<Token>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
-    Unit(u16),
+pub(crate) enum Token {
+    /// One UTF-16 code unit, as in JavaScript.
+    Literal(u16),
     /// `?`
-    One,
+    AnyUnit,
     /// `*`
-    Many,
-    /// `[…]`: ranges of units, or all but those.
-    Set(Vec<(u16, u16)>, bool),
+    Star,
+    /// `[…]`: ranges of code units, and whether they are negated.
+    Class(Vec<(u16, u16)>, bool),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// A path as it is written.
+pub(crate) enum Pattern {
+    /// A path without wildcards.
     Literal,
-    /// Any of these.
-    Any(Vec<Vec<Segment>>),
-    /// What only the command understands.
-    Strange,
+    /// A path matches if it matches one of these.
+    AnyOf(Vec<Vec<Segment>>),
+    /// A form that only the command supports.
+    Unsupported,
 }
 
-/// What a schema's text for files means.
-pub(super) fn parse(text: &str) -> Pattern {
+/// Parses a path or pattern of a schema.
+pub(crate) fn parse(text: &str) -> Pattern {
     let text = text.replace('\\', "/");
     let is_extended = is_extended(&text);
-    if !text.contains(['*', '?', '[']) && !is_extended && !has_choice(&text) {
+    if !text.contains(['*', '?', '[']) && !is_extended && !has_brace_choice(&text) {
         return Pattern::Literal;
     }
-    if is_extended || text.len() > LONGEST {
-        return Pattern::Strange;
+    if is_extended || text.len() > MAX_PATTERN_BYTES {
+        return Pattern::Unsupported;
     }
-    // A pattern of what not to take takes nothing.
+    // A negated pattern alone matches nothing.
     if text.starts_with('!') {
-        return Pattern::Any(Vec::new());
+        return Pattern::AnyOf(Vec::new());
     }
     let mut expanded = Vec::new();
     if !expand(&text, &mut expanded) {
-        return Pattern::Strange;
+        return Pattern::Unsupported;
     }
     let segments = |path: &String| {
-        let path = path.strip_prefix("./").unwrap_or(path);
-        path.split('/').map(segment).collect()
+        let relative = path.strip_prefix("./").unwrap_or(path);
+        relative.split('/').map(parse_segment).collect()
     };
-    Pattern::Any(expanded.iter().map(segments).collect())
+    Pattern::AnyOf(expanded.iter().map(segments).collect())
 }
 
-/// `@(a|b)` and its kin.
+/// Whether a pattern has an extended form like `@(a|b)`.
 fn is_extended(text: &str) -> bool {
     text.match_indices('(').any(|(at, _)| {
         let inner = &text[at + 1..];
@@ -69,8 +70,8 @@ fn is_extended(text: &str) -> bool {
     })
 }
 
-/// Whether braces hold a choice or a range.
-fn has_choice(text: &str) -> bool {
+/// Whether braces contain a choice or a range.
+fn has_brace_choice(text: &str) -> bool {
     let mut open = Vec::new();
     for (at, c) in text.char_indices() {
         match c {
@@ -89,11 +90,10 @@ fn has_choice(text: &str) -> bool {
     false
 }
 
-/// Takes the first braces apart, and then those that are left; false if there are too many ways or
-/// a range in it.
+/// Expands all choices in braces. Returns false if there are too many, or for a range.
 fn expand(text: &str, out: &mut Vec<String>) -> bool {
-    let Some((start, end, commas)) = braces(text) else {
-        if has_choice(text) || out.len() >= MOST_PATTERNS {
+    let Some((start, end, commas)) = first_brace_choice(text) else {
+        if has_brace_choice(text) || out.len() >= MAX_ALTERNATIVES {
             return false;
         }
         out.push(text.to_owned());
@@ -110,8 +110,8 @@ fn expand(text: &str, out: &mut Vec<String>) -> bool {
     true
 }
 
-/// The first braces with a choice: where they are, and where its commas are.
-fn braces(text: &str) -> Option<(usize, usize, Vec<usize>)> {
+/// The positions of the first braces with a choice, and of the commas between them.
+fn first_brace_choice(text: &str) -> Option<(usize, usize, Vec<usize>)> {
     for (start, _) in text.match_indices('{') {
         let (mut depth, mut commas) = (0, Vec::new());
         for (at, c) in text[start..].char_indices() {
@@ -132,35 +132,35 @@ fn braces(text: &str) -> Option<(usize, usize, Vec<usize>)> {
     None
 }
 
-fn segment(text: &str) -> Segment {
+fn parse_segment(text: &str) -> Segment {
     if text == "**" {
         return Segment::AnyDepth;
     }
     let units: Vec<u16> = text.encode_utf16().collect();
-    let (mut parts, mut at) = (Vec::new(), 0);
+    let (mut tokens, mut at) = (Vec::new(), 0);
     while let Some(unit) = units.get(at) {
         at += 1;
-        let part = match u8::try_from(*unit) {
-            Ok(b'?') => Part::One,
-            // More of them in a row are no more than one.
-            Ok(b'*') if parts.last() == Some(&Part::Many) => continue,
-            Ok(b'*') => Part::Many,
-            Ok(b'[') => match set(&units[at..]) {
+        let token = match u8::try_from(*unit) {
+            Ok(b'?') => Token::AnyUnit,
+            // Repeated stars match the same as one.
+            Ok(b'*') if tokens.last() == Some(&Token::Star) => continue,
+            Ok(b'*') => Token::Star,
+            Ok(b'[') => match parse_class(&units[at..]) {
                 Some((set, length)) => {
                     at += length;
                     set
                 }
-                None => Part::Unit(*unit),
+                None => Token::Literal(*unit),
             },
-            _ => Part::Unit(*unit),
+            _ => Token::Literal(*unit),
         };
-        parts.push(part);
+        tokens.push(token);
     }
-    Segment::Name(parts)
+    Segment::Name(tokens)
 }
 
-/// What stands between brackets, and how long it is with the closing one.
-fn set(units: &[u16]) -> Option<(Part, usize)> {
+/// Parses the text after `[`. Returns its length with the closing bracket.
+fn parse_class(units: &[u16]) -> Option<(Token, usize)> {
     let is = |at: usize, c: u8| units.get(at) == Some(&u16::from(c));
     let negated = is(0, b'!') || is(0, b'^');
     let first = usize::from(negated);
@@ -176,44 +176,45 @@ fn set(units: &[u16]) -> Option<(Part, usize)> {
             at += 1;
         }
     }
-    Some((Part::Set(ranges, negated), end + 1))
+    Some((Token::Class(ranges, negated), end + 1))
 }
 
-/// Whether a name is one that a segment means. Hidden names must be meant by their dot.
-pub(super) fn matches(parts: &[Part], name: &str) -> bool {
+/// Whether a name matches a segment. A hidden name matches only a segment that starts with a dot.
+pub(crate) fn matches_name(tokens: &[Token], name: &str) -> bool {
     let hidden = name.starts_with('.');
-    let means_hidden = matches!(parts.first(), Some(Part::Unit(unit)) if *unit == u16::from(b'.'));
-    if name.is_empty() || (hidden && !means_hidden) {
+    let allows_hidden =
+        matches!(tokens.first(), Some(Token::Literal(unit)) if *unit == u16::from(b'.'));
+    if name.is_empty() || (hidden && !allows_hidden) {
         return false;
     }
-    let name: Vec<u16> = name.encode_utf16().collect();
-    // The way back to the last `*` is enough: what an earlier one could take, it can take too.
-    let (mut part, mut unit, mut back) = (0, 0, None);
-    while unit < name.len() {
-        let fits = match parts.get(part) {
-            Some(Part::Many) => {
-                back = Some((part, unit));
-                part += 1;
+    let units: Vec<u16> = name.encode_utf16().collect();
+    // Backtracking to the last `*` is enough: it can match all that an earlier one could.
+    let (mut token, mut unit, mut last_star) = (0, 0, None);
+    while unit < units.len() {
+        let is_match = match tokens.get(token) {
+            Some(Token::Star) => {
+                last_star = Some((token, unit));
+                token += 1;
                 continue;
             }
-            Some(Part::One) => true,
-            Some(Part::Unit(wanted)) => *wanted == name[unit],
-            Some(Part::Set(ranges, negated)) => {
-                let holds = |(low, high): &(u16, u16)| (*low..=*high).contains(&name[unit]);
+            Some(Token::AnyUnit) => true,
+            Some(Token::Literal(wanted)) => *wanted == units[unit],
+            Some(Token::Class(ranges, negated)) => {
+                let holds = |(low, high): &(u16, u16)| (*low..=*high).contains(&units[unit]);
                 ranges.iter().any(holds) != *negated
             }
             None => false,
         };
-        if fits {
-            (part, unit) = (part + 1, unit + 1);
-        } else if let Some((star, taken)) = back {
-            (part, unit) = (star + 1, taken + 1);
-            back = Some((star, taken + 1));
+        if is_match {
+            (token, unit) = (token + 1, unit + 1);
+        } else if let Some((star, matched)) = last_star {
+            (token, unit) = (star + 1, matched + 1);
+            last_star = Some((star, matched + 1));
         } else {
             return false;
         }
     }
-    parts[part..].iter().all(|part| *part == Part::Many)
+    tokens[token..].iter().all(|token| *token == Token::Star)
 }
 
 #[cfg(test)]
@@ -221,14 +222,14 @@ mod tests {
     use super::*;
 
     fn name_matches(pattern: &str, name: &str) -> bool {
-        match segment(pattern) {
-            Segment::Name(parts) => matches(&parts, name),
+        match parse_segment(pattern) {
+            Segment::Name(tokens) => matches_name(&tokens, name),
             Segment::AnyDepth => !name.starts_with('.'),
         }
     }
 
     #[test]
-    fn names_match_as_a_shell_has_it() {
+    fn names_match_as_in_a_shell() {
         for (pattern, name) in [
             ("*.md", "a.md"),
             ("*", "x"),
@@ -251,24 +252,24 @@ mod tests {
         ] {
             assert!(!name_matches(pattern, name), "{pattern} {name}");
         }
-        let slow = format!("{}b", "*a".repeat(50));
-        assert!(!name_matches(&slow, &"a".repeat(200)));
+        let many_stars = format!("{}b", "*a".repeat(50));
+        assert!(!name_matches(&many_stars, &"a".repeat(200)));
     }
 
     #[test]
-    fn texts_are_paths_or_patterns() {
+    fn texts_are_parsed_as_paths_or_patterns() {
         for literal in ["tasks.md", "a/b (1).md", "{a}.md", "!x.md"] {
             assert_eq!(parse(literal), Pattern::Literal, "{literal}");
         }
         let count = |text: &str| match parse(text) {
-            Pattern::Any(ways) => ways.len(),
+            Pattern::AnyOf(alternatives) => alternatives.len(),
             _ => usize::MAX,
         };
         assert_eq!(count("{a,b}/{c,d{e,f}}.md"), 6);
         assert_eq!(count("specs/**/*.md"), 1);
         assert_eq!(count("!*.md"), 0);
-        for strange in ["@(a|b).md", "{1..3}.md", &"{a,b}".repeat(10)] {
-            assert_eq!(parse(strange), Pattern::Strange, "{strange}");
+        for unsupported in ["@(a|b).md", "{1..3}.md", &"{a,b}".repeat(10)] {
+            assert_eq!(parse(unsupported), Pattern::Unsupported, "{unsupported}");
         }
     }
 }

@@ -1,0 +1,86 @@
+//! The files of a workspace, as this crate reads them.
+
+/// A workspace with limits on how much of it may be read. Paths are relative to its root.
+pub trait FileTree {
+    /// Follows a path through links.
+    fn find(&self, path: &str) -> Result<Found, TreeError>;
+
+    /// Lists a directory, sorted by the bytes of the names.
+    fn list(&self, path: &str) -> Result<Vec<Entry>, TreeError>;
+
+    /// Reads a file; bytes that are not UTF-8 become replacement characters.
+    fn read(&self, path: &str) -> Result<String, TreeError>;
+
+    /// Fails once the limits are used up. A caller that took an earlier failure for a missing file
+    /// checks here whether a limit caused it.
+    fn check_limits(&self) -> Result<(), TreeError>;
+
+    /// The absolute path by which agents see a path of the tree.
+    fn container_path(&self, path: &str) -> String;
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    Directory,
+    File,
+    Link,
+    Other,
+}
+
+/// A name in a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub kind: FileKind,
+    /// Milliseconds since 1970; 0 for directories.
+    pub modified_ms: i64,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The path from the root, with links resolved.
+    pub path: String,
+    /// Never a link.
+    pub kind: FileKind,
+    /// Milliseconds since 1970.
+    pub modified_ms: i64,
+}
+
+/// Why a path cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// Holds the missing path, with links resolved.
+    #[error("it does not exist")]
+    NotFound(String),
+    #[error("a link in its path leads to a missing file")]
+    DanglingLink,
+    #[error("a link in its path leads out of the workspace")]
+    OutsideWorkspace,
+    #[error("the links in its path form a loop")]
+    LinkLoop,
+    #[error("a part of its path is not a directory")]
+    NotADirectory,
+    #[error("it is not a file")]
+    NotAFile,
+    #[error("it is larger than {0} bytes")]
+    FileTooLarge(u64),
+    #[error("a limit for one call was reached: {0}")]
+    LimitReached(&'static str),
+    #[error("{0}")]
+    Io(String),
+}
+
+/// Turns an error into `None`, except that a reached limit stays an error.
+pub(crate) fn if_readable<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ TreeError::LimitReached(_)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+pub(crate) fn is_directory(tree: &dyn FileTree, path: &str) -> bool {
+    tree.find(path)
+        .is_ok_and(|found| found.kind == FileKind::Directory)
+}

@@ -17,7 +17,7 @@ pub(crate) fn all(settings: &Settings) -> Vec<Agent> {
         match agents.iter_mut().find(|agent| agent.name == *name) {
             Some(known) => change(known, own),
             None => {
-                let mut agent = Agent::command(name, Vec::new());
+                let mut agent = Agent::from_command(name, Vec::new());
                 change(&mut agent, own);
                 agents.push(agent);
             }

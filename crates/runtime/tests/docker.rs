@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Ground, Room};
 use oubliette_runtime::{Docker, DockerSettings, Home, ImageSource, Runtime, RuntimeError, State};
-use oubliette_wire::{Ended, User};
+use oubliette_wire::{ExitStatus, User};
 use tempfile::TempDir;
 
 #[path = "docker/by_channel.rs"]
@@ -213,7 +213,7 @@ async fn processes_run_as_the_user_that_is_asked_for() {
     let expected = "1000\n1000\nCapEff:\t0000000000000000\n";
     assert_eq!(
         (&*finished.stdout, finished.ended),
-        (expected, Ended::Code(0))
+        (expected, ExitStatus::Code(0))
     );
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::metadata(room.workspace("file")).unwrap();

@@ -8,7 +8,6 @@ mod client;
 mod hall;
 mod introduction;
 mod methods;
-mod request;
 mod tools;
 
 use std::collections::HashMap;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_runtime::{ContainerId, State};
-use oubliette_wire::{Ack, CloseStdin, FaultKind, Start, StreamKind, methods};
+use oubliette_wire::{
+    AckOutput, CloseStdin, ProcessFaultKind, Start, StreamKind, supervisor_methods,
+};
 use tokio::time::Instant;
 
 use super::link::{Link, LinkError};
@@ -45,11 +47,11 @@ impl From<LinkError> for Unreached {
         match error {
             LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
-                kind: FaultKind::NoSuchProcess,
+                kind: ProcessFaultKind::NoSuchProcess,
                 ..
             } => Self::Gone,
             LinkError::Told {
-                kind: FaultKind::NotFound,
+                kind: ProcessFaultKind::NotFound,
                 ..
             } => Self::NoProgram,
             LinkError::Told { why, .. } => Self::Failed(EngineError::Failed(why)),
@@ -80,7 +82,7 @@ impl Containers {
             spool_limit: SPOOL,
             streams: Vec::new(),
         };
-        link.ask(methods::START, &start).await?;
+        link.ask(supervisor_methods::START, &start).await?;
         Ok(())
     }
 
@@ -145,19 +147,21 @@ impl Attachment {
     /// Lets the supervisor drop what is in the log.
     pub(crate) async fn ack(&self, kind: StreamKind, offset: u64) {
         let process_id = self.process_id.clone();
-        let ack = Ack {
+        let ack = AckOutput {
             process_id,
             kind,
             offset,
         };
-        self.link.tell(methods::ACK, &ack).await;
+        self.link.tell(supervisor_methods::ACK, &ack).await;
     }
 
     /// Says that no input comes after `at`, which ends most agents.
     pub(crate) async fn close_stdin(&self, at: u64) {
         let process_id = self.process_id.clone();
         let close = CloseStdin { process_id, at };
-        self.link.tell(methods::CLOSE_STDIN, &close).await;
+        self.link
+            .tell(supervisor_methods::CLOSE_STDIN, &close)
+            .await;
     }
 }
 

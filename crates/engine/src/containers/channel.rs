@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_runtime::{ContainerId, Program, State};
-use oubliette_wire::carry::{carry, introduce};
+use oubliette_wire::mux::{MuxSession, answer_challenge};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -90,13 +90,13 @@ impl Engine {
             without: vec![KEY.to_owned()],
         };
         let mut channel = runtime.channel(id, &program).await?;
-        let introduced = introduce(&mut channel, stored.key.as_bytes());
+        let introduced = answer_challenge(&mut channel, stored.key.as_bytes());
         tokio::time::timeout(GREETING, introduced)
             .await
             .map_err(EngineError::fault)??;
         tracing::debug!(container = %id, "channel open");
         let (sender, mut arrivals) = mpsc::channel(WAITING);
-        let (_carrier, carrying) = carry(channel, Some(sender));
+        let (_carrier, carrying) = MuxSession::new(channel, Some(sender));
         let doors = self.containers().doors()?;
         let receiving = async {
             while let Some(connection) = arrivals.recv().await {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use oubliette_model::{ProjectId, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
-use oubliette_wire::{Ended, FaultKind, Start, methods};
+use oubliette_wire::{ExitStatus, ProcessFaultKind, Start, supervisor_methods};
 
 use super::exec::{self, ATTEMPTS, Output, Params, exec_name};
 use super::link::LinkError;
@@ -141,14 +141,14 @@ impl Partner<'_> {
                 return Ok(Some(ended));
             }
             self.engine.attend(self, boot)?;
-            match link.ask(methods::START, &start).await {
+            match link.ask(supervisor_methods::START, &start).await {
                 Ok(_) => return Ok(None),
                 Err(LinkError::Told {
-                    kind: FaultKind::NotFound,
+                    kind: ProcessFaultKind::NotFound,
                     why,
                 }) => break (127, why),
                 Err(LinkError::Told {
-                    kind: FaultKind::Denied,
+                    kind: ProcessFaultKind::Denied,
                     why,
                 }) => break (126, why),
                 // The next round starts it again, which is the same start if it was heard.
@@ -156,7 +156,7 @@ impl Partner<'_> {
                 Err(
                     LinkError::Unsaid
                     | LinkError::Told {
-                        kind: FaultKind::Stopping,
+                        kind: ProcessFaultKind::Stopping,
                         ..
                     },
                 ) => {
@@ -178,7 +178,7 @@ impl Partner<'_> {
             tokio::time::sleep(PAUSE).await;
         };
         let heard = Heard {
-            ended: Some(Ended::Code(code)),
+            ended: Some(ExitStatus::Code(code)),
             ..Heard::default()
         };
         let mut output = self.output(step, heard, Instant::now());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{self as store, Project};
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -303,7 +303,7 @@ impl Engine {
         let finished = process::run(containers, container, link, &command, OWN, nobody).await?;
         process::forget(containers, container, &command.process_id).await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        Ok(match finished.ended == Some(Ended::Code(0)) {
+        Ok(match finished.ended == Some(ExitStatus::Code(0)) {
             true => Inside::Done(text(&finished.stdout)),
             false => Inside::Failed(text(&finished.stderr)),
         })
@@ -419,10 +419,10 @@ pub(super) fn exec_name(name: &str) -> Result<&str> {
 }
 
 /// The number that stands for an end, as a shell would say it.
-pub(super) fn exit_code(ended: Ended) -> i32 {
+pub(super) fn exit_code(ended: ExitStatus) -> i32 {
     match ended {
-        Ended::Code(code) => code,
-        Ended::Signal(signal) => 128 + signal,
+        ExitStatus::Code(code) => code,
+        ExitStatus::Signal(signal) => 128 + signal,
     }
 }
 

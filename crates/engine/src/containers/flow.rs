@@ -1,6 +1,6 @@
 //! The bytes of a command: what it is given, and what it says, as far as it is kept.
 
-use oubliette_wire::{Ack, CloseStdin, Exited, OpenStream, StreamKind, methods};
+use oubliette_wire::{AckOutput, CloseStdin, Exited, OpenStream, StreamKind, supervisor_methods};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::link::{Link, LinkError};
@@ -69,7 +69,7 @@ impl Containers {
                 kind,
                 from,
             };
-            link.ask(methods::OPEN_STREAM, &asked).await?;
+            link.ask(supervisor_methods::OPEN_STREAM, &asked).await?;
             if let Some(incoming) = arrive(link, expected).await? {
                 return Ok(incoming);
             }
@@ -130,8 +130,8 @@ pub(super) async fn capture(
                 if captured.truncated {
                     // What is kept is kept here; the rest need not wait for us.
                     let process_id = process_id.to_owned();
-                    let ack = Ack { process_id, kind, offset: captured.offset };
-                    link.tell(methods::ACK, &ack).await;
+                    let ack = AckOutput { process_id, kind, offset: captured.offset };
+                    link.tell(supervisor_methods::ACK, &ack).await;
                 }
             }
             exited = link.exited(process_id), if end.is_none() => {
@@ -161,7 +161,7 @@ pub(super) async fn feed(
         at: input.len() as u64,
     };
     if input.is_empty() {
-        link.tell(methods::CLOSE_STDIN, &close).await;
+        link.tell(supervisor_methods::CLOSE_STDIN, &close).await;
         return Ok(());
     }
     let stdin = StreamKind::Stdin;
@@ -172,7 +172,7 @@ pub(super) async fn feed(
         incoming.stream.shutdown().await
     };
     given.await.map_err(|_: std::io::Error| Trouble::Lost)?;
-    link.tell(methods::CLOSE_STDIN, &close).await;
+    link.tell(supervisor_methods::CLOSE_STDIN, &close).await;
     // Held open until the supervisor has read it all and leaves.
     let _ = incoming.stream.read(&mut [0; 1]).await;
     Ok(())

@@ -8,8 +8,8 @@ use std::time::Duration;
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Exited, Fault, FaultKind, Lines, Message, PROTOCOL, RpcError, Supervise, Supervised, codes,
-    methods,
+    Exited, Lines, Message, PROTOCOL_VERSION, ProcessFault, ProcessFaultKind, RpcError, Supervise,
+    Supervised, codes, supervisor_methods,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -36,7 +36,7 @@ pub(crate) enum LinkError {
     /// The connection is gone; the supervisor will be back, or the container has ended.
     Lost,
     /// The supervisor said no.
-    Told { kind: FaultKind, why: String },
+    Told { kind: ProcessFaultKind, why: String },
 }
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<Value, RpcError>>>>>;
@@ -91,17 +91,17 @@ impl Link {
         let serving = async move {
             let greeting = Supervised {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                protocol: PROTOCOL,
+                protocol: PROTOCOL_VERSION,
             };
             let greeting = serde_json::to_value(greeting).unwrap_or_default();
-            let mut out = Message::reply(Value::from(0), Ok(greeting)).line();
+            let mut out = Message::reply(Value::from(0), Ok(greeting)).to_line();
             let mut lines = Lines::new(LONGEST);
             lines.push(&rest);
             let mut chunk = vec![0; 16 << 10];
             loop {
                 while let Some(line) = lines.next_line() {
                     let reply = line.ok().and_then(|line| hear(&line, &waiting, &exits));
-                    out.extend(reply.map(|reply| reply.line()).unwrap_or_default());
+                    out.extend(reply.map(|reply| reply.to_line()).unwrap_or_default());
                 }
                 if !out.is_empty() {
                     if stream.write_all(&out).await.is_err() {
@@ -185,7 +185,7 @@ impl Link {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, reply) = oneshot::channel();
         lock(&self.waiting).insert(id, answer);
-        let line = Message::request(id, method, params).line();
+        let line = Message::request(id, method, params).to_line();
         let asked = async {
             self.requests.send(line).await.ok()?;
             reply.await.ok()
@@ -207,8 +207,8 @@ impl Link {
             Some(Err(error)) => {
                 let kind = error
                     .data
-                    .and_then(|data| serde_json::from_value::<Fault>(data).ok());
-                let kind = kind.map_or(FaultKind::Other, |fault| fault.kind);
+                    .and_then(|data| serde_json::from_value::<ProcessFault>(data).ok());
+                let kind = kind.map_or(ProcessFaultKind::Other, |fault| fault.kind);
                 Err(LinkError::Told {
                     kind,
                     why: error.message,
@@ -220,7 +220,7 @@ impl Link {
 
     /// Says something that needs no answer.
     pub(crate) async fn tell(&self, method: &str, params: &impl Serialize) {
-        let line = Message::notification(method, params).line();
+        let line = Message::notification(method, params).to_line();
         tokio::select! {
             _ = self.requests.send(line) => {}
             () = self.lost() => {}
@@ -248,7 +248,7 @@ impl Link {
         let forget = oubliette_wire::Forget {
             process_id: process_id.to_owned(),
         };
-        self.tell(methods::FORGET, &forget).await;
+        self.tell(supervisor_methods::FORGET, &forget).await;
     }
 }
 
@@ -260,7 +260,7 @@ fn hear(
     exits: &watch::Sender<HashMap<String, Exited>>,
 ) -> Option<Message> {
     let message = serde_json::from_slice::<Message>(line).ok()?;
-    if message.method.as_deref() == Some(methods::EXITED) {
+    if message.method.as_deref() == Some(supervisor_methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
             exits.send_if_modified(|exits| {
                 let room = exits.len() < MOST_EXITS && exited.process_id.len() <= LONGEST_NAME;
@@ -274,7 +274,7 @@ fn hear(
     }
     if let Some(method) = &message.method {
         let why = format!("there is no method {}", quoted(method));
-        let error = RpcError::new(codes::METHOD, why);
+        let error = RpcError::new(codes::METHOD_NOT_FOUND, why);
         return message.id.map(|id| Message::reply(id, Err(error)));
     }
     let id = message.id.as_ref().and_then(Value::as_u64)?;
@@ -282,7 +282,10 @@ fn hear(
     let _ = answer.send(match (message.result, message.error) {
         (_, Some(error)) => Err(error),
         (Some(result), None) => Ok(result),
-        (None, None) => Err(RpcError::new(codes::SHAPE, "a reply without a result")),
+        (None, None) => Err(RpcError::new(
+            codes::INVALID_REQUEST,
+            "a reply without a result",
+        )),
     });
     None
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Ended, Exited, FaultKind, OpenStream, Start, Started, StreamKind, ToSignal, methods,
+    ExitStatus, Exited, OpenStream, ProcessFaultKind, SignalProcess, Start, Started, StreamKind,
+    supervisor_methods,
 };
 use tokio::time::Instant;
 
@@ -35,7 +36,7 @@ pub(crate) struct Command {
 /// What came of it.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Finished {
-    pub(crate) ended: Option<Ended>,
+    pub(crate) ended: Option<ExitStatus>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) truncated: bool,
@@ -79,7 +80,7 @@ impl From<LinkError> for Trouble {
         match error {
             LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
-                kind: FaultKind::NoSuchProcess,
+                kind: ProcessFaultKind::NoSuchProcess,
                 ..
             } => Self::Gone,
             LinkError::Told { why, .. } => Self::Failed(Failed::Other(EngineError::Failed(why))),
@@ -233,7 +234,7 @@ async fn begin(
         spool_limit: SPOOL,
         streams,
     };
-    let code = match link.ask(methods::START, &start).await {
+    let code = match link.ask(supervisor_methods::START, &start).await {
         Ok(started) => {
             *is_said = true;
             let started = serde_json::from_value::<Started>(started);
@@ -251,16 +252,16 @@ async fn begin(
         Err(
             LinkError::Unsaid
             | LinkError::Told {
-                kind: FaultKind::Stopping,
+                kind: ProcessFaultKind::Stopping,
                 ..
             },
         ) => return Err(Trouble::Lost),
         Err(LinkError::Told {
-            kind: FaultKind::NotFound,
+            kind: ProcessFaultKind::NotFound,
             why,
         }) => (127, why),
         Err(LinkError::Told {
-            kind: FaultKind::Denied,
+            kind: ProcessFaultKind::Denied,
             why,
         }) => (126, why),
         Err(LinkError::Told { why, .. }) => {
@@ -268,7 +269,7 @@ async fn begin(
         }
     };
     Ok(Begun::Refused(Finished {
-        ended: Some(Ended::Code(code.0)),
+        ended: Some(ExitStatus::Code(code.0)),
         stderr: format!("{}\n", code.1).into_bytes(),
         ..Finished::default()
     }))
@@ -304,10 +305,10 @@ async fn follow(
 }
 
 pub(super) async fn kill(link: &Link, process_id: &str) {
-    let signal = ToSignal {
+    let signal = SignalProcess {
         process_id: process_id.to_owned(),
         signal: 9,
         tree: true,
     };
-    let _ = link.ask(methods::SIGNAL, &signal).await;
+    let _ = link.ask(supervisor_methods::SIGNAL, &signal).await;
 }

@@ -1,6 +1,6 @@
 //! What a session uses and costs, and what its tree may.
 
-use oubliette_agent::{OwnFile, Reported, usage_file};
+use oubliette_agent::{UsageFile, UsageReport};
 use oubliette_model::{Event, Status, StopReason, Usage, Verdict, WaitingKind};
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub(super) struct BudgetAnswer {
 
 impl Owner<'_> {
     /// Adds up what an agent reported; whether that changed anything.
-    pub(super) fn take_usage(&mut self, reported: Reported) -> bool {
+    pub(super) fn take_usage(&mut self, reported: UsageReport) -> bool {
         let Some(live) = &mut self.live else {
             return false;
         };
@@ -73,10 +73,12 @@ impl Owner<'_> {
     }
 
     /// The tokens of this turn, from the totals that the agent keeps in a file of its own.
-    pub(super) async fn read_usage(&self, file: OwnFile) -> Option<Usage> {
-        let path = file.of(HOME, self.session.agent_session_id.as_deref()?)?;
+    pub(super) async fn read_usage(&self, file: UsageFile) -> Option<Usage> {
+        let path = file
+            .file
+            .glob(HOME, self.session.agent_session_id.as_deref()?)?;
         let text = self.shell(&format!("cat {path}")).await?;
-        let total = usage_file(&text)?;
+        let total = (file.parse_totals)(&text)?;
         let before = self.session.usage;
         let less = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
         Some(Usage {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use oubliette_wire::{Ended, Exited, StreamKind};
+use oubliette_wire::{ExitStatus, Exited, StreamKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -148,7 +148,7 @@ impl Connection {
         text.chars().filter(|c| shown(*c)).collect::<String>()
     }
 
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<ExitStatus> {
         self.exited.as_ref().map(|exited| exited.ended)
     }
 

@@ -1,7 +1,7 @@
 //! Decisions that somebody outside takes while a session waits.
 
 use jiff::SignedDuration;
-use oubliette_agent::{Keeper, Permission, Policy};
+use oubliette_agent::{AutonomyPolicy, PermissionRequest, ToolEnforcement};
 use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind, quoted};
 use oubliette_store::Decision;
 use serde::{Deserialize, Serialize};
@@ -17,22 +17,25 @@ use crate::EngineError;
 struct Question {
     /// An agent's ids begin again with its process.
     process_id: String,
-    permission: Permission,
+    permission: PermissionRequest,
 }
 
 impl Owner<'_> {
     /// The agent asks whether it may do something.
     pub(super) async fn hear_question(&mut self, id: &str, params: &Value) -> Result<(), Stop> {
-        let permission = Permission::read(id, params);
+        let permission = PermissionRequest::parse(id, params);
         let cancelled = self
             .live
             .as_ref()
             .and_then(|live| live.turn.as_ref()?.cancelled);
         if cancelled.is_some() {
-            self.send(permission.withdraw());
+            self.send(permission.cancelled_response());
             return Ok(());
         }
-        let asks_for_all = matches!(self.agent.keeper, Keeper::Question { .. });
+        let asks_for_all = matches!(
+            self.agent.tool_enforcement,
+            ToolEnforcement::PermissionRequests { .. }
+        );
         if asks_for_all && !self.tools().permits(permission.tool_name()) {
             let tool = quoted(permission.tool_name());
             if let Some(live) = &mut self.live {
@@ -41,11 +44,11 @@ impl Owner<'_> {
             self.scribe.events.push(Event::log(format!(
                 "the tool {tool} is not one of those that the session may use, and was denied"
             )));
-            self.send(permission.answer(Verdict::Deny));
+            self.send(permission.response(Verdict::Deny));
             return Ok(());
         }
-        if Policy(self.autonomy()).allows(&permission) {
-            self.send(permission.answer(Verdict::Allow));
+        if AutonomyPolicy(self.autonomy()).allows(&permission) {
+            self.send(permission.response(Verdict::Allow));
             return Ok(());
         }
         let Some(live) = &mut self.live else {
@@ -183,8 +186,8 @@ impl Owner<'_> {
         let live = self.live.as_ref();
         if live.is_some_and(|live| live.process_id == question.process_id) {
             self.send(match verdict {
-                Some(verdict) => question.permission.answer(verdict),
-                None => question.permission.withdraw(),
+                Some(verdict) => question.permission.response(verdict),
+                None => question.permission.cancelled_response(),
             });
         }
     }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_agent::{Line, read};
+use oubliette_agent::AgentMessage;
 use oubliette_store::{Step, StoreError};
-use oubliette_wire::{Ended, StreamKind};
+use oubliette_wire::{ExitStatus, StreamKind};
 use tokio::time::Instant;
 
 use super::connection::{Connection, Frame, Frames, News};
@@ -43,8 +43,8 @@ impl Owner<'_> {
             return "the container ended".to_owned();
         }
         match connection.and_then(Connection::ended) {
-            Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
-            Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
+            Some(ExitStatus::Code(code)) => format!("the agent ended with exit code {code}"),
+            Some(ExitStatus::Signal(signal)) => format!("the agent was killed by signal {signal}"),
             None => "the agent is gone".to_owned(),
         }
     }
@@ -74,33 +74,33 @@ impl Owner<'_> {
 
     pub(super) async fn hear_line(&mut self, line: &[u8]) -> Result<(), Stop> {
         let hidden = self.redact.line(line);
-        match read(hidden.as_deref().unwrap_or(line)) {
-            Line::Reply { id, outcome } => {
+        match AgentMessage::parse(hidden.as_deref().unwrap_or(line)) {
+            AgentMessage::Response { id, outcome } => {
                 let turn = self.live.as_ref().and_then(|live| live.turn.as_ref());
                 if turn.is_some_and(|turn| turn.request == id) {
                     self.end_turn(outcome).await?;
                 }
             }
-            Line::Notification { method, params } => {
+            AgentMessage::Notification { method, params } => {
                 if method == "session/update" {
                     self.hear_update(&params).await?;
                 }
             }
-            Line::Request { id, method, params } => {
+            AgentMessage::Request { id, method, params } => {
                 if method == "session/request_permission" {
                     self.hear_question(&id, &params).await?;
                 } else {
-                    self.send(oubliette_agent::refuse(&id, &method));
+                    self.send(oubliette_agent::method_not_found(&id, &method));
                 }
             }
-            Line::Noise(text) => {
+            AgentMessage::Invalid(text) => {
                 self.noise += 1;
                 if self.noise == 1 {
                     self.scribe
                         .log(format!("the agent wrote a line that is no message: {text}"));
                 }
             }
-            Line::Empty => {}
+            AgentMessage::Blank => {}
         }
         Ok(())
     }

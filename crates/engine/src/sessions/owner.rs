@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_agent::{Agent, Tools};
+use oubliette_agent::{Agent, ToolFilter};
 use oubliette_model::{ApiKey, Event, Level, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Message, Project, Session, Step, StoreError, Wanted};
@@ -125,7 +125,7 @@ impl<'a> Owner<'a> {
         let live = session.live.as_deref();
         let live: Option<Live> = live.and_then(|live| serde_json::from_str(live).ok());
         let agent = agents::find(engine.settings(), &session.agent)
-            .unwrap_or_else(|_| Agent::command(&session.agent, Vec::new()));
+            .unwrap_or_else(|_| Agent::from_command(&session.agent, Vec::new()));
         let mut owner = Self {
             engine,
             wake,
@@ -361,7 +361,7 @@ impl<'a> Owner<'a> {
             .unwrap_or(Level::High)
     }
 
-    pub(super) fn tools(&self) -> Tools {
+    pub(super) fn tools(&self) -> ToolFilter {
         tools_of(&self.session.choices)
     }
 }

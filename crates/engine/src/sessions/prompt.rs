@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_agent::Attached;
+use oubliette_agent::Attachment;
 use oubliette_model::Event;
 use oubliette_store::Message;
 
@@ -20,7 +20,7 @@ impl Owner<'_> {
     pub(super) async fn attach_files(
         &self,
         message: &Message,
-    ) -> Result<Result<Vec<Attached>, String>, Stop> {
+    ) -> Result<Result<Vec<Attachment>, String>, Stop> {
         let Some(live) = &self.live else {
             return Ok(Ok(Vec::new()));
         };
@@ -44,7 +44,7 @@ impl Owner<'_> {
                 .engine
                 .run_inside(&container, link.clone(), argv.into(), bytes);
             match written.await {
-                Ok(Inside::Done(_)) => attached.push(Attached {
+                Ok(Inside::Done(_)) => attached.push(Attachment {
                     name: file.name.clone(),
                     path,
                 }),

@@ -3,7 +3,7 @@
 //! A pure function of lines and of when they are flushed: what a crash cuts off is read again from
 //! the agent's output and comes to the same events.
 
-use oubliette_agent::{Chunk, Said, Tool};
+use oubliette_agent::{AgentUpdate, TextChunk, ToolCall};
 use oubliette_model::Event;
 
 use super::live::{Block, Live};
@@ -58,17 +58,19 @@ impl Scribe {
     }
 
     /// `log_end` is where the log ends without the events that are waiting.
-    pub(super) fn hear(&mut self, live: &mut Live, said: Said, log_end: i64) {
+    pub(super) fn hear(&mut self, live: &mut Live, said: AgentUpdate, log_end: i64) {
         match said {
-            Said::Text(chunk) => self.text(live, chunk, false, log_end),
-            Said::Thought(chunk) => self.text(live, chunk, true, log_end),
-            Said::Plan(entries) => {
+            AgentUpdate::Text(chunk) => self.text(live, chunk, false, log_end),
+            AgentUpdate::Thought(chunk) => self.text(live, chunk, true, log_end),
+            AgentUpdate::Plan(entries) => {
                 self.close(live);
                 self.events.push(Event::Plan { entries });
             }
-            Said::Tool(tool) => self.tool(live, tool),
-            Said::Unknown(kind) => self.log(format!("the agent sent an unknown update `{kind}`")),
-            Said::Usage(_) | Said::Nothing => {}
+            AgentUpdate::Tool(tool) => self.tool(live, tool),
+            AgentUpdate::Unknown(kind) => {
+                self.log(format!("the agent sent an unknown update `{kind}`"))
+            }
+            AgentUpdate::Usage(_) | AgentUpdate::Ignored => {}
         }
     }
 
@@ -76,8 +78,11 @@ impl Scribe {
         self.events.push(Event::log(message));
     }
 
-    fn text(&mut self, live: &mut Live, chunk: Chunk, thought: bool, log_end: i64) {
-        let Chunk { text, message } = chunk;
+    fn text(&mut self, live: &mut Live, chunk: TextChunk, thought: bool, log_end: i64) {
+        let TextChunk {
+            text,
+            message_id: message,
+        } = chunk;
         let other = live.block.as_ref();
         let other = other.is_some_and(|block| block.thought != thought || block.message != message);
         if other || self.told.len() + self.pending.len() + text.len() > LONGEST_TEXT {
@@ -95,7 +100,7 @@ impl Scribe {
 
     /// A tool is told of once: when it begins or ends, or when its input is known from more than its
     /// announcement, which some agents send before the model has said all of it.
-    fn tool(&mut self, live: &mut Live, tool: Tool) {
+    fn tool(&mut self, live: &mut Live, tool: ToolCall) {
         if live.ended.contains(&tool.id) {
             return;
         }
@@ -114,13 +119,15 @@ impl Scribe {
             known.input = input;
         }
         let room = STREAMED.saturating_sub(said);
-        known.output.push_str(&tool.more[..floor(&tool.more, room)]);
-        known.truncated |= tool.more.len() > room;
-        let is_known = !tool.announced && !known.input.is_null();
-        if tool.begun || is_known || is_large {
+        known
+            .output
+            .push_str(&tool.output_delta[..floor(&tool.output_delta, room)]);
+        known.truncated |= tool.output_delta.len() > room;
+        let is_known = !tool.is_first && !known.input.is_null();
+        if tool.started || is_known || is_large {
             self.tell(live, &tool.id);
         }
-        if let Some(mut end) = tool.end {
+        if let Some(mut end) = tool.outcome {
             let known = live.tools.remove(&tool.id).unwrap_or_default();
             if end.output.is_empty() {
                 end.output = known.output;
@@ -220,33 +227,33 @@ pub(super) fn floor(text: &str, at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use oubliette_agent::ToolEnd;
+    use oubliette_agent::ToolOutcome;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn chunk(text: &str, message: Option<&str>) -> Chunk {
-        Chunk {
+    fn chunk(text: &str, message: Option<&str>) -> TextChunk {
+        TextChunk {
             text: text.to_owned(),
-            message: message.map(str::to_owned),
+            message_id: message.map(str::to_owned),
         }
     }
 
-    fn text(text: &str) -> Said {
-        Said::Text(chunk(text, None))
+    fn text(text: &str) -> AgentUpdate {
+        AgentUpdate::Text(chunk(text, None))
     }
 
-    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> Said {
-        Said::Tool(Tool {
+    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> AgentUpdate {
+        AgentUpdate::Tool(ToolCall {
             id: id.to_owned(),
             title: Some("sh".to_owned()),
             kind: Some("execute".to_owned()),
             input: input.then(|| Value::from("ls")),
-            announced: false,
-            begun,
-            more: String::new(),
-            end: output.map(|output| ToolEnd {
+            is_first: false,
+            started: begun,
+            output_delta: String::new(),
+            outcome: output.map(|output| ToolOutcome {
                 failed: false,
                 output: output.to_owned(),
                 truncated: false,
@@ -270,8 +277,8 @@ mod tests {
         assert!(live.tools.is_empty());
     }
 
-    fn update(update: Value) -> Said {
-        Said::read(&json!({ "update": update }))
+    fn update(update: Value) -> AgentUpdate {
+        AgentUpdate::parse(&json!({ "update": update }))
     }
 
     #[test]
@@ -356,7 +363,7 @@ mod tests {
         scribe.hear(&mut live, text("one "), 3);
         scribe.flush(&live);
         scribe.hear(&mut live, text("two"), 4);
-        scribe.hear(&mut live, Said::Thought(chunk("hm", None)), 4);
+        scribe.hear(&mut live, AgentUpdate::Thought(chunk("hm", None)), 4);
         assert_eq!(scribe.end_turn(&mut live), "one two");
         assert_eq!(kinds(&scribe.events), ["delta", "message", "thought"]);
         assert_eq!(
@@ -376,7 +383,7 @@ mod tests {
             ("c", Some("2")),
             ("d", None),
         ] {
-            scribe.hear(&mut live, Said::Text(chunk(text, message)), 0);
+            scribe.hear(&mut live, AgentUpdate::Text(chunk(text, message)), 0);
         }
         assert_eq!(scribe.end_turn(&mut live), "ab\n\nc\n\nd");
         assert_eq!(kinds(&scribe.events), ["message"; 3]);
@@ -392,8 +399,8 @@ mod tests {
         ) {
             let say = |scribe: &mut Scribe, live: &mut Live, line: &str, n: usize, end: i64| match line {
                 "T" => scribe.hear(live, tool(&n.to_string(), true, true, Some("o")), end),
-                "t" => scribe.hear(live, Said::Thought(chunk("q", None)), end),
-                "M" => scribe.hear(live, Said::Text(chunk("m", Some(&n.to_string()))), end),
+                "t" => scribe.hear(live, AgentUpdate::Thought(chunk("q", None)), end),
+                "M" => scribe.hear(live, AgentUpdate::Text(chunk("m", Some(&n.to_string()))), end),
                 other => scribe.hear(live, text(other), end),
             };
             let whole = |events: &[Event]| -> Vec<Event> {

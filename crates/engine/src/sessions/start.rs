@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
+use oubliette_agent::{
+    AgentMessage, Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod,
+    SessionOptions,
+};
 use oubliette_model::{ApiKey, Event};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::StreamKind;
@@ -59,7 +62,11 @@ impl Owner<'_> {
         let settings = engine.settings();
         // Found again: what the configuration says may have changed.
         self.agent = agents::find(settings, &self.session.agent)?;
-        if let Some(objection) = self.agent.keeper.objection(&self.tools()) {
+        if let Some(objection) = self
+            .agent
+            .tool_enforcement
+            .unsupported_reason(&self.tools())
+        {
             let name = &self.agent.name;
             return Err(Trouble::Why(format!("the agent `{name}` {objection}")));
         }
@@ -157,22 +164,22 @@ impl Owner<'_> {
         Ok(())
     }
 
-    async fn shake_hands(&mut self, deadline: Instant) -> Result<Opened, Trouble> {
+    async fn shake_hands(&mut self, deadline: Instant) -> Result<OpenedSession, Trouble> {
         let plan = self.plan().await?;
-        let (mut handshake, first) = Handshake::begin(plan);
+        let (mut handshake, first) = Handshake::start(plan);
         self.say(&first);
         loop {
             while let Some(frame) = self.connection.as_mut().and_then(|c| c.frames.next()) {
                 let (line, end) = match frame {
-                    Frame::Line(line, end) => (read(&line), end),
-                    Frame::TooLong(end) => (Line::Empty, end),
+                    Frame::Line(line, end) => (AgentMessage::parse(&line), end),
+                    Frame::TooLong(end) => (AgentMessage::Blank, end),
                 };
                 self.heard = end;
-                match handshake.hear(&line) {
-                    HandshakeHeard::Nothing => {}
-                    HandshakeHeard::Send(line) => self.say(&line),
-                    HandshakeHeard::Ready(opened) => return Ok(opened),
-                    HandshakeHeard::Failed(why) => return Err(Trouble::Why(why)),
+                match handshake.handle_message(&line) {
+                    HandshakeStep::Wait => {}
+                    HandshakeStep::Send(line) => self.say(&line),
+                    HandshakeStep::Ready(opened) => return Ok(opened),
+                    HandshakeStep::Failed(why) => return Err(Trouble::Why(why)),
                 }
             }
             let heard = self.heard;
@@ -222,7 +229,7 @@ impl Owner<'_> {
     }
 
     /// What the agent's session is to be like.
-    async fn plan(&mut self) -> Result<Plan, Trouble> {
+    async fn plan(&mut self) -> Result<SessionOptions, Trouble> {
         let api_key = self.mint().await?;
         if self.step.token.is_some() {
             self.commit().await.map_err(Trouble::Stop)?;
@@ -230,7 +237,7 @@ impl Owner<'_> {
         let key = self.key.as_ref().map(|key| key.reveal().to_owned());
         let own = |name: &str, value: String| (name.to_owned(), value);
         let api_key = api_key.map(|key| own(API_KEY, key));
-        let mut servers = vec![Server {
+        let mut servers = vec![McpServerConfig {
             name: "oubliette".to_owned(),
             command: CLIENT.to_owned(),
             args: vec!["mcp".to_owned()],
@@ -245,7 +252,7 @@ impl Owner<'_> {
         }];
         for server in &self.project.settings.mcp_servers {
             let env = server.env.iter();
-            servers.push(Server {
+            servers.push(McpServerConfig {
                 name: server.name.clone(),
                 command: server.command.clone(),
                 args: server.args.clone(),
@@ -258,14 +265,18 @@ impl Owner<'_> {
         let defaults = &self.project.settings;
         let takes_model = self.agent.takes_model;
         let takes_reasoning = self.agent.takes_reasoning;
-        let (mode, needs_mode) = self.agent.mode(self.autonomy(), &self.tools());
-        Ok(Plan {
+        let (mode, requires_mode) = self.agent.mode(self.autonomy(), &self.tools());
+        Ok(SessionOptions {
             cwd: path_in_container(&self.session.workspace_id),
             servers,
             resume: self.session.agent_session_id.clone(),
-            sign_in: self.agent.sign_in.clone().filter(|_| self.has_credential),
+            auth_method: self
+                .agent
+                .auth_method
+                .clone()
+                .filter(|_| self.has_credential),
             mode,
-            needs_mode,
+            requires_mode,
             model: choices
                 .model
                 .clone()
@@ -293,7 +304,7 @@ impl Owner<'_> {
         Ok(Some(key.reveal().to_owned()))
     }
 
-    async fn ready(&mut self, opened: Opened) -> Result<(), Stop> {
+    async fn ready(&mut self, opened: OpenedSession) -> Result<(), Stop> {
         let cost_seen = self.session.cost_usd;
         let Some(live) = &mut self.live else {
             return Ok(());
@@ -301,21 +312,24 @@ impl Owner<'_> {
         live.ready = true;
         live.stdout = self.heard;
         live.next_id = opened.next_id;
-        live.forgetful = opened.resumed == Resumed::Afresh;
-        if matches!(opened.resumed, Resumed::Resume | Resumed::Load) {
+        live.forgetful = opened.resume_method == ResumeMethod::FromTranscript;
+        if matches!(
+            opened.resume_method,
+            ResumeMethod::Resume | ResumeMethod::Load
+        ) {
             // Its own total goes on where it was.
             live.cost_seen = cost_seen;
         }
         self.session.agent_session_id = Some(opened.session.clone());
         self.step.agent_session_id = Some(Some(opened.session));
-        for note in opened.notes {
+        for note in opened.warnings {
             self.scribe.log(note);
         }
-        let (how, text) = match opened.resumed {
-            Resumed::New => return self.commit().await,
-            Resumed::Resume => ("resume", "the agent goes on with its own session"),
-            Resumed::Load => ("load", "the agent has loaded its own session"),
-            Resumed::Afresh => (
+        let (how, text) = match opened.resume_method {
+            ResumeMethod::New => return self.commit().await,
+            ResumeMethod::Resume => ("resume", "the agent goes on with its own session"),
+            ResumeMethod::Load => ("load", "the agent has loaded its own session"),
+            ResumeMethod::FromTranscript => (
                 "transcript",
                 "the agent could not go on with its own session; it gets the transcript instead",
             ),

@@ -1,6 +1,6 @@
 //! The tools that a session may use.
 
-use oubliette_agent::Tools;
+use oubliette_agent::ToolFilter;
 use oubliette_model::quoted;
 use oubliette_store::{Choices, Session};
 
@@ -10,8 +10,8 @@ use crate::{EngineError, Result};
 const MOST_TOOLS: usize = 200;
 
 /// The tools of a session.
-pub(super) fn tools_of(choices: &Choices) -> Tools {
-    Tools {
+pub(super) fn tools_of(choices: &Choices) -> ToolFilter {
+    ToolFilter {
         allowed: choices.tools_allowed.clone(),
         disallowed: choices.tools_disallowed.clone(),
     }
@@ -19,7 +19,7 @@ pub(super) fn tools_of(choices: &Choices) -> Tools {
 
 impl Ask {
     /// The tools that are asked for.
-    pub(super) fn tools(&self) -> Result<Tools> {
+    pub(super) fn tools(&self) -> Result<ToolFilter> {
         let list = |name: &str, list: &Option<Vec<String>>| {
             let list = list.clone().unwrap_or_default();
             let plain = |c: char| c.is_ascii_alphanumeric() || "_-.:/*".contains(c);
@@ -41,14 +41,14 @@ impl Ask {
                 None => Ok(list),
             }
         };
-        Ok(Tools {
+        Ok(ToolFilter {
             allowed: list("tools_allowed", &self.tools_allowed)?,
             disallowed: list("tools_disallowed", &self.tools_disallowed)?,
         })
     }
 
     /// The tools of a new session: below another one, no more than that one has.
-    pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<Tools> {
+    pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<ToolFilter> {
         let asked = self.tools()?;
         let Some(parent) = parent else {
             return Ok(asked);

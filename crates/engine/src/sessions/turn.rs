@@ -1,8 +1,9 @@
 //! One turn: a prompt, what comes of it, and the decisions on the way.
 
-use oubliette_agent::{OwnFile, Reported, RpcError, Said, output_line, output_mark};
+use oubliette_agent::{AgentUpdate, TranscriptFile, UsageReport};
 use oubliette_model::{Event, Happening, Status, StopReason};
 use oubliette_store::Message;
+use oubliette_wire::RpcError;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -38,7 +39,7 @@ impl Owner<'_> {
         live.next_id += 1;
         let mut texts: Vec<&str> = before.iter().map(String::as_str).collect();
         texts.push(&message.text);
-        let line = oubliette_agent::prompt(request, &session, &texts, &attached);
+        let line = oubliette_agent::prompt_request(request, &session, &texts, &attached);
         live.forgetful = false;
         live.turn = Some(Turn {
             request,
@@ -55,14 +56,14 @@ impl Owner<'_> {
 
     /// What the agent says while it works.
     pub(super) async fn hear_update(&mut self, params: &Value) -> Result<(), Stop> {
-        let mut said = Said::read(params);
-        if let Said::Tool(tool) = &mut said
-            && let Some(end) = tool.end.as_mut().filter(|end| end.output.is_empty())
-            && let Some(file) = self.agent.output_file
+        let mut said = AgentUpdate::parse(params);
+        if let AgentUpdate::Tool(tool) = &mut said
+            && let Some(end) = tool.outcome.as_mut().filter(|end| end.output.is_empty())
+            && let Some(file) = self.agent.transcript_file
         {
             end.output = self.read_output(file, &tool.id).await.unwrap_or_default();
         }
-        if let Said::Usage(reported) = said {
+        if let AgentUpdate::Usage(reported) = said {
             if self.take_usage(reported) {
                 self.commit().await?;
                 self.mind_the_budget().await?;
@@ -77,15 +78,17 @@ impl Owner<'_> {
     }
 
     /// What a tool said, from the file that the agent keeps of its conversation.
-    async fn read_output(&self, file: OwnFile, call: &str) -> Option<String> {
-        let path = file.of(HOME, self.session.agent_session_id.as_deref()?)?;
-        let mark = output_mark(call)?;
+    async fn read_output(&self, file: TranscriptFile, call: &str) -> Option<String> {
+        let path = file
+            .file
+            .glob(HOME, self.session.agent_session_id.as_deref()?)?;
+        let mark = (file.output_marker)(call)?;
         // The agent may say that the tool has ended before it writes that down.
         let script = format!(
             "for n in 1 2 3 4 5 6 7 8 9 10; do grep -h -F '{mark}' {path} && exit; sleep 0.1; done"
         );
         let lines = self.shell(&script).await?;
-        let output = output_line(lines.lines().last()?, call)?;
+        let output = (file.parse_output)(lines.lines().last()?, call)?;
         Some(self.redact.text(output))
     }
 
@@ -108,7 +111,7 @@ impl Owner<'_> {
     pub(super) async fn end_turn(&mut self, outcome: Result<Value, RpcError>) -> Result<(), Stop> {
         let mut reported = outcome
             .as_ref()
-            .map(Reported::from_reply)
+            .map(UsageReport::from_response)
             .unwrap_or_default();
         if let Some(file) = self.agent.usage_file.filter(|_| reported.turn.is_none()) {
             reported.turn = self.read_usage(file).await;
@@ -187,7 +190,7 @@ impl Owner<'_> {
             self.become_status(Happening::Settled);
         }
         let session = self.session.agent_session_id.clone().unwrap_or_default();
-        self.send(oubliette_agent::cancel(&session));
+        self.send(oubliette_agent::cancel_notification(&session));
         if let Some(turn) = self.live.as_mut().and_then(|live| live.turn.as_mut()) {
             turn.cancelled = Some(why);
         }

@@ -1,6 +1,6 @@
 //! What a container can see, reach and change.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Ground, Room};
 use crate::{Mount, Network, Runtime, RuntimeError};
@@ -105,7 +105,7 @@ pub(super) async fn read_only_mounts_are(runtime: &dyn Runtime, ground: &Ground)
         format!("rm {client}"),
     ] {
         let finished = supervisor.run(&script).await;
-        assert_ne!(finished.ended, Ended::Code(0), "{script}");
+        assert_ne!(finished.ended, ExitStatus::Code(0), "{script}");
     }
     let file = std::fs::read_to_string(host.join("file"));
     assert_eq!(file.unwrap(), "as it was\n");
@@ -120,7 +120,7 @@ pub(super) async fn the_workspace_is_shared_both_ways(runtime: &dyn Runtime, gro
     let finished = supervisor.run(script).await;
     assert_eq!(
         (&*finished.stdout, &*finished.stderr, finished.ended),
-        ("host\n", "", Ended::Code(0))
+        ("host\n", "", ExitStatus::Code(0))
     );
     let read = |name| std::fs::read_to_string(room.workspace(name)).unwrap();
     assert_eq!(read("from-host"), "host\nmore\n");

@@ -70,7 +70,7 @@ pub(super) async fn what_is_started_says_who_it_is_and_runs_commands(
     assert_eq!(room.state().await, Some(State::Running));
     let finished = supervisor.run("echo out; echo err >&2; exit 7").await;
     assert_eq!((&*finished.stdout, &*finished.stderr), ("out\n", "err\n"));
-    assert_eq!(finished.ended, oubliette_wire::Ended::Code(7));
+    assert_eq!(finished.ended, oubliette_wire::ExitStatus::Code(7));
     let hostname = supervisor.run("hostname").await;
     assert_eq!(hostname.stdout, "a-host\n");
     room.remove().await;

@@ -1,6 +1,6 @@
 //! Limits, where the runtime says that they hold.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Ground, Room};
 use crate::{Enforcement, Runtime};
@@ -18,7 +18,7 @@ pub(super) async fn memory_is_bounded_and_the_supervisor_survives(
     let within = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=16M count=1")
         .await;
-    assert_eq!(within.ended, Ended::Code(0), "{}", within.stderr);
+    assert_eq!(within.ended, ExitStatus::Code(0), "{}", within.stderr);
     let beyond = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=256M count=1; echo $?")
         .await;

@@ -1,6 +1,6 @@
 //! The socket of the server in the container, over restarts of the server.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Ground, Room, Server};
 use crate::Runtime;
@@ -26,7 +26,7 @@ pub(super) async fn a_server_that_comes_back_finds_the_same_processes(
     assert_eq!((&process.process_id, &process.exited), (&id, &None));
     std::fs::write(room.workspace("go"), "").unwrap();
     let exited = super::soon("the exit", supervisor.exit_of(&id)).await;
-    assert_eq!(exited.ended, Ended::Code(3));
+    assert_eq!(exited.ended, ExitStatus::Code(3));
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
     room.remove().await;
 }

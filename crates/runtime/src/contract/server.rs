@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use oubliette_wire::{
-    Ended, Exited, Message, Named, OpenStream, Opened, Start, StreamKind, Supervise, ToSignal,
-    User, methods,
+    ExitStatus, Exited, Forget, Message, OpenStream, SignalProcess, Start, StreamKind,
+    StreamOpened, Supervise, User, supervisor_methods,
 };
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -41,7 +41,7 @@ pub struct Supervisor {
 /// A command that has ended, and what it wrote.
 #[derive(Debug)]
 pub struct Finished {
-    pub ended: Ended,
+    pub ended: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
@@ -90,7 +90,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
             continue;
         };
         match message.method.as_deref() {
-            Some(methods::SUPERVISE) => {
+            Some(supervisor_methods::SUPERVISE) => {
                 let supervisor = Supervisor {
                     hello: message.params().unwrap(),
                     connection,
@@ -102,8 +102,8 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
                     return;
                 }
             }
-            Some(methods::STREAM) => {
-                let opened: Opened = message.params().unwrap();
+            Some(supervisor_methods::STREAM) => {
+                let opened: StreamOpened = message.params().unwrap();
                 let waiting = expected.lock().unwrap().remove(&opened.stream_id);
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(connection);
@@ -142,7 +142,8 @@ impl Supervisor {
         let texts: [String; 2] = texts.await.try_into().unwrap();
         let [stdout, stderr] = texts;
         let ended = soon("a command's exit", self.exit_of(&id)).await.ended;
-        self.ask(methods::FORGET, &Named { process_id: id }).await;
+        self.ask(supervisor_methods::FORGET, &Forget { process_id: id })
+            .await;
         Finished {
             ended,
             stdout,
@@ -164,12 +165,12 @@ impl Supervisor {
 
     /// Kills a process and all it started.
     pub async fn kill(&mut self, id: &str) {
-        let kill = ToSignal {
+        let kill = SignalProcess {
             process_id: id.to_owned(),
             signal: 9,
             tree: true,
         };
-        self.ask(methods::SIGNAL, &kill).await;
+        self.ask(supervisor_methods::SIGNAL, &kill).await;
         soon("the exit of what was killed", self.exit_of(id)).await;
     }
 
@@ -220,7 +221,7 @@ impl Supervisor {
             spool_limit: 1 << 20,
             streams: streams.to_vec(),
         };
-        let reply = self.ask(methods::START, &start).await;
+        let reply = self.ask(supervisor_methods::START, &start).await;
         assert!(reply.error.is_none(), "{script:?}: {reply:?}");
         let mut outputs = Vec::new();
         for receiver in coming {
@@ -232,7 +233,7 @@ impl Supervisor {
     async fn ask(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
         let id = self.next;
         self.next += 1;
-        let line = Message::request(id, method, params).line();
+        let line = Message::request(id, method, params).to_line();
         let writing = self.connection.get_mut().write_all(&line);
         soon("room to ask", writing).await.unwrap();
         soon("an answer", async {
@@ -251,7 +252,7 @@ impl Supervisor {
     async fn listen(&mut self) -> Option<Message> {
         let message = read(&mut self.connection).await;
         let message = message.expect("the supervisor stays");
-        if message.method.as_deref() == Some(methods::EXITED) {
+        if message.method.as_deref() == Some(supervisor_methods::EXITED) {
             self.exits.push(message.params().unwrap());
             return None;
         }

@@ -11,7 +11,7 @@ use oubliette_runtime::{
     Capabilities, Channel, ContainerId, ContainerSpec, Docker, ImageSource, Program, Progress,
     Result, Runtime, State, Status,
 };
-use oubliette_wire::carry::{carry, hash_of_key, introduce};
+use oubliette_wire::mux::{MuxSession, answer_challenge, hash_key};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -47,10 +47,10 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
     };
     while is_running().await {
         if let Ok(mut channel) = docker.channel(&id, &program).await
-            && introduce(&mut channel, &key).await.is_ok()
+            && answer_challenge(&mut channel, &key).await.is_ok()
         {
             let (sender, mut arrivals) = mpsc::channel(64);
-            let (_carrier, carrying) = carry(channel, Some(sender));
+            let (_carrier, carrying) = MuxSession::new(channel, Some(sender));
             let receiving = async {
                 while let Some(mut connection) = arrivals.recv().await {
                     let socket = socket.clone();
@@ -87,7 +87,7 @@ impl Runtime for ByChannel {
         let env = &mut spec.init.env;
         // One case has a container that is told nothing.
         let key = env.get("OUBLIETTE_CONTAINER_KEY");
-        let key = hash_of_key(key.map_or("", String::as_str));
+        let key = hash_key(key.map_or("", String::as_str));
         env.insert("OUBLIETTE_CARRIED".to_owned(), "1".to_owned());
         let relays = &self.relays;
         relays

@@ -12,7 +12,8 @@ use std::time::Duration;
 use oubliette_engine::{Call, Ear, Speaker, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, LONGEST_LINE, Lines, Message, RpcError, calls, codes,
+    Attach, Attached, CallerTools, Cancel, LONGEST_LINE, Lines, Message, Request, RpcError, codes,
+    relay_methods,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -23,7 +24,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use super::methods::{self, Outcome};
-use super::request::{Read, Request};
 
 /// Connections of one container at once; there is room for its supervisor besides.
 const CONNECTIONS: usize = 256;
@@ -81,7 +81,7 @@ pub(super) async fn serve(
             "too many connections from this container; close some",
         );
         let _ = stream
-            .write_all(&Message::reply(Value::Null, Err(error)).line())
+            .write_all(&Message::reply(Value::Null, Err(error)).to_line())
             .await;
         return;
     };
@@ -150,7 +150,7 @@ impl Replies {
 /// would wait for ever.
 fn reply_line(id: Value, outcome: Outcome) -> Vec<u8> {
     let message = Message::reply(id, outcome);
-    let line = message.line();
+    let line = message.to_line();
     let bytes = line.len() - 1;
     if bytes <= LONGEST_LINE {
         return line;
@@ -160,7 +160,7 @@ fn reply_line(id: Value, outcome: Outcome) -> Vec<u8> {
          left out; ask for less: a page of it, a smaller bound, or have it written to a file"
     );
     let error = RpcError::new(codes::FAILED, why);
-    Message::reply(message.id.unwrap_or_default(), Err(error)).line()
+    Message::reply(message.id.unwrap_or_default(), Err(error)).to_line()
 }
 
 struct Client {
@@ -200,7 +200,7 @@ impl Client {
                     Ok(line) => self.take(&line).await,
                     Err(_) => {
                         let error = RpcError::new(
-                            codes::SHAPE,
+                            codes::INVALID_REQUEST,
                             "the line is longer than 16 MiB and was left out",
                         );
                         self.replies.reply(Value::Null, Err(error)).await
@@ -253,15 +253,15 @@ impl Client {
 
     /// Takes a line. None means that the connection is over.
     async fn take(&mut self, line: &[u8]) -> Option<()> {
-        let request = match Read::of(line) {
-            Read::Request(request) => request,
-            Read::Nothing => return Some(()),
-            Read::Wrong(id, error) => return self.replies.reply(id, Err(error)).await,
+        let request = match Request::parse(line) {
+            Ok(Some(request)) => request,
+            Ok(None) => return Some(()),
+            Err(invalid) => return self.replies.reply(invalid.id, Err(invalid.error)).await,
         };
         match request.method.as_str() {
             // In its turn: what comes after it relies on it.
-            calls::ATTACH => self.attach(request).await,
-            calls::CANCEL => {
+            relay_methods::ATTACH => self.attach(request).await,
+            relay_methods::CANCEL => {
                 self.cancel(request.params);
                 match request.id {
                     Some(id) => self.replies.reply(id, Ok(Value::Object(Map::new()))).await,
@@ -302,7 +302,7 @@ impl Client {
         if !always && self.told.as_ref() == Some(&tools) {
             return Some(());
         }
-        self.replies.send(tools.line()).await?;
+        self.replies.send(tools.to_line()).await?;
         if let Some(ear) = &self.ear {
             ear.told(&tools);
         }
@@ -315,7 +315,7 @@ impl Client {
             && speaker.session().to_string() != attach.session_id
         {
             return Err(RpcError::new(
-                codes::SHAPE,
+                codes::INVALID_REQUEST,
                 "this connection speaks for another session; open one of its own",
             ));
         }

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use oubliette_wire::{
+    LineTooLong, Lines, Message, Request, RpcError, StreamOpened, Supervise, codes,
+    supervisor_methods,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -21,7 +24,7 @@ const LONG: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) enum Introduced {
     Supervisor(Supervise),
-    Stream(Opened),
+    Stream(StreamOpened),
     /// Anybody else: an agent's client, with the first thing it asked.
     Client(Vec<u8>),
 }
@@ -54,12 +57,12 @@ async fn listen(
                     Err((id, error)) => id.map(|id| Message::reply(id, Err(error))),
                 },
                 Err(LineTooLong) => {
-                    let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
+                    let error = RpcError::new(codes::PARSE_ERROR, "a line may have at most 16 MiB");
                     Some(Message::reply(Value::Null, Err(error)))
                 }
             };
             if let Some(answer) = answer {
-                stream.write_all(&answer.line()).await.ok()?;
+                stream.write_all(&answer.to_line()).await.ok()?;
             }
         }
         if lines.waiting() <= LONG {
@@ -80,16 +83,16 @@ async fn introduce(
     container: &ContainerId,
     mut line: Vec<u8>,
 ) -> Result<Introduced, (Option<Value>, RpcError)> {
-    let message = Message::parse(&line).ok();
-    let method = message
-        .as_ref()
-        .and_then(|message| message.method.as_deref());
-    let (Some(message), Some(methods::SUPERVISE | methods::STREAM)) = (&message, method) else {
+    let message = Request::parse(&line).ok().flatten();
+    let method = message.as_ref().map(|message| message.method.as_str());
+    let (Some(message), Some(supervisor_methods::SUPERVISE | supervisor_methods::STREAM)) =
+        (&message, method)
+    else {
         line.push(b'\n');
         return Ok(Introduced::Client(line));
     };
     let refused = |error: RpcError| (message.id.clone(), error);
-    if method == Some(methods::STREAM) {
+    if method == Some(supervisor_methods::STREAM) {
         return message.params().map(Introduced::Stream).map_err(refused);
     }
     let hello = message.params::<Supervise>().map_err(refused)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oubliette_engine::{Call, CallerError, EngineError, Speaker, Verb};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{CallerTool, ListTools, RpcError, calls, codes};
+use oubliette_wire::{CallerTool, ListTools, RpcError, codes, relay_methods};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -37,17 +37,17 @@ pub(super) async fn answer(
         return done.map_err(|error| failure(&error));
     }
     match method {
-        calls::OUBLIETTE_TOOLS => {
+        relay_methods::OUBLIETTE_TOOLS => {
             let ListTools { api_key } = parsed(params)?;
             tools::list(from, &api_key).await
         }
-        calls::OUBLIETTE_CALL_TOOL => tools::call(from, parsed(params)?, call).await,
-        calls::CALLER_TOOL => {
+        relay_methods::OUBLIETTE_CALL_TOOL => tools::call(from, parsed(params)?, call).await,
+        relay_methods::CALLER_TOOL => {
             let session = attached(from).await?;
             caller_tool(from, &session, parsed(params)?, call).await
         }
         other => Err(RpcError::new(
-            codes::METHOD,
+            codes::METHOD_NOT_FOUND,
             format!("there is no method {}", quoted(other)),
         )),
     }
@@ -96,13 +96,16 @@ pub(super) fn call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
     match given.map(Uuid::try_parse) {
         None => Ok(Uuid::new_v4()),
         Some(Ok(call_id)) => Ok(call_id),
-        Some(Err(_)) => Err(RpcError::new(codes::PARAMS, "`call_id` must be a UUID")),
+        Some(Err(_)) => Err(RpcError::new(
+            codes::INVALID_PARAMS,
+            "`call_id` must be a UUID",
+        )),
     }
 }
 
 pub(super) fn parsed<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {
     serde_json::from_value(Value::Object(params))
-        .map_err(|error| RpcError::new(codes::PARAMS, error.to_string()))
+        .map_err(|error| RpcError::new(codes::INVALID_PARAMS, error.to_string()))
 }
 
 pub(super) fn rendered(result: &impl Serialize) -> Outcome {
@@ -112,7 +115,7 @@ pub(super) fn rendered(result: &impl Serialize) -> Outcome {
 /// The one table from the engine's errors to those of the relay.
 pub(super) fn failure(error: &EngineError) -> RpcError {
     let code = match error {
-        EngineError::UnknownTool { .. } | EngineError::Invalid(_) => codes::PARAMS,
+        EngineError::UnknownTool { .. } | EngineError::Invalid(_) => codes::INVALID_PARAMS,
         EngineError::Refused { .. } => codes::REFUSED,
         EngineError::NotFound { .. }
         | EngineError::AlreadyExists { .. }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use oubliette_model::ProjectId;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Supervise, ToSignal, methods};
+use oubliette_wire::{SignalProcess, Supervise, supervisor_methods};
 use tokio::time::Instant;
 
 use super::Partner;
@@ -226,12 +226,12 @@ impl Engine {
 /// Tells a command that its terminal is gone and, if that does not end it, ends it; whether it has.
 async fn hang_up(link: &Link, process_id: &str) -> bool {
     for signal in [1, 9] {
-        let to = ToSignal {
+        let to = SignalProcess {
             process_id: process_id.to_owned(),
             signal,
             tree: true,
         };
-        let _ = link.ask(methods::SIGNAL, &to).await;
+        let _ = link.ask(supervisor_methods::SIGNAL, &to).await;
         let gone = tokio::time::timeout(GRACE, link.exited(process_id)).await;
         if gone.is_ok_and(|exited| exited.is_ok()) {
             return true;

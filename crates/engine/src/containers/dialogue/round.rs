@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use oubliette_wire::{
-    CloseStdin, Ended, Exited, FaultKind, StreamKind, TerminalResize, ToSignal, methods,
+    CloseStdin, ExitStatus, Exited, ProcessFaultKind, ResizeTerminal, SignalProcess, StreamKind,
+    supervisor_methods,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
@@ -35,7 +36,7 @@ impl From<LinkError> for Halt {
         match error {
             LinkError::Lost | LinkError::Unsaid => Self::Lost,
             LinkError::Told {
-                kind: FaultKind::NoSuchProcess,
+                kind: ProcessFaultKind::NoSuchProcess,
                 ..
             } => Self::Gone,
             LinkError::Told { why, .. } => Self::Failed(EngineError::Failed(why)),
@@ -49,7 +50,7 @@ pub(super) struct Heard {
     pub(super) stdin: Option<u64>,
     pub(super) stdout: Option<Voice>,
     pub(super) stderr: Option<Voice>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ExitStatus>,
 }
 
 impl Partner<'_> {
@@ -61,20 +62,20 @@ impl Partner<'_> {
         begun: Instant,
     ) -> Result<Heard, Halt> {
         if let Some(signal) = step.signal {
-            let to = ToSignal {
+            let to = SignalProcess {
                 process_id: self.process_id.clone(),
                 signal,
                 tree: true,
             };
-            link.ask(methods::SIGNAL, &to).await?;
+            link.ask(supervisor_methods::SIGNAL, &to).await?;
             step.signal = None;
         }
         if let Some(size) = step.size {
-            let resize = TerminalResize {
+            let resize = ResizeTerminal {
                 process_id: self.process_id.clone(),
                 size,
             };
-            link.ask(methods::RESIZE, &resize).await?;
+            link.ask(supervisor_methods::RESIZE, &resize).await?;
             step.size = None;
         }
         let ear = |kind, from: Option<u64>| async move {
@@ -133,7 +134,7 @@ impl Partner<'_> {
         link: &Link,
         stdout: &mut Option<Voice>,
         stderr: &mut Option<Voice>,
-    ) -> Result<Option<Ended>, Halt> {
+    ) -> Result<Option<ExitStatus>, Halt> {
         let mut exited = None;
         loop {
             if let Some(exited) = &exited {
@@ -199,7 +200,7 @@ impl Partner<'_> {
                 process_id: self.process_id.clone(),
                 at: end,
             };
-            link.ask(methods::CLOSE_STDIN, &close).await?;
+            link.ask(supervisor_methods::CLOSE_STDIN, &close).await?;
         }
         Ok((!step.input.is_empty()).then_some(end))
     }

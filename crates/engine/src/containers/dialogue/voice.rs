@@ -1,6 +1,6 @@
 //! One output stream of a command that is talked to, from the offset at which its caller is.
 
-use oubliette_wire::{Ack, StreamKind, methods};
+use oubliette_wire::{AckOutput, StreamKind, supervisor_methods};
 use tokio::io::AsyncReadExt;
 
 use super::{Halt, Partner};
@@ -28,12 +28,12 @@ impl Voice {
         from: u64,
     ) -> Result<Self, Halt> {
         if from > 0 {
-            let ack = Ack {
+            let ack = AckOutput {
                 process_id: partner.process_id.clone(),
                 kind,
                 offset: from,
             };
-            link.tell(methods::ACK, &ack).await;
+            link.tell(supervisor_methods::ACK, &ack).await;
         }
         let mut incoming = partner
             .containers()

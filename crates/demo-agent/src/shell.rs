@@ -58,17 +58,17 @@ pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<ShellOutc
         .spawn()?;
     let group = KillOnDrop(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
     let mut output = pipe::Receiver::from_owned_fd(reader.into())?;
-    let mut kept = BoundedOutput::default();
+    let mut captured = BoundedOutput::default();
     let mut buffer = vec![0; 16 * 1024];
     let status = loop {
         tokio::select! {
             biased;
             read = output.read(&mut buffer) => match read? {
                 0 => break child.wait().await?,
-                read => kept.add(&buffer[..read]),
+                read => captured.add(&buffer[..read]),
             },
             ended = child.wait() => {
-                let rest = drain(&mut output, &mut buffer, &mut kept);
+                let rest = drain(&mut output, &mut buffer, &mut captured);
                 // After the timeout, a background process still holds the pipe.
                 if let Ok(drained) = tokio::time::timeout(DRAIN_TIMEOUT, rest).await {
                     drained?;
@@ -80,8 +80,8 @@ pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<ShellOutc
     // Background processes of the command keep running.
     group.disarm();
     Ok(ShellOutcome {
-        output: String::from_utf8_lossy(&kept.bytes).into_owned(),
-        truncated: kept.truncated,
+        output: String::from_utf8_lossy(&captured.bytes).into_owned(),
+        truncated: captured.truncated,
         status,
     })
 }
@@ -89,12 +89,12 @@ pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<ShellOutc
 async fn drain(
     output: &mut pipe::Receiver,
     buffer: &mut [u8],
-    kept: &mut BoundedOutput,
+    captured: &mut BoundedOutput,
 ) -> io::Result<()> {
     loop {
         match output.read(buffer).await? {
             0 => return Ok(()),
-            read => kept.add(&buffer[..read]),
+            read => captured.add(&buffer[..read]),
         }
     }
 }

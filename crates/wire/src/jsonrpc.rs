@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0: the one envelope of every connection that speaks it.
 //!
-//! [`Message`] is read and written by all sides. [`Request::parse`] reads what a peer asks and says
-//! which error to reply with if it is malformed.
+//! [`Message`] is read and written by all sides. [`Request::parse`] reads a peer's request, or returns
+//! the error to reply with.
 
 use std::fmt;
 
@@ -127,7 +127,7 @@ impl<Id> Message<Id> {
         }
     }
 
-    /// What a response says; none if the message has neither a result nor an error.
+    /// The outcome of a response; none if the message has neither a result nor an error.
     pub fn into_outcome(self) -> Option<Result<Value, RpcError>> {
         self.error.map(Err).or(self.result.map(Ok))
     }

@@ -12,7 +12,7 @@ mod supervise;
 
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LONGEST_LINE, LineTooLong, Lines};
-pub use paths::{CLIENT_PATH, RELAY_SOCKET_PATH};
+pub use paths::{CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
     ToolResult, caller_tool_name, relay_methods,

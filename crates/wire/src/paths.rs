@@ -1,6 +1,8 @@
-//! Paths inside a container that the server and the client agree on.
+//! Paths inside every container that the server and the client agree on.
 
-/// Where the runtime puts the client's binary.
-pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
-/// The socket on which the relay of a container is reached.
+/// The directory of the relay socket.
+pub const RELAY_DIR_PATH: &str = "/mcp";
+/// The socket on which the supervisor and the agents' MCP servers reach the server.
 pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
+/// The program that is PID 1 and the agents' MCP server.
+pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";

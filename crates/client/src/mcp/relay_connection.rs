@@ -47,7 +47,7 @@ struct PendingCall {
     reply: oneshot::Sender<Outcome>,
     /// Whether a server may have received it.
     sent: bool,
-    /// The agent cancelled it while there was no server; the next one is told.
+    /// The agent cancelled it while there was no server; the next one receives the cancellation.
     cancelled: bool,
 }
 

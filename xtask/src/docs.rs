@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use oubliette_engine::operations::{self, Effect, Entry, Face};
 use serde_json::Value;
 
-/// Where the example in the contributors' guide comes from.
-const EXAMPLE: &str = "crates/engine/tests/adding_an_operation.rs";
 const GUIDE: &str = "CONTRIBUTING.md";
+/// In the guide, the line before a Rust block: `<!-- quoted from PATH -->`.
+const QUOTE_START: &str = "<!-- quoted from ";
+const QUOTE_END: &str = " -->\n```rust\n";
 
 /// Writes the pages, or with `check` fails if one of them would change.
 pub(crate) fn run(check: bool) -> Result<(), String> {
@@ -16,7 +17,7 @@ pub(crate) fn run(check: bool) -> Result<(), String> {
     let read = |name: &str| {
         std::fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
     };
-    let guide = with_example(&read(GUIDE)?, &read(EXAMPLE)?)?;
+    let guide = with_quotes(&read(GUIDE)?, read)?;
     for (name, text) in [("docs/operations.md", operations_page()), (GUIDE, guide)] {
         let current = read(name).unwrap_or_default();
         if current == text {
@@ -39,17 +40,35 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// The guide with the example's code in its first Rust block.
-fn with_example(guide: &str, example: &str) -> Result<String, String> {
-    let code: Vec<&str> = example
-        .lines()
-        .skip_while(|line| line.starts_with("//!"))
-        .collect();
-    let code = code.join("\n");
-    let missing = || format!("{GUIDE} has no Rust block for the example");
-    let (before, rest) = guide.split_once("```rust\n").ok_or_else(missing)?;
-    let (_, after) = rest.split_once("```\n").ok_or_else(missing)?;
-    Ok(format!("{before}```rust\n{}\n```\n{after}", code.trim()))
+/// The guide with every quoted block replaced by the code of its file.
+fn with_quotes(
+    guide: &str,
+    read: impl Fn(&str) -> Result<String, String>,
+) -> Result<String, String> {
+    let (first, quotes) = guide
+        .split_once(QUOTE_START)
+        .ok_or_else(|| format!("{GUIDE} quotes no file"))?;
+    let mut page = first.to_owned();
+    for quote in quotes.split(QUOTE_START) {
+        let parts = quote
+            .split_once(QUOTE_END)
+            .and_then(|(path, block)| Some((path, block.split_once("```\n")?.1)));
+        let (path, after) = parts.ok_or_else(|| {
+            format!("{GUIDE}: `{QUOTE_START}` needs a path and a Rust block after it")
+        })?;
+        let source = read(path)?;
+        let code: Vec<&str> = source
+            .lines()
+            .skip_while(|line| line.starts_with("//!"))
+            .collect();
+        let code = code.join("\n");
+        let _ = write!(
+            page,
+            "{QUOTE_START}{path}{QUOTE_END}{}\n```\n{after}",
+            code.trim()
+        );
+    }
+    Ok(page)
 }
 
 fn operations_page() -> String {

@@ -1,74 +1,93 @@
-//! Which agents Oubliette knows by itself. They all speak ACP; only data differs.
+//! The agents that Oubliette knows without configuration. They all speak ACP; only data differs.
 
 use std::collections::BTreeMap;
 
-use oubliette_model::Level;
+use oubliette_model::{Level, Usage};
+use oubliette_wire::CLIENT_PATH;
 
-use crate::tools::{Keeper, Rules, Tools};
+use crate::droid;
+use crate::tool_filter::{PermissionRules, ToolEnforcement, ToolFilter};
 
-/// Where an agent comes from, if it is not in the container's image already.
+/// The npm package of an agent, which is installed if the container's image does not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Package {
     pub npm: &'static str,
     pub version: &'static str,
-    /// The name of the program.
+    /// The name of the executable.
     pub program: &'static str,
-    /// The file in the package that is the whole of it; none for a script that needs Node.js and
-    /// everything else that is installed with it.
+    /// The one file of the package that is needed; none for a script that needs Node.js and its
+    /// dependencies.
     pub binary: Option<&'static str>,
 }
 
-/// A file that an agent keeps about a session, as a pattern for the shell with `{home}` and
-/// `{session}` in it.
+/// A file that an agent keeps about a session: a shell glob with `{home}` and `{session}` in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnFile(pub &'static str);
+pub struct SessionFile(pub &'static str);
 
-impl OwnFile {
-    /// The pattern for one session; none if the agent's name for it is no plain word.
-    pub fn of(self, home: &str, session: &str) -> Option<String> {
-        is_plain(session).then(|| self.0.replace("{home}", home).replace("{session}", session))
+impl SessionFile {
+    /// The glob for one session; none if the agent's id of the session needs quoting in a shell.
+    pub fn glob(self, home: &str, session: &str) -> Option<String> {
+        is_plain_word(session).then(|| self.0.replace("{home}", home).replace("{session}", session))
     }
 }
 
-/// Whether a shell takes a word as it is, and no pattern finds anything else in it.
-pub(crate) fn is_plain(word: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    !word.is_empty() && word.chars().all(plain)
+/// Whether a word needs no quoting, in a shell or in a glob.
+pub(crate) fn is_plain_word(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    !word.is_empty() && word.chars().all(is_plain)
+}
+
+/// A file with the tokens that a session has used.
+#[derive(Debug, Clone, Copy)]
+pub struct UsageFile {
+    pub file: SessionFile,
+    /// The totals of the session, from the text of the file.
+    pub parse_totals: fn(&str) -> Option<Usage>,
+}
+
+/// A file with the conversation of a session, one JSON message a line.
+#[derive(Debug, Clone, Copy)]
+pub struct TranscriptFile {
+    pub file: SessionFile,
+    /// A string that only lines with the output of this tool call contain; none if the id of the
+    /// call needs quoting.
+    pub output_marker: fn(&str) -> Option<String>,
+    /// The output of a tool call, from such a line and the id of the call.
+    pub parse_output: fn(&str, &str) -> Option<String>,
 }
 
 /// One agent.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Agent {
     pub name: String,
     pub about: String,
-    /// The program and its arguments.
+    /// The executable and its arguments.
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// More of it, by autonomy.
+    /// Variables with a value for each level of autonomy: off, low, medium, high.
     pub env_by_autonomy: BTreeMap<String, [String; 4]>,
-    /// Files it needs in its home directory, if they are not there.
+    /// Files that are created in its home directory if they do not exist.
     pub files: BTreeMap<String, String>,
     pub package: Option<Package>,
-    /// Which kinds of credentials it takes, and in which variable.
+    /// The kinds of credentials that it accepts, each with its environment variable.
     pub credentials: BTreeMap<String, String>,
-    /// How it is told to use the credential that it was given, where it does not by itself.
-    pub sign_in: Option<String>,
-    /// Its own modes for no, low, medium and high autonomy.
+    /// The ACP authentication method, for an agent that does not use its credential otherwise.
+    pub auth_method: Option<String>,
+    /// Its own modes for the levels of autonomy: off, low, medium, high.
     pub modes: Option<[String; 4]>,
-    /// Whether it can be told which model to use, and how hard to think.
+    /// Whether the model and the level of reasoning can be set.
     pub takes_model: bool,
     pub takes_reasoning: bool,
-    /// What keeps it to the tools that a session names.
-    pub keeper: Keeper,
-    /// Where it keeps the tokens it used, if it does not report them.
-    pub usage_file: Option<OwnFile>,
-    /// Where it keeps what tools said, if it does not report all of it.
-    pub output_file: Option<OwnFile>,
+    pub tool_enforcement: ToolEnforcement,
+    /// Where it keeps its token counts, if it does not report them.
+    pub usage_file: Option<UsageFile>,
+    /// Where it keeps its conversation, if it does not report all output of tools.
+    pub transcript_file: Option<TranscriptFile>,
 }
 
 impl Agent {
     /// An agent of which only the command is known.
-    pub fn command(name: &str, argv: Vec<String>) -> Self {
+    pub fn from_command(name: &str, argv: Vec<String>) -> Self {
         Self {
             name: name.to_owned(),
             about: "an ACP agent of the configuration".to_owned(),
@@ -78,45 +97,49 @@ impl Agent {
             files: BTreeMap::new(),
             package: None,
             credentials: BTreeMap::new(),
-            sign_in: None,
+            auth_method: None,
             modes: None,
             takes_model: true,
             takes_reasoning: true,
-            keeper: Keeper::Nobody("nothing is known about how it could be told"),
+            tool_enforcement: ToolEnforcement::Unsupported(
+                "the catalogue does not say how to configure its tools",
+            ),
             usage_file: None,
-            output_file: None,
+            transcript_file: None,
         }
     }
 
-    /// Its mode at a level of autonomy, and whether it may not run in any other.
-    pub fn mode(&self, autonomy: Level, tools: &Tools) -> (Option<String>, bool) {
-        if let Keeper::Question { mode } = self.keeper
+    /// Its mode at a level of autonomy, and whether the mode is required.
+    pub fn mode(&self, autonomy: Level, tools: &ToolFilter) -> (Option<String>, bool) {
+        if let ToolEnforcement::PermissionRequests { mode } = self.tool_enforcement
             && !tools.is_empty()
         {
             return (Some(mode.to_owned()), true);
         }
-        let modes = self.modes.as_ref();
-        (modes.map(|modes| modes[place(autonomy)].clone()), false)
+        let mode = self
+            .modes
+            .as_ref()
+            .map(|modes| &modes[level_index(autonomy)]);
+        (mode.cloned(), false)
     }
 
     /// Its environment at a level of autonomy, with these tools.
-    pub fn environment(&self, autonomy: Level, tools: &Tools) -> BTreeMap<String, String> {
-        let by_level = self.env_by_autonomy.iter();
-        let by_level =
-            by_level.map(|(name, values)| (name.clone(), values[place(autonomy)].clone()));
-        let mut env: BTreeMap<String, String> =
-            self.env.clone().into_iter().chain(by_level).collect();
-        if let Keeper::Rules(rules) = self.keeper
+    pub fn environment(&self, autonomy: Level, tools: &ToolFilter) -> BTreeMap<String, String> {
+        let mut env = self.env.clone();
+        for (name, values) in &self.env_by_autonomy {
+            env.insert(name.clone(), values[level_index(autonomy)].clone());
+        }
+        if let ToolEnforcement::Rules(rules) = self.tool_enforcement
             && !tools.is_empty()
         {
-            let usual = env.get(rules.variable).map_or("{}", String::as_str);
-            env.extend(rules.environment(tools, usual));
+            let base = env.get(rules.variable).map_or("{}", String::as_str);
+            env.extend(rules.environment(tools, base));
         }
         env
     }
 }
 
-fn place(level: Level) -> usize {
+fn level_index(level: Level) -> usize {
     match level {
         Level::Off => 0,
         Level::Low => 1,
@@ -125,7 +148,7 @@ fn place(level: Level) -> usize {
     }
 }
 
-fn words(words: &[&str]) -> Vec<String> {
+fn argv(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
@@ -140,7 +163,7 @@ fn levels(levels: [&str; 4]) -> [String; 4] {
     levels.map(str::to_owned)
 }
 
-/// The agents, in the order of their names.
+/// The agents, sorted by name.
 pub fn catalogue() -> Vec<Agent> {
     vec![claude(), codex(), demo(), droid(), gemini(), opencode()]
 }
@@ -149,13 +172,10 @@ fn demo() -> Agent {
     Agent {
         about: "a scripted agent that needs no key and no network".to_owned(),
         modes: Some(levels(["ask", "ask", "auto", "auto"])),
-        keeper: Keeper::Question { mode: "each" },
+        tool_enforcement: ToolEnforcement::PermissionRequests { mode: "each" },
         takes_model: false,
         takes_reasoning: false,
-        ..Agent::command(
-            "demo",
-            words(&["/usr/local/bin/oubliette-client", "demo-agent"]),
-        )
+        ..Agent::from_command("demo", argv(&[CLIENT_PATH, "demo-agent"]))
     }
 }
 
@@ -172,11 +192,11 @@ fn opencode() -> Agent {
             "OPENCODE_PERMISSION".to_owned(),
             levels([ask, ask, ask, allow]),
         )]),
-        keeper: Keeper::Rules(Rules {
+        tool_enforcement: ToolEnforcement::Rules(PermissionRules {
             variable: "OPENCODE_PERMISSION",
-            together: &["edit", "write"],
-            others: &["external_directory", "doom_loop"],
-            // Settings of the workspace could give each of its own agents other rules.
+            grouped_tools: &["edit", "write"],
+            other_rules: &["external_directory", "doom_loop"],
+            // Settings in the workspace could define agents with other rules.
             env: &[("OPENCODE_DISABLE_PROJECT_CONFIG", "1")],
         }),
         package: Some(Package {
@@ -193,7 +213,7 @@ fn opencode() -> Agent {
             ("openrouter", "OPENROUTER_API_KEY"),
             ("opencode", "OPENCODE_API_KEY"),
         ]),
-        ..Agent::command("opencode", words(&["opencode", "acp"]))
+        ..Agent::from_command("opencode", argv(&["opencode", "acp"]))
     }
 }
 
@@ -209,15 +229,13 @@ fn droid() -> Agent {
         }),
         credentials: pairs(&[("factory", "FACTORY_API_KEY")]),
         modes: Some(levels(["normal", "auto-low", "auto-medium", "auto-high"])),
-        keeper: Keeper::Nobody(
-            "it ignores `--only-tools` and `--remove-tools` where it speaks the Agent Client \
-             Protocol, and does not ask before each tool",
+        tool_enforcement: ToolEnforcement::Unsupported(
+            "it ignores `--only-tools` and `--remove-tools` in its Agent Client Protocol mode, and \
+             does not request permission before each tool call",
         ),
-        usage_file: Some(OwnFile(
-            "{home}/.factory/sessions/*/{session}.settings.json",
-        )),
-        output_file: Some(OwnFile("{home}/.factory/sessions/*/{session}.jsonl")),
-        ..Agent::command("droid", words(&["droid", "exec", "--output-format", "acp"]))
+        usage_file: Some(droid::USAGE_FILE),
+        transcript_file: Some(droid::TRANSCRIPT_FILE),
+        ..Agent::from_command("droid", argv(&["droid", "exec", "--output-format", "acp"]))
     }
 }
 
@@ -228,7 +246,7 @@ fn claude() -> Agent {
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
             ("DISABLE_AUTOUPDATER", "1"),
             ("ENABLE_TOOL_SEARCH", "false"),
-            // Its mode without questions is offered to root only where it says it is fenced in.
+            // As root it offers `bypassPermissions` only with this variable.
             ("IS_SANDBOX", "1"),
         ]),
         package: Some(Package {
@@ -244,7 +262,7 @@ fn claude() -> Agent {
             "acceptEdits",
             "bypassPermissions",
         ])),
-        ..Agent::command("claude", words(&["claude-agent-acp"]))
+        ..Agent::from_command("claude", argv(&["claude-agent-acp"]))
     }
 }
 
@@ -257,7 +275,7 @@ fn codex() -> Agent {
     ]);
     Agent {
         about: "Codex".to_owned(),
-        // Holds for new, loaded and resumed sessions, where its own mode request is forgotten.
+        // Also holds for loaded and resumed sessions, which do not keep the mode set over ACP.
         env_by_autonomy: BTreeMap::from([("INITIAL_AGENT_MODE".to_owned(), modes.clone())]),
         package: Some(Package {
             npm: "@agentclientprotocol/codex-acp",
@@ -266,9 +284,9 @@ fn codex() -> Agent {
             binary: None,
         }),
         credentials: pairs(&[("openai", "OPENAI_API_KEY")]),
-        sign_in: Some("api-key".to_owned()),
+        auth_method: Some("api-key".to_owned()),
         modes: Some(modes),
-        ..Agent::command("codex", words(&["codex-acp"]))
+        ..Agent::from_command("codex", argv(&["codex-acp"]))
     }
 }
 
@@ -276,7 +294,7 @@ fn gemini() -> Agent {
     let settings = r#"{"security":{"auth":{"selectedType":"gemini-api-key"}},"general":{"enableAutoUpdate":false},"privacy":{"usageStatisticsEnabled":false}}"#;
     Agent {
         about: "Gemini CLI".to_owned(),
-        // Without it no MCP server is started, and nothing says so.
+        // Without it the agent starts no MCP servers and reports no error.
         env: pairs(&[("GEMINI_CLI_TRUST_WORKSPACE", "true")]),
         files: pairs(&[(".gemini/settings.json", settings)]),
         package: Some(Package {
@@ -287,7 +305,7 @@ fn gemini() -> Agent {
         }),
         credentials: pairs(&[("gemini", "GEMINI_API_KEY"), ("google", "GEMINI_API_KEY")]),
         modes: Some(levels(["default", "default", "autoEdit", "yolo"])),
-        ..Agent::command("gemini", words(&["gemini", "--acp"]))
+        ..Agent::from_command("gemini", argv(&["gemini", "--acp"]))
     }
 }
 
@@ -305,38 +323,36 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_only_for_a_plain_name() {
-        let file = OwnFile("{home}/x/*/{session}.json");
+    fn a_session_file_has_a_glob_only_for_a_plain_id() {
+        let file = SessionFile("{home}/x/*/{session}.json");
         assert_eq!(
-            file.of("/root", "a-1_B").as_deref(),
+            file.glob("/root", "a-1_B").as_deref(),
             Some("/root/x/*/a-1_B.json")
         );
         for session in ["", "a b", "../a", "*", "$(x)"] {
-            assert_eq!(file.of("/root", session), None, "{session}");
+            assert_eq!(file.glob("/root", session), None, "{session}");
         }
     }
 
     #[test]
     fn autonomy_chooses_mode_and_environment() {
         let agents = catalogue();
-        let of = |name: &str| agents.iter().find(|agent| agent.name == name).unwrap();
-        let (all, some) = (
-            Tools::default(),
-            Tools {
-                allowed: vec!["read".to_owned()],
-                ..Tools::default()
-            },
-        );
-        let high = ("auto-high".to_owned(), false);
-        assert_eq!(of("droid").mode(Level::High, &all), (Some(high.0), high.1));
-        assert_eq!(of("opencode").mode(Level::High, &some), (None, false));
+        let agent = |name: &str| agents.iter().find(|agent| agent.name == name).unwrap();
+        let all = ToolFilter::default();
+        let some = ToolFilter {
+            allowed: vec!["read".to_owned()],
+            ..ToolFilter::default()
+        };
+        let high = (Some("auto-high".to_owned()), false);
+        assert_eq!(agent("droid").mode(Level::High, &all), high);
+        assert_eq!(agent("opencode").mode(Level::High, &some), (None, false));
         let each = (Some("each".to_owned()), true);
-        assert_eq!(of("demo").mode(Level::High, &some), each);
-        let kept = of("opencode").environment(Level::Low, &some);
-        let rules = &kept["OPENCODE_PERMISSION"];
+        assert_eq!(agent("demo").mode(Level::High, &some), each);
+        let limited = agent("opencode").environment(Level::Low, &some);
+        let rules = &limited["OPENCODE_PERMISSION"];
         assert!(rules.starts_with(r#"{"*":"deny""#), "{rules}");
         assert!(rules.contains(r#""read":"ask""#), "{rules}");
-        let asking = of("opencode").environment(Level::Low, &all);
+        let asking = agent("opencode").environment(Level::Low, &all);
         assert_eq!(asking["OPENCODE_PERMISSION"], r#"{"*":"ask"}"#);
     }
 }

@@ -1,7 +1,7 @@
-//! From a process that has just started to a session in it that takes prompts.
+//! The handshake: from a process that has just started to a session that accepts prompts.
 //!
-//! Nothing here is durable: a server that dies in the middle of it ends the process and begins
-//! again, because no prompt has gone out yet.
+//! Nothing here is durable. If the server dies during a handshake, the next one ends the process and
+//! starts another, because no prompt was sent yet.
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
@@ -11,64 +11,66 @@ use agent_client_protocol_schema::v1::{
     SetSessionModeRequest,
 };
 use oubliette_model::{Level, nearest};
+use oubliette_wire::{Message, RpcError};
 use serde_json::{Value, json};
 
-use crate::line::{Line, RpcError};
-use crate::request::{refuse, request_line};
+use crate::message::AgentMessage;
+use crate::request::method_not_found;
 
-/// An MCP server for the agent.
+/// An MCP server that the agent starts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub struct McpServerConfig {
     pub name: String,
     pub command: String,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
 }
 
-/// What the session is to be like.
+/// What the session is opened with.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
+pub struct SessionOptions {
     pub cwd: String,
-    pub servers: Vec<Server>,
-    /// The agent's own name for the conversation to go on with.
+    pub servers: Vec<McpServerConfig>,
+    /// The agent's own id of the session to resume.
     pub resume: Option<String>,
-    /// The way to sign in, for an agent that must be told.
-    pub sign_in: Option<String>,
+    /// The authentication method, for an agent that does not choose one itself.
+    pub auth_method: Option<String>,
     pub mode: Option<String>,
-    /// Whether it may not go on in another mode.
-    pub needs_mode: bool,
+    /// Whether the handshake fails if the agent does not have that mode.
+    pub requires_mode: bool,
     pub model: Option<String>,
     pub reasoning: Option<Level>,
 }
 
-/// How a conversation went on.
+/// How a session was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resumed {
-    /// There was nothing before.
+pub enum ResumeMethod {
+    /// It is a new conversation.
     New,
     Resume,
     Load,
-    /// The agent could not: it knows nothing of what was before.
-    Afresh,
+    /// The agent could not restore its session: it needs a transcript of the conversation.
+    FromTranscript,
 }
 
-/// A session that takes prompts.
+/// A session that accepts prompts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Opened {
+pub struct OpenedSession {
     pub session: String,
-    pub resumed: Resumed,
-    /// The first id for requests that is free.
+    pub resume_method: ResumeMethod,
+    /// The first request id that is not used yet.
     pub next_id: u64,
-    /// What did not work and does not matter enough to stop.
-    pub notes: Vec<String>,
+    /// What failed and does not keep the session from working.
+    pub warnings: Vec<String>,
 }
 
-/// What to do after a line.
+/// What to do after a message of the agent.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Heard {
-    Nothing,
+pub enum HandshakeStep {
+    /// Wait for the next message.
+    Wait,
     Send(Vec<u8>),
-    Ready(Opened),
+    Ready(OpenedSession),
     /// A sentence for the user.
     Failed(String),
 }
@@ -76,229 +78,240 @@ pub enum Heard {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
     Initialize,
-    SignIn,
-    Open(Resumed),
+    Authenticate,
+    Open(ResumeMethod),
     Mode,
     Model,
     Reasoning,
 }
 
-/// The way to a session, step by step.
+/// A handshake with one agent.
 #[derive(Debug)]
 pub struct Handshake {
-    plan: Plan,
+    options: SessionOptions,
     stage: Stage,
-    id: u64,
+    /// The id of the request that is pending.
+    request_id: u64,
     capabilities: Value,
+    /// The result of the request that opened the session.
     opened: Value,
     session: String,
-    resumed: Resumed,
-    notes: Vec<String>,
+    resume_method: ResumeMethod,
+    warnings: Vec<String>,
 }
 
 impl Handshake {
-    /// Begins; the first line.
-    pub fn begin(plan: Plan) -> (Self, Vec<u8>) {
+    /// Starts a handshake and returns the first line for the agent.
+    pub fn start(options: SessionOptions) -> (Self, Vec<u8>) {
         let request = InitializeRequest::new(ProtocolVersion::V1)
             .client_capabilities(ClientCapabilities::new())
             .client_info(Implementation::new("oubliette", env!("CARGO_PKG_VERSION")));
         let handshake = Self {
-            plan,
+            options,
             stage: Stage::Initialize,
-            id: 1,
+            request_id: 1,
             capabilities: Value::Null,
             opened: Value::Null,
             session: String::new(),
-            resumed: Resumed::New,
-            notes: Vec::new(),
+            resume_method: ResumeMethod::New,
+            warnings: Vec::new(),
         };
-        (
-            handshake,
-            request_line(1, AGENT_METHOD_NAMES.initialize, &request),
-        )
+        let line = Message::request(1, AGENT_METHOD_NAMES.initialize, &request).to_line();
+        (handshake, line)
     }
 
-    pub fn hear(&mut self, line: &Line) -> Heard {
-        match line {
-            Line::Reply { id, outcome } if *id == self.id => self.go_on(outcome),
-            // What an agent may ask before there is a session, nobody here can answer.
-            Line::Request { id, method, .. } => Heard::Send(refuse(id, method)),
-            // A conversation that is loaded is told again; the log has it already.
-            _ => Heard::Nothing,
+    pub fn handle_message(&mut self, message: &AgentMessage) -> HandshakeStep {
+        match message {
+            AgentMessage::Response { id, outcome } if *id == self.request_id => {
+                self.handle_response(outcome)
+            }
+            AgentMessage::Request { id, method, .. } => {
+                HandshakeStep::Send(method_not_found(id, method))
+            }
+            // For example the updates of a session that is loaded: the log has them already.
+            _ => HandshakeStep::Wait,
         }
     }
 
-    fn go_on(&mut self, outcome: &Result<Value, RpcError>) -> Heard {
+    fn handle_response(&mut self, outcome: &Result<Value, RpcError>) -> HandshakeStep {
         match (self.stage, outcome) {
             (Stage::Initialize, Ok(result)) => {
                 let version = result["protocolVersion"].as_u64().unwrap_or(1);
                 if version != 1 {
-                    return Heard::Failed(format!(
+                    return HandshakeStep::Failed(format!(
                         "the agent speaks version {version} of the Agent Client Protocol; this \
                          server speaks version 1"
                     ));
                 }
                 self.capabilities = result["agentCapabilities"].clone();
-                match self.plan.sign_in.clone() {
+                match self.options.auth_method.clone() {
                     Some(method) => {
                         let request = AuthenticateRequest::new(method);
                         let name = AGENT_METHOD_NAMES.authenticate;
-                        self.ask(Stage::SignIn, name, &request)
+                        self.send_request(Stage::Authenticate, name, &request)
                     }
-                    None => self.open_first(),
+                    None => self.open_session(),
                 }
             }
-            (Stage::SignIn, Ok(_)) => self.open_first(),
-            (Stage::SignIn, Err(error)) => {
-                Heard::Failed(format!("the agent could not sign in: {error}"))
+            (Stage::Authenticate, Ok(_)) => self.open_session(),
+            (Stage::Authenticate, Err(error)) => {
+                HandshakeStep::Failed(format!("the agent could not sign in: {error}"))
             }
             (Stage::Initialize, Err(error)) => {
-                Heard::Failed(format!("the agent refused to start: {error}"))
+                HandshakeStep::Failed(format!("the agent refused to start: {error}"))
             }
             (Stage::Open(how), Ok(result)) => {
                 self.opened = result.clone();
-                self.resumed = how;
-                let named = result["sessionId"].as_str().map(str::to_owned);
-                let known = self.plan.resume.clone();
-                let own = matches!(how, Resumed::Resume | Resumed::Load);
-                match if own { known.or(named) } else { named } {
+                self.resume_method = how;
+                let new_id = result["sessionId"].as_str().map(str::to_owned);
+                let resumed = matches!(how, ResumeMethod::Resume | ResumeMethod::Load);
+                let old_id = self.options.resume.clone().filter(|_| resumed);
+                match old_id.or(new_id) {
                     Some(session) => self.session = session,
                     None => {
-                        return Heard::Failed(
+                        return HandshakeStep::Failed(
                             "the agent opened a session without an id".to_owned(),
                         );
                     }
                 }
                 self.set_mode()
             }
-            (Stage::Open(Resumed::Resume), Err(error)) => {
-                self.notes
+            (Stage::Open(ResumeMethod::Resume), Err(error)) => {
+                self.warnings
                     .push(format!("the agent could not resume: {error}"));
-                match self.can_load() {
-                    true => self.open(Resumed::Load),
-                    false => self.open(Resumed::Afresh),
-                }
+                self.open(if self.can_load() {
+                    ResumeMethod::Load
+                } else {
+                    ResumeMethod::FromTranscript
+                })
             }
-            (Stage::Open(Resumed::Load), Err(error)) => {
-                self.notes
+            (Stage::Open(ResumeMethod::Load), Err(error)) => {
+                self.warnings
                     .push(format!("the agent could not load: {error}"));
-                self.open(Resumed::Afresh)
+                self.open(ResumeMethod::FromTranscript)
             }
             (Stage::Open(_), Err(error)) => {
-                Heard::Failed(format!("the agent could not open a session: {error}"))
+                HandshakeStep::Failed(format!("the agent could not open a session: {error}"))
             }
-            (Stage::Mode, Err(error)) if self.plan.needs_mode => Heard::Failed(format!(
-                "the agent has no mode `{}`, and nothing else keeps it to the tools of the session: \
+            (Stage::Mode, Err(error)) if self.options.requires_mode => {
+                HandshakeStep::Failed(format!(
+                    "the agent has no mode `{}`, and no other way to enforce the tools of the session: \
                  {error}",
-                self.plan.mode.as_deref().unwrap_or_default()
-            )),
+                    self.options.mode.as_deref().unwrap_or_default()
+                ))
+            }
             (Stage::Mode, outcome) => {
                 if let Err(error) = outcome {
-                    let mode = self.plan.mode.clone().unwrap_or_default();
-                    self.notes
+                    let mode = self.options.mode.clone().unwrap_or_default();
+                    self.warnings
                         .push(format!("the agent has no mode `{mode}`: {error}"));
                 }
                 self.set_model()
             }
-            (Stage::Model, Err(error)) => Heard::Failed(format!(
+            (Stage::Model, Err(error)) => HandshakeStep::Failed(format!(
                 "the agent cannot use the model `{}`: {error}",
-                self.plan.model.as_deref().unwrap_or_default()
+                self.options.model.as_deref().unwrap_or_default()
             )),
             (Stage::Model, Ok(_)) => self.set_reasoning(),
             (Stage::Reasoning, Err(error)) => {
-                self.notes
-                    .push(format!("the agent did not take `reasoning`: {error}"));
+                self.warnings
+                    .push(format!("the agent rejected `reasoning`: {error}"));
                 self.ready()
             }
             (Stage::Reasoning, Ok(_)) => self.ready(),
         }
     }
 
-    fn can(&self, what: &str) -> bool {
-        let can = &self.capabilities["sessionCapabilities"][what];
-        !can.is_null() && *can != Value::Bool(false)
+    fn can_resume(&self) -> bool {
+        let resume = &self.capabilities["sessionCapabilities"]["resume"];
+        !resume.is_null() && *resume != Value::Bool(false)
     }
 
     fn can_load(&self) -> bool {
         self.capabilities["loadSession"] == Value::Bool(true)
     }
 
-    fn ask(&mut self, stage: Stage, method: &str, params: &impl serde::Serialize) -> Heard {
+    fn send_request(
+        &mut self,
+        stage: Stage,
+        method: &str,
+        params: &impl serde::Serialize,
+    ) -> HandshakeStep {
         self.stage = stage;
-        self.id += 1;
-        Heard::Send(request_line(self.id, method, params))
+        self.request_id += 1;
+        HandshakeStep::Send(Message::request(self.request_id, method, params).to_line())
     }
 
-    fn open_first(&mut self) -> Heard {
-        self.open(match self.plan.resume.is_some() {
-            true if self.can("resume") => Resumed::Resume,
-            true if self.can_load() => Resumed::Load,
-            true => Resumed::Afresh,
-            false => Resumed::New,
+    fn open_session(&mut self) -> HandshakeStep {
+        self.open(match self.options.resume {
+            None => ResumeMethod::New,
+            Some(_) if self.can_resume() => ResumeMethod::Resume,
+            Some(_) if self.can_load() => ResumeMethod::Load,
+            Some(_) => ResumeMethod::FromTranscript,
         })
     }
 
-    fn open(&mut self, how: Resumed) -> Heard {
+    fn open(&mut self, how: ResumeMethod) -> HandshakeStep {
         let names = AGENT_METHOD_NAMES;
-        let cwd = self.plan.cwd.clone();
-        let servers: Vec<McpServer> = self.plan.servers.iter().map(server).collect();
-        let known = self.plan.resume.clone().unwrap_or_default();
+        let cwd = self.options.cwd.clone();
+        let servers: Vec<McpServer> = self.options.servers.iter().map(mcp_server).collect();
+        let old_id = self.options.resume.clone().unwrap_or_default();
         let stage = Stage::Open(how);
         match how {
-            Resumed::Resume => {
-                let request = ResumeSessionRequest::new(known, cwd).mcp_servers(servers);
-                self.ask(stage, names.session_resume, &request)
+            ResumeMethod::Resume => {
+                let request = ResumeSessionRequest::new(old_id, cwd).mcp_servers(servers);
+                self.send_request(stage, names.session_resume, &request)
             }
-            Resumed::Load => {
-                let request = LoadSessionRequest::new(known, cwd).mcp_servers(servers);
-                self.ask(stage, names.session_load, &request)
+            ResumeMethod::Load => {
+                let request = LoadSessionRequest::new(old_id, cwd).mcp_servers(servers);
+                self.send_request(stage, names.session_load, &request)
             }
-            Resumed::New | Resumed::Afresh => {
+            ResumeMethod::New | ResumeMethod::FromTranscript => {
                 let request = NewSessionRequest::new(cwd).mcp_servers(servers);
-                self.ask(stage, names.session_new, &request)
+                self.send_request(stage, names.session_new, &request)
             }
         }
     }
 
-    /// Also after a load: not every agent remembers its mode.
-    fn set_mode(&mut self) -> Heard {
-        let Some(mode) = self.plan.mode.clone() else {
+    /// Also after a load: some agents do not restore their mode.
+    fn set_mode(&mut self) -> HandshakeStep {
+        let Some(mode) = self.options.mode.clone() else {
             return self.set_model();
         };
         let request = SetSessionModeRequest::new(self.session.clone(), mode);
-        self.ask(Stage::Mode, AGENT_METHOD_NAMES.session_set_mode, &request)
+        self.send_request(Stage::Mode, AGENT_METHOD_NAMES.session_set_mode, &request)
     }
 
-    fn set_model(&mut self) -> Heard {
-        let Some(model) = self.plan.model.clone() else {
+    fn set_model(&mut self) -> HandshakeStep {
+        let Some(model) = self.options.model.clone() else {
             return self.set_reasoning();
         };
         let Some((option, values)) = self.option("model", &["model"]) else {
-            // Not in the protocol, and what agents without options take.
+            // Not in the protocol; agents without configuration options support it.
             let params = json!({ "sessionId": self.session, "modelId": model });
-            return self.ask(Stage::Model, "session/set_model", &params);
+            return self.send_request(Stage::Model, "session/set_model", &params);
         };
         if !values.is_empty() && !values.contains(&model) {
-            let near = nearest(&model, values.iter().map(String::as_str));
-            let hint = near.map_or_else(
+            let nearest = nearest(&model, values.iter().map(String::as_str));
+            let hint = nearest.map_or_else(
                 || {
                     let shown: Vec<&str> = values.iter().take(20).map(String::as_str).collect();
                     format!("it has {}", shown.join(", "))
                 },
-                |near| format!("did you mean `{near}`?"),
+                |nearest| format!("did you mean `{nearest}`?"),
             );
-            return Heard::Failed(format!("the agent has no model `{model}`; {hint}"));
+            return HandshakeStep::Failed(format!("the agent has no model `{model}`; {hint}"));
         }
-        self.choose(Stage::Model, option, model)
+        self.set_option(Stage::Model, option, model)
     }
 
-    fn set_reasoning(&mut self) -> Heard {
-        let Some(level) = self.plan.reasoning else {
+    fn set_reasoning(&mut self) -> HandshakeStep {
+        let Some(level) = self.options.reasoning else {
             return self.ready();
         };
         let ids = ["reasoning", "reasoning_effort", "thought_level", "effort"];
         let Some((option, values)) = self.option("thought_level", &ids) else {
-            self.notes
+            self.warnings
                 .push("the agent has no setting for `reasoning`".to_owned());
             return self.ready();
         };
@@ -310,50 +323,50 @@ impl Handshake {
         };
         let value = names.iter().find(|name| values.iter().any(|v| v == *name));
         match value {
-            Some(value) => self.choose(Stage::Reasoning, option, (*value).to_owned()),
+            Some(value) => self.set_option(Stage::Reasoning, option, (*value).to_owned()),
             None => {
                 let shown = values.join(", ");
-                self.notes
-                    .push(format!("the agent offers for `reasoning` only: {shown}"));
+                self.warnings
+                    .push(format!("the agent supports for `reasoning` only: {shown}"));
                 self.ready()
             }
         }
     }
 
-    fn choose(&mut self, stage: Stage, option: String, value: String) -> Heard {
+    fn set_option(&mut self, stage: Stage, option: String, value: String) -> HandshakeStep {
         let value = SessionConfigOptionValue::value_id(value);
         let request = SetSessionConfigOptionRequest::new(self.session.clone(), option, value);
-        self.ask(
+        self.send_request(
             stage,
             AGENT_METHOD_NAMES.session_set_config_option,
             &request,
         )
     }
 
-    /// An option of the session by category or id, and the values it can have.
+    /// A configuration option of the session, by category or id, and its possible values.
     fn option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
         let options = self.opened["configOptions"].as_array()?;
-        let is = |option: &&Value| {
+        let is_wanted = |option: &&Value| {
             let id = option["id"].as_str().unwrap_or_default();
             option["category"] == category || ids.contains(&id)
         };
-        let option = options.iter().find(is)?;
+        let option = options.iter().find(is_wanted)?;
         let mut values = Vec::new();
         collect_values(&option["options"], &mut values);
         Some((option["id"].as_str()?.to_owned(), values))
     }
 
-    fn ready(&mut self) -> Heard {
-        Heard::Ready(Opened {
+    fn ready(&mut self) -> HandshakeStep {
+        HandshakeStep::Ready(OpenedSession {
             session: self.session.clone(),
-            resumed: self.resumed,
-            next_id: self.id + 1,
-            notes: std::mem::take(&mut self.notes),
+            resume_method: self.resume_method,
+            next_id: self.request_id + 1,
+            warnings: std::mem::take(&mut self.warnings),
         })
     }
 }
 
-/// Values may stand in groups.
+/// Values may be nested in groups.
 fn collect_values(options: &Value, into: &mut Vec<String>) {
     for option in options.as_array().into_iter().flatten() {
         match option["value"].as_str() {
@@ -363,9 +376,11 @@ fn collect_values(options: &Value, into: &mut Vec<String>) {
     }
 }
 
-fn server(server: &Server) -> McpServer {
-    let env = server.env.iter();
-    let env = env.map(|(name, value)| EnvVariable::new(name.clone(), value.clone()));
+fn mcp_server(server: &McpServerConfig) -> McpServer {
+    let env = server
+        .env
+        .iter()
+        .map(|(name, value)| EnvVariable::new(name.clone(), value.clone()));
     McpServer::Stdio(
         McpServerStdio::new(server.name.clone(), server.command.clone())
             .args(server.args.clone())
@@ -377,176 +392,182 @@ fn server(server: &Server) -> McpServer {
 mod tests {
     use super::*;
 
-    fn reply(id: u64, result: Value) -> Line {
-        Line::Reply {
+    fn success(id: u64, result: Value) -> AgentMessage {
+        AgentMessage::Response {
             id,
             outcome: Ok(result),
         }
     }
 
-    fn refusal(id: u64, message: &str) -> Line {
-        let error = RpcError {
-            code: -32603,
-            message: message.to_owned(),
-            data: None,
-        };
-        Line::Reply {
+    fn failure(id: u64, message: &str) -> AgentMessage {
+        AgentMessage::Response {
             id,
-            outcome: Err(error),
+            outcome: Err(RpcError::new(-32603, message)),
         }
     }
 
-    fn sent(heard: Heard) -> Value {
-        match heard {
-            Heard::Send(line) => serde_json::from_slice(&line).unwrap(),
+    fn sent(step: HandshakeStep) -> Value {
+        match step {
+            HandshakeStep::Send(line) => serde_json::from_slice(&line).unwrap(),
             other => panic!("nothing was sent: {other:?}"),
         }
     }
 
-    fn plan() -> Plan {
-        Plan {
+    fn options() -> SessionOptions {
+        SessionOptions {
             cwd: "/workspace".to_owned(),
-            servers: vec![Server {
+            servers: vec![McpServerConfig {
                 name: "oubliette".to_owned(),
                 command: "/c".to_owned(),
                 args: vec!["mcp".to_owned()],
                 env: vec![("A".to_owned(), "b".to_owned())],
             }],
-            ..Plan::default()
+            ..SessionOptions::default()
         }
     }
 
     #[test]
     fn a_new_session_is_opened_with_its_servers_and_its_mode() {
-        let (mut handshake, first) = Handshake::begin(Plan {
-            needs_mode: false,
+        let (mut handshake, first) = Handshake::start(SessionOptions {
             mode: Some("auto".to_owned()),
-            ..plan()
+            ..options()
         });
         let first: Value = serde_json::from_slice(&first).unwrap();
         assert_eq!(
             (&first["method"], &first["id"]),
             (&json!("initialize"), &json!(1))
         );
-        let new = sent(handshake.hear(&reply(1, json!({ "protocolVersion": 1 }))));
+        let new = sent(handshake.handle_message(&success(1, json!({ "protocolVersion": 1 }))));
         assert_eq!(new["method"], "session/new");
         assert_eq!(new["params"]["cwd"], "/workspace");
         assert_eq!(new["params"]["mcpServers"][0]["env"][0]["value"], "b");
-        assert_eq!(handshake.hear(&Line::Noise("x".to_owned())), Heard::Nothing);
-        let mode = sent(handshake.hear(&reply(2, json!({ "sessionId": "s1" }))));
+        assert_eq!(
+            handshake.handle_message(&AgentMessage::Invalid("x".to_owned())),
+            HandshakeStep::Wait
+        );
+        let mode = sent(handshake.handle_message(&success(2, json!({ "sessionId": "s1" }))));
         assert_eq!(mode["params"]["modeId"], "auto");
-        // An agent without that mode still works; policy answers what it asks.
-        let Heard::Ready(opened) = handshake.hear(&refusal(3, "no such mode")) else {
+        // An agent without that mode still works: the server decides its permission requests.
+        let HandshakeStep::Ready(opened) = handshake.handle_message(&failure(3, "no such mode"))
+        else {
             panic!()
         };
         assert_eq!((opened.session.as_str(), opened.next_id), ("s1", 4));
-        assert_eq!((opened.resumed, opened.notes.len()), (Resumed::New, 1));
+        assert_eq!(
+            (opened.resume_method, opened.warnings.len()),
+            (ResumeMethod::New, 1)
+        );
     }
 
     #[test]
-    fn an_old_session_is_resumed_else_loaded_else_begun_afresh() {
-        let plan = Plan {
+    fn an_old_session_is_resumed_else_loaded_else_restored_from_a_transcript() {
+        let options = SessionOptions {
             resume: Some("old".to_owned()),
-            ..plan()
+            ..options()
         };
-        let (mut handshake, _) = Handshake::begin(plan);
+        let (mut handshake, _) = Handshake::start(options);
         let capabilities = json!({ "protocolVersion": 1, "agentCapabilities": {
             "loadSession": true, "sessionCapabilities": { "resume": {} } } });
         assert_eq!(
-            sent(handshake.hear(&reply(1, capabilities)))["method"],
+            sent(handshake.handle_message(&success(1, capabilities)))["method"],
             "session/resume"
         );
-        let load = sent(handshake.hear(&refusal(2, "gone")));
+        let load = sent(handshake.handle_message(&failure(2, "gone")));
         assert_eq!(
             (&load["method"], &load["params"]["sessionId"]),
             (&json!("session/load"), &json!("old"))
         );
         assert_eq!(
-            sent(handshake.hear(&refusal(3, "gone")))["method"],
+            sent(handshake.handle_message(&failure(3, "gone")))["method"],
             "session/new"
         );
-        let Heard::Ready(opened) = handshake.hear(&reply(4, json!({ "sessionId": "new" }))) else {
+        let HandshakeStep::Ready(opened) =
+            handshake.handle_message(&success(4, json!({ "sessionId": "new" })))
+        else {
             panic!()
         };
         assert_eq!(
-            (opened.session.as_str(), opened.resumed),
-            ("new", Resumed::Afresh)
+            (opened.session.as_str(), opened.resume_method),
+            ("new", ResumeMethod::FromTranscript)
         );
     }
 
     #[test]
-    fn an_agent_that_must_be_told_signs_in_first() {
-        let plan = Plan {
-            sign_in: Some("api-key".to_owned()),
-            ..plan()
+    fn an_agent_with_an_authentication_method_authenticates_first() {
+        let options = SessionOptions {
+            auth_method: Some("api-key".to_owned()),
+            ..options()
         };
-        let (mut handshake, _) = Handshake::begin(plan.clone());
-        let sign_in = sent(handshake.hear(&reply(1, json!({ "protocolVersion": 1 }))));
-        assert_eq!(sign_in["method"], "authenticate");
-        assert_eq!(sign_in["params"]["methodId"], "api-key");
+        let (mut handshake, _) = Handshake::start(options.clone());
+        let authenticate =
+            sent(handshake.handle_message(&success(1, json!({ "protocolVersion": 1 }))));
+        assert_eq!(authenticate["method"], "authenticate");
+        assert_eq!(authenticate["params"]["methodId"], "api-key");
         assert_eq!(
-            sent(handshake.hear(&reply(2, json!({}))))["method"],
+            sent(handshake.handle_message(&success(2, json!({}))))["method"],
             "session/new"
         );
-        let (mut handshake, _) = Handshake::begin(plan);
-        handshake.hear(&reply(1, json!({ "protocolVersion": 1 })));
-        let Heard::Failed(why) = handshake.hear(&refusal(2, "bad key")) else {
+        let (mut handshake, _) = Handshake::start(options);
+        handshake.handle_message(&success(1, json!({ "protocolVersion": 1 })));
+        let HandshakeStep::Failed(why) = handshake.handle_message(&failure(2, "bad key")) else {
             panic!()
         };
         assert!(why.contains("bad key"), "{why}");
     }
 
     #[test]
-    fn a_model_that_is_not_there_is_named_with_its_neighbour() {
-        let plan = Plan {
+    fn an_unknown_model_is_reported_with_the_nearest_name() {
+        let options = SessionOptions {
             model: Some("mock/modle".to_owned()),
-            ..plan()
+            ..options()
         };
-        let (mut handshake, _) = Handshake::begin(plan);
-        handshake.hear(&reply(1, json!({ "protocolVersion": 1 })));
+        let (mut handshake, _) = Handshake::start(options);
+        handshake.handle_message(&success(1, json!({ "protocolVersion": 1 })));
         let opened = json!({ "sessionId": "s", "configOptions": [
             { "id": "model", "category": "model", "options": [ { "value": "mock/model" } ] } ] });
-        let Heard::Failed(why) = handshake.hear(&reply(2, opened)) else {
+        let HandshakeStep::Failed(why) = handshake.handle_message(&success(2, opened)) else {
             panic!()
         };
         assert!(why.contains("did you mean `mock/model`?"), "{why}");
     }
 
     #[test]
-    fn options_take_model_and_reasoning() {
-        let plan = Plan {
+    fn model_and_reasoning_are_set_as_options() {
+        let options = SessionOptions {
             model: Some("m".to_owned()),
             reasoning: Some(Level::High),
-            ..plan()
+            ..options()
         };
-        let (mut handshake, _) = Handshake::begin(plan);
-        handshake.hear(&reply(1, json!({ "protocolVersion": 1 })));
+        let (mut handshake, _) = Handshake::start(options);
+        handshake.handle_message(&success(1, json!({ "protocolVersion": 1 })));
         let opened = json!({ "sessionId": "s", "configOptions": [
             { "id": "model", "options": [ { "name": "group", "options": [ { "value": "m" } ] } ] },
             { "id": "effort", "category": "thought_level", "options": [ { "value": "high" } ] } ] });
-        let model = sent(handshake.hear(&reply(2, opened)));
+        let model = sent(handshake.handle_message(&success(2, opened)));
         assert_eq!(
             (&model["params"]["configId"], &model["params"]["value"]),
             (&json!("model"), &json!("m"))
         );
-        let effort = sent(handshake.hear(&reply(3, json!({}))));
+        let effort = sent(handshake.handle_message(&success(3, json!({}))));
         assert_eq!(effort["params"]["configId"], "effort");
         assert!(matches!(
-            handshake.hear(&reply(4, json!({}))),
-            Heard::Ready(_)
+            handshake.handle_message(&success(4, json!({}))),
+            HandshakeStep::Ready(_)
         ));
     }
 
     #[test]
-    fn a_refusal_becomes_a_sentence() {
-        let (mut handshake, _) = Handshake::begin(plan());
-        handshake.hear(&reply(1, json!({ "protocolVersion": 1 })));
-        let Heard::Failed(why) = handshake.hear(&refusal(2, "Authentication required")) else {
+    fn an_error_of_the_agent_is_part_of_the_failure() {
+        let (mut handshake, _) = Handshake::start(options());
+        handshake.handle_message(&success(1, json!({ "protocolVersion": 1 })));
+        let HandshakeStep::Failed(why) =
+            handshake.handle_message(&failure(2, "Authentication required"))
+        else {
             panic!()
         };
         assert!(why.contains("Authentication required"), "{why}");
-        let (mut handshake, _) = Handshake::begin(plan());
-        let heard = handshake.hear(&reply(1, json!({ "protocolVersion": 7 })));
-        assert!(matches!(heard, Heard::Failed(_)));
+        let (mut handshake, _) = Handshake::start(options());
+        let step = handshake.handle_message(&success(1, json!({ "protocolVersion": 7 })));
+        assert!(matches!(step, HandshakeStep::Failed(_)));
     }
 }

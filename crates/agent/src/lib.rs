@@ -1,25 +1,26 @@
-//! The only crate of the server that speaks ACP: which agents there are, how they are started, and
-//! what their lines mean.
+//! The only crate of the server that speaks the Agent Client Protocol (ACP): the catalogue of agents,
+//! how they are started, and what their messages mean.
 //!
-//! Nothing here does I/O. Bytes come in with their place in the agent's output and leave as lines
-//! for its input, so that whoever owns a session can commit both with the events they came to.
+//! Nothing here does I/O. Functions take lines of an agent's output and return lines for its input,
+//! so that the session actor can commit both together with the events that they cause.
 
 mod catalogue;
+mod droid;
 mod handshake;
-mod line;
-mod output;
-mod permission;
+mod message;
+mod permission_request;
 mod request;
-mod tools;
+mod tool_filter;
 mod update;
 mod usage;
 
-pub use catalogue::{Agent, OwnFile, Package, catalogue};
-pub use handshake::{Handshake, Heard as HandshakeHeard, Opened, Plan, Resumed, Server};
-pub use line::{Line, RpcError, read};
-pub use output::{output_line, output_mark};
-pub use permission::{Permission, Policy};
-pub use request::{Attached, cancel, prompt, refuse};
-pub use tools::{Keeper, Rules, Tools};
-pub use update::{Chunk, Said, Tool, ToolEnd};
-pub use usage::{Reported, usage_file};
+pub use catalogue::{Agent, Package, SessionFile, TranscriptFile, UsageFile, catalogue};
+pub use handshake::{
+    Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod, SessionOptions,
+};
+pub use message::AgentMessage;
+pub use permission_request::{AutonomyPolicy, PermissionRequest};
+pub use request::{Attachment, cancel_notification, method_not_found, prompt_request};
+pub use tool_filter::{PermissionRules, ToolEnforcement, ToolFilter};
+pub use update::{AgentUpdate, TextChunk, ToolCall, ToolOutcome};
+pub use usage::UsageReport;

@@ -3,72 +3,65 @@
 use agent_client_protocol_schema::v1::{
     AGENT_METHOD_NAMES, CancelNotification, ContentBlock, PromptRequest, ResourceLink,
 };
-use serde::Serialize;
-use serde_json::{Value, json};
+use oubliette_wire::{Message, RpcError, codes};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// A file in the workspace that goes with a prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Attached {
+pub struct Attachment {
     pub name: String,
-    /// As the agent sees it.
+    /// The path in the container.
     pub path: String,
 }
 
 /// `session/prompt`.
-pub fn prompt(id: u64, session: &str, text: &[&str], attached: &[Attached]) -> Vec<u8> {
-    let texts = text.iter().map(|text| ContentBlock::from(*text));
-    let links = attached.iter().map(|file| {
+pub fn prompt_request(
+    id: u64,
+    session: &str,
+    texts: &[&str],
+    attachments: &[Attachment],
+) -> Vec<u8> {
+    let texts = texts.iter().map(|text| ContentBlock::from(*text));
+    let links = attachments.iter().map(|file| {
         let uri = format!("file://{}", file.path);
         ContentBlock::ResourceLink(ResourceLink::new(file.name.clone(), uri))
     });
     let request = PromptRequest::new(session.to_owned(), texts.chain(links).collect());
-    request_line(id, AGENT_METHOD_NAMES.session_prompt, &request)
+    Message::request(id, AGENT_METHOD_NAMES.session_prompt, &request).to_line()
 }
 
 /// `session/cancel`.
-pub fn cancel(session: &str) -> Vec<u8> {
-    let params = value(&CancelNotification::new(session.to_owned()));
-    line(&json!({
-        "jsonrpc": "2.0", "method": AGENT_METHOD_NAMES.session_cancel, "params": params,
-    }))
+pub fn cancel_notification(session: &str) -> Vec<u8> {
+    let cancel = CancelNotification::new(session.to_owned());
+    Message::notification(AGENT_METHOD_NAMES.session_cancel, &cancel).to_line()
 }
 
-/// The answer to a request that nobody here can do.
-pub fn refuse(id: &str, method: &str) -> Vec<u8> {
-    let error = json!({ "code": -32601, "message": format!("there is no method {method}") });
-    reply(id, "error", &error)
+/// The error response to a request that the server does not support.
+pub fn method_not_found(id: &str, method: &str) -> Vec<u8> {
+    let why = format!("there is no method {method}");
+    reply(id, Err(RpcError::new(codes::METHOD_NOT_FOUND, why)))
 }
 
-pub(crate) fn request_line(id: u64, method: &str, params: &impl Serialize) -> Vec<u8> {
-    line(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": value(params) }))
-}
-
-/// `id` is JSON as the agent wrote it.
-pub(crate) fn reply(id: &str, key: &str, body: &Value) -> Vec<u8> {
-    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"{key}\":{body}}}\n").into_bytes()
-}
-
-fn value(params: &impl Serialize) -> Value {
-    serde_json::to_value(params).unwrap_or_default()
-}
-
-fn line(message: &Value) -> Vec<u8> {
-    let mut line = message.to_string().into_bytes();
-    line.push(b'\n');
-    line
+/// A response; `id` is the JSON text that the agent wrote.
+pub(crate) fn reply(id: &str, outcome: Result<Value, RpcError>) -> Vec<u8> {
+    let id = RawValue::from_string(id.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    Message::reply(id, outcome).to_line()
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn a_prompt_is_one_line_whatever_it_says() {
-        let attached = [Attached {
+    fn a_prompt_with_control_characters_is_one_line() {
+        let attachments = [Attachment {
             name: "a.txt".to_owned(),
             path: "/workspace/a.txt".to_owned(),
         }];
-        let line = prompt(7, "s", &["a\nb\u{0}\u{1b}[31m"], &attached);
+        let line = prompt_request(7, "s", &["a\nb\u{0}\u{1b}[31m"], &attachments);
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         let value: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(value["method"], "session/prompt");
@@ -80,12 +73,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_gives_the_id_back_as_it_was() {
-        let line = refuse(r#""x-1""#, "fs/read_text_file");
+    fn a_response_returns_the_id_unchanged() {
+        let line = method_not_found(r#""x-1""#, "fs/read_text_file");
         let value: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(
             (&value["id"], &value["error"]["code"]),
             (&json!("x-1"), &json!(-32601))
         );
+        let line = method_not_found("1e3", "m");
+        assert!(line.starts_with(b"{\"jsonrpc\":\"2.0\",\"id\":1e3,\"error\""));
     }
 }

@@ -1,88 +1,89 @@
-//! What an agent says while it works: one `session/update`, in our words.
+//! A `session/update`, which an agent sends while it works.
 //!
-//! Read from plain JSON: the protocol's own types refuse a whole update for one word that is newer
+//! Parsed from plain JSON: the protocol's own types reject a whole update for one value that is newer
 //! than they are.
 
 use serde_json::Value;
 
-use crate::Reported;
+use crate::UsageReport;
 
-/// Most characters of what one tool says.
-const LONGEST: usize = 256 << 10;
+/// How many bytes of the input or output of one tool call are kept.
+const MAX_TOOL_TEXT_BYTES: usize = 256 << 10;
+const MAX_ID_CHARS: usize = 200;
+const MAX_KIND_CHARS: usize = 60;
 
-/// A part of a text.
+/// A part of a text that the agent streams.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Chunk {
+pub struct TextChunk {
     pub text: String,
-    /// The agent's name for the whole, where it has one: another name begins another text.
-    pub message: Option<String>,
+    /// The agent's id of the whole text, if it sends one; another id begins another text.
+    pub message_id: Option<String>,
 }
 
-/// A call of a tool, as far as it is known.
+/// A tool call, as far as the update describes it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tool {
+pub struct ToolCall {
     pub id: String,
     pub title: Option<String>,
     pub kind: Option<String>,
-    /// Absent while it is not known.
     pub input: Option<Value>,
-    /// Whether this is the first of it, which may know less of the input than what follows.
-    pub announced: bool,
-    /// Whether it has begun.
-    pub begun: bool,
-    /// What it has said since the last update, where the agent streams that.
-    pub more: String,
-    pub end: Option<ToolEnd>,
+    /// Whether this is the first update of the call; a later one can have more of the input.
+    pub is_first: bool,
+    pub started: bool,
+    /// Output since the last update, if the agent streams it.
+    pub output_delta: String,
+    /// Present when the call has ended.
+    pub outcome: Option<ToolOutcome>,
 }
 
-/// How a call of a tool ended.
+/// How a tool call ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ToolEnd {
+pub struct ToolOutcome {
     pub failed: bool,
     pub output: String,
     pub truncated: bool,
 }
 
-/// What an update says.
+/// The content of a `session/update`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
-    Text(Chunk),
-    Thought(Chunk),
+pub enum AgentUpdate {
+    Text(TextChunk),
+    Thought(TextChunk),
     Plan(Value),
-    Tool(Tool),
-    Usage(Reported),
-    /// Nothing that a log needs: modes, commands, what the user said.
-    Nothing,
-    /// Something newer than we are.
+    Tool(ToolCall),
+    Usage(UsageReport),
+    /// An update that the event log does not record: modes, commands, the user's own text.
+    Ignored,
+    /// A kind that this version does not know.
     Unknown(String),
 }
 
-impl Said {
-    /// Reads the parameters of a `session/update`.
-    pub fn read(params: &Value) -> Self {
+impl AgentUpdate {
+    /// Parses the parameters of a `session/update`.
+    pub fn parse(params: &Value) -> Self {
         let update = &params["update"];
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
         match kind {
-            "agent_message_chunk" => chunk(update).map_or(Self::Nothing, Self::Text),
-            "agent_thought_chunk" => chunk(update).map_or(Self::Nothing, Self::Thought),
+            "agent_message_chunk" => text_chunk(update).map_or(Self::Ignored, Self::Text),
+            "agent_thought_chunk" => text_chunk(update).map_or(Self::Ignored, Self::Thought),
             "plan" => Self::Plan(update["entries"].clone()),
-            "tool_call" | "tool_call_update" => tool(update).map_or(Self::Nothing, Self::Tool),
-            "usage_update" => Self::Usage(Reported::from_update(update)),
+            "tool_call" | "tool_call_update" => tool_call(update).map_or(Self::Ignored, Self::Tool),
+            "usage_update" => Self::Usage(UsageReport::from_update(update)),
             "user_message_chunk"
             | "available_commands_update"
             | "current_mode_update"
             | "config_option_update"
-            | "session_info_update" => Self::Nothing,
-            other => Self::Unknown(other.chars().take(60).collect()),
+            | "session_info_update" => Self::Ignored,
+            other => Self::Unknown(other.chars().take(MAX_KIND_CHARS).collect()),
         }
     }
 }
 
-fn chunk(update: &Value) -> Option<Chunk> {
-    let name = update["messageId"].as_str();
-    Some(Chunk {
+fn text_chunk(update: &Value) -> Option<TextChunk> {
+    let id = update["messageId"].as_str();
+    Some(TextChunk {
         text: text(&update["content"])?,
-        message: name.map(|name| name.chars().take(200).collect()),
+        message_id: id.map(|id| id.chars().take(MAX_ID_CHARS).collect()),
     })
 }
 
@@ -95,28 +96,28 @@ fn text(content: &Value) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-fn tool(update: &Value) -> Option<Tool> {
-    let id: String = update["toolCallId"].as_str()?.chars().take(200).collect();
-    let word = |key: &str| update[key].as_str().map(str::to_owned);
+fn tool_call(update: &Value) -> Option<ToolCall> {
+    let id = update["toolCallId"].as_str()?;
+    let field = |key: &str| update[key].as_str().map(str::to_owned);
     let status = update["status"].as_str().unwrap_or_default();
     let input = update.get("rawInput").filter(|input| !is_empty(input));
-    let end = matches!(status, "completed" | "failed").then(|| {
-        let (output, truncated) = cut(output(update));
-        ToolEnd {
+    let outcome = matches!(status, "completed" | "failed").then(|| {
+        let (output, truncated) = truncate(output(update));
+        ToolOutcome {
             failed: status == "failed",
             output,
             truncated,
         }
     });
-    Some(Tool {
-        id,
-        title: word("title").filter(|title| !title.is_empty()),
-        kind: word("kind"),
-        input: input.map(bounded),
-        announced: update["sessionUpdate"] == "tool_call",
-        more: more(update),
-        begun: status == "in_progress" || end.is_some(),
-        end,
+    Some(ToolCall {
+        id: id.chars().take(MAX_ID_CHARS).collect(),
+        title: field("title").filter(|title| !title.is_empty()),
+        kind: field("kind"),
+        input: input.map(bounded_input),
+        is_first: update["sessionUpdate"] == "tool_call",
+        output_delta: output_delta(update),
+        started: status == "in_progress" || outcome.is_some(),
+        outcome,
     })
 }
 
@@ -130,33 +131,36 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// An input that is too large to keep is described instead.
-fn bounded(input: &Value) -> Value {
+/// An input that is too large is replaced by its size.
+fn bounded_input(input: &Value) -> Value {
     let size = input.to_string().len();
-    match size > LONGEST {
-        true => Value::String(format!("{size} bytes of input")),
-        false => input.clone(),
+    if size > MAX_TOOL_TEXT_BYTES {
+        Value::String(format!("{size} bytes of input"))
+    } else {
+        input.clone()
     }
 }
 
-/// What the tool said: its raw output where that is a text, else its content blocks, which may be
-/// dressed up for a reader.
+/// The output of a tool: the raw output if it is a text, else the content blocks, which agents format
+/// for display.
 fn output(update: &Value) -> String {
     let blocks = update["content"].as_array().into_iter().flatten();
     let mut texts: Vec<String> = Vec::new();
-    let mut changed = false;
+    let mut has_diff = false;
     for block in blocks {
         match block["type"].as_str() {
             Some("diff") => {
                 let path = block["path"].as_str().unwrap_or_default();
                 texts.push(format!("changed {path}"));
-                changed = true;
+                has_diff = true;
             }
             _ => texts.extend(text(&block["content"])),
         }
     }
     let raw = update["rawOutput"].as_str().filter(|raw| !raw.is_empty());
-    if let (Some(raw), false) = (raw, changed) {
+    if let Some(raw) = raw
+        && !has_diff
+    {
         return raw.to_owned();
     }
     if !texts.is_empty() {
@@ -171,19 +175,20 @@ fn output(update: &Value) -> String {
     }
 }
 
-/// Not in the protocol, and how agents stream what a command says: for some the only way.
-fn more(update: &Value) -> String {
+/// Some agents stream the output of a command in these extensions of the protocol, and some only
+/// there.
+fn output_delta(update: &Value) -> String {
     let meta = &update["_meta"];
-    let mut chunks = ["terminal_output", "terminal_output_delta"].into_iter();
-    let chunk = chunks.find_map(|key| meta[key]["data"].as_str());
-    cut(chunk.unwrap_or_default().to_owned()).0
+    let mut keys = ["terminal_output", "terminal_output_delta"].into_iter();
+    let delta = keys.find_map(|key| meta[key]["data"].as_str());
+    truncate(delta.unwrap_or_default().to_owned()).0
 }
 
-fn cut(mut text: String) -> (String, bool) {
-    if text.len() <= LONGEST {
+fn truncate(mut text: String) -> (String, bool) {
+    if text.len() <= MAX_TOOL_TEXT_BYTES {
         return (text, false);
     }
-    let mut end = LONGEST;
+    let mut end = MAX_TOOL_TEXT_BYTES;
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -197,102 +202,108 @@ mod tests {
 
     use super::*;
 
-    fn read(update: Value) -> Said {
-        Said::read(&json!({ "sessionId": "s", "update": update }))
+    fn parse(update: Value) -> AgentUpdate {
+        AgentUpdate::parse(&json!({ "sessionId": "s", "update": update }))
     }
 
-    fn part(text: &str, message: Option<&str>) -> Chunk {
-        Chunk {
+    fn chunk(text: &str, message_id: Option<&str>) -> TextChunk {
+        TextChunk {
             text: text.to_owned(),
-            message: message.map(str::to_owned),
+            message_id: message_id.map(str::to_owned),
         }
     }
 
     #[test]
-    fn text_and_thoughts_are_read() {
-        let chunk = json!({ "sessionUpdate": "agent_message_chunk", "messageId": "m1",
+    fn text_and_thoughts_are_parsed() {
+        let message = json!({ "sessionUpdate": "agent_message_chunk", "messageId": "m1",
             "content": { "type": "text", "text": "hi" } });
-        assert_eq!(read(chunk), Said::Text(part("hi", Some("m1"))));
+        assert_eq!(parse(message), AgentUpdate::Text(chunk("hi", Some("m1"))));
         let thought = json!({ "sessionUpdate": "agent_thought_chunk",
             "content": { "type": "text", "text": "hm" } });
-        assert_eq!(read(thought), Said::Thought(part("hm", None)));
+        assert_eq!(parse(thought), AgentUpdate::Thought(chunk("hm", None)));
         let image = json!({ "sessionUpdate": "agent_message_chunk",
             "content": { "type": "image", "data": "…" } });
-        assert_eq!(read(image), Said::Text(part("[image]", None)));
+        assert_eq!(parse(image), AgentUpdate::Text(chunk("[image]", None)));
     }
 
     #[test]
-    fn a_tool_is_read_as_it_comes_to_be_known() {
+    fn the_updates_of_a_tool_call_are_parsed() {
         let pending = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "title": "bash",
             "kind": "execute", "status": "pending", "rawInput": {} });
-        let Said::Tool(tool) = read(pending) else {
+        let AgentUpdate::Tool(tool) = parse(pending) else {
             panic!()
         };
-        assert_eq!((tool.begun, tool.input, tool.end), (false, None, None));
+        assert_eq!(
+            (tool.started, tool.input, tool.outcome),
+            (false, None, None)
+        );
         let done = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
             "status": "completed", "content": [
                 { "type": "content", "content": { "type": "text", "text": "a" } },
                 { "type": "content", "content": { "type": "text", "text": "b" } } ] });
-        let Said::Tool(tool) = read(done) else {
+        let AgentUpdate::Tool(tool) = parse(done) else {
             panic!()
         };
-        assert_eq!(tool.end.unwrap().output, "a\nb");
+        assert_eq!(tool.outcome.unwrap().output, "a\nb");
         let raw = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
             "status": "failed", "rawOutput": { "output": "boom" } });
-        let Said::Tool(tool) = read(raw) else {
+        let AgentUpdate::Tool(tool) = parse(raw) else {
             panic!()
         };
         assert_eq!(
-            tool.end.map(|end| (end.failed, end.output)),
+            tool.outcome.map(|outcome| (outcome.failed, outcome.output)),
             Some((true, "boom".to_owned()))
         );
     }
 
     #[test]
-    fn a_plain_output_is_taken_before_one_for_readers() {
+    fn raw_output_is_preferred_to_formatted_content() {
         let fenced =
             json!([{ "type": "content", "content": { "type": "text", "text": "```a```" } }]);
         let diff = json!([{ "type": "diff", "path": "/x" }]);
         for (content, expected) in [(fenced, "a"), (diff, "changed /x"), (json!([]), "a")] {
             let done = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
                 "status": "completed", "content": content, "rawOutput": "a" });
-            let Said::Tool(tool) = read(done) else {
+            let AgentUpdate::Tool(tool) = parse(done) else {
                 panic!()
             };
-            assert_eq!(tool.end.unwrap().output, expected);
+            assert_eq!(tool.outcome.unwrap().output, expected);
         }
     }
 
     #[test]
-    fn what_a_command_streams_is_read() {
-        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1",
+    fn streamed_output_of_a_command_is_parsed() {
+        let first = json!({ "sessionUpdate": "tool_call", "toolCallId": "1",
             "status": "in_progress", "content": [{ "type": "terminal", "terminalId": "1" }] });
-        let Said::Tool(tool) = read(announced) else {
+        let AgentUpdate::Tool(tool) = parse(first) else {
             panic!()
         };
-        assert!(tool.announced && tool.begun && tool.more.is_empty());
+        assert!(tool.is_first && tool.started && tool.output_delta.is_empty());
         for key in ["terminal_output", "terminal_output_delta"] {
-            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
+            let delta = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1",
                 "_meta": { key: { "data": "a\n", "terminal_id": "1" } } });
-            let Said::Tool(tool) = read(more) else {
+            let AgentUpdate::Tool(tool) = parse(delta) else {
                 panic!()
             };
-            assert_eq!((tool.more.as_str(), tool.announced), ("a\n", false));
+            assert_eq!((tool.output_delta.as_str(), tool.is_first), ("a\n", false));
         }
     }
 
     #[test]
-    fn what_is_newer_than_we_are_is_named() {
+    fn an_unknown_kind_of_update_is_named() {
         assert_eq!(
-            read(json!({ "sessionUpdate": "telepathy" })),
-            Said::Unknown("telepathy".to_owned())
+            parse(json!({ "sessionUpdate": "telepathy" })),
+            AgentUpdate::Unknown("telepathy".to_owned())
         );
-        assert_eq!(Said::read(&Value::Null), Said::Unknown(String::new()));
+        assert_eq!(
+            AgentUpdate::parse(&Value::Null),
+            AgentUpdate::Unknown(String::new())
+        );
     }
 
     #[test]
-    fn a_long_output_is_cut_between_characters() {
-        let (text, truncated) = cut("ü".repeat(LONGEST));
-        assert!(truncated && text.len() <= LONGEST && text.ends_with('ü'));
+    fn a_long_output_is_truncated_between_characters() {
+        let (text, truncated) = truncate("ü".repeat(MAX_TOOL_TEXT_BYTES));
+        assert!(truncated && text.len() <= MAX_TOOL_TEXT_BYTES && text.ends_with('ü'));
     }
 }

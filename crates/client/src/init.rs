@@ -1,65 +1,66 @@
 //! The supervisor: PID 1 of every container.
 //!
-//! One thread. It dials the server for ever; while no server is there, processes run on and their
-//! output waits in spools, up to a bound past which they wait too.
+//! One thread. It connects to the server again whenever the connection is lost. Without a server,
+//! processes keep running and their output waits in spools; a process whose spool is full is blocked.
 
-mod brand;
-mod carriage;
 mod control;
+mod mux_listener;
 mod process;
+mod process_table;
+mod process_tag;
 mod reaper;
+mod server_transport;
 mod spool;
 mod streams;
-mod table;
-mod way;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use oubliette_wire::RELAY_SOCKET_PATH;
 use tokio::task::LocalSet;
 
-use carriage::Carriage;
 use control::Control;
-use table::Table;
-use way::Way;
+use mux_listener::MuxListener;
+use process_table::ProcessTable;
+use server_transport::ServerTransport;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(20);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// What the supervisor is told when it is started; only through its environment.
+/// The supervisor's settings, from its environment.
 #[derive(Debug)]
 struct Settings {
     socket: PathBuf,
-    spools: PathBuf,
+    spool_directory: PathBuf,
     container_id: String,
     container_key: String,
-    /// Whether no socket of the host is here, and the server comes by the runtime's own channel.
-    carried: bool,
+    /// Whether no socket of the host is mounted, and the server connects over the runtime's channel.
+    uses_mux: bool,
 }
 
 impl Settings {
-    fn read() -> Option<Self> {
+    fn from_env() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
         let path =
-            |name, usual: &str| PathBuf::from(variable(name).unwrap_or_else(|| usual.into()));
+            |name, default: &str| PathBuf::from(variable(name).unwrap_or_else(|| default.into()));
         Some(Self {
-            socket: path("OUBLIETTE_SOCKET", "/mcp/relay.sock"),
-            spools: path("OUBLIETTE_SPOOLS", "/tmp"),
+            socket: path("OUBLIETTE_SOCKET", RELAY_SOCKET_PATH),
+            spool_directory: path("OUBLIETTE_SPOOLS", "/tmp"),
             container_id: variable("OUBLIETTE_CONTAINER_ID")?,
             container_key: variable("OUBLIETTE_CONTAINER_KEY")?,
-            carried: variable("OUBLIETTE_CARRIED").is_some_and(|value| value == "1"),
+            uses_mux: variable("OUBLIETTE_CARRIED").is_some_and(|value| value == "1"),
         })
     }
 }
 
 pub(crate) fn run() -> ExitCode {
-    // Others in the container must not read the key out of this process.
+    // Other processes of the container must not read the key from this one's memory.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    // PID 1 is the parent of every orphan; where something else is PID 1, this makes us so.
+    // PID 1 is the parent of every orphan; where another process is PID 1, this one becomes it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
-    let Some(settings) = Settings::read() else {
+    let Some(settings) = Settings::from_env() else {
         eprintln!("OUBLIETTE_CONTAINER_ID and OUBLIETTE_CONTAINER_KEY are not set");
         return ExitCode::from(2);
     };
@@ -77,7 +78,7 @@ pub(crate) fn run() -> ExitCode {
 
 async fn supervise(settings: Settings) -> ExitCode {
     let boot_id = uuid::Uuid::new_v4().to_string();
-    let table = Rc::new(Table::new(&settings.spools, &boot_id));
+    let table = Rc::new(ProcessTable::new(&settings.spool_directory, &boot_id));
     let reaping = match reaper::start(table.clone()) {
         Ok(reaping) => reaping,
         Err(error) => {
@@ -85,28 +86,29 @@ async fn supervise(settings: Settings) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let way = match settings.carried {
-        false => Way::Socket(settings.socket.clone()),
-        true => match Carriage::open_up(&settings.container_key, &settings.socket) {
-            Ok(carriage) => Way::Carried(carriage),
+    let transport = if settings.uses_mux {
+        match MuxListener::start(&settings.container_key, &settings.socket) {
+            Ok(listener) => ServerTransport::Mux(listener),
             Err(error) => {
                 eprintln!("cannot listen for the server: {error}");
                 return ExitCode::FAILURE;
             }
-        },
+        }
+    } else {
+        ServerTransport::Socket(settings.socket.clone())
     };
-    let dialling = async {
-        let mut pause = FIRST_PAUSE;
+    let serving = async {
+        let mut delay = MIN_RECONNECT_DELAY;
         loop {
-            if Control::serve(&settings, &way, &table).await.is_ok() {
-                pause = FIRST_PAUSE;
+            if Control::serve(&settings, &transport, &table).await.is_ok() {
+                delay = MIN_RECONNECT_DELAY;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            tokio::time::sleep(delay).await;
+            delay = (delay * 2).min(MAX_RECONNECT_DELAY);
         }
     };
     tokio::select! {
-        () = dialling => ExitCode::FAILURE,
+        () = serving => ExitCode::FAILURE,
         () = reaping => ExitCode::SUCCESS,
     }
 }

@@ -1,35 +1,36 @@
-//! What runs inside a container, on behalf of the server.
+//! The programs that run inside a container on behalf of the server.
 //!
-//! `mcp` is the MCP server of an agent: what an agent can ask of Oubliette, it asks there. `init` is the supervisor, PID 1: it starts processes when the server asks, keeps their output
-//! until the server has it, and outlives any server. Everything around it is hostile; it keeps
-//! nothing but the processes and their bytes.
+//! `mcp` is the MCP server of an agent. `init` is the supervisor, PID 1: it starts processes for the
+//! server, buffers their output until the server has stored it, and keeps running without a server.
+//! Other processes of the container are not trusted; the supervisor holds only processes and their
+//! bytes.
 
-// What runs in containers runs on Linux, wherever the server does.
-#[cfg(target_os = "linux")]
-mod channel;
+// Containers run Linux; the server can also be built on other systems.
 #[cfg(target_os = "linux")]
 mod init;
 #[cfg(target_os = "linux")]
 mod mcp;
 #[cfg(target_os = "linux")]
-mod stage;
+mod pty_exec;
+#[cfg(target_os = "linux")]
+mod stdio_bridge;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs one of the client's roles, by its first argument.
+/// Runs the subcommand that the first argument names.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().skip(1);
-    let role = arguments.next();
-    match role.as_deref().map(|role| role.to_str()) {
+    let subcommand = arguments.next();
+    match subcommand.as_deref().map(|name| name.to_str()) {
         #[cfg(target_os = "linux")]
-        None | Some(Some(mcp::ROLE)) => mcp::run(),
+        None | Some(Some(mcp::SUBCOMMAND)) => mcp::run(),
         #[cfg(target_os = "linux")]
         Some(Some("init")) => init::run(),
         #[cfg(target_os = "linux")]
-        Some(Some(channel::ROLE)) => channel::run(),
+        Some(Some(stdio_bridge::SUBCOMMAND)) => stdio_bridge::run(),
         #[cfg(target_os = "linux")]
-        Some(Some(stage::ROLE)) => stage::run(arguments),
+        Some(Some(pty_exec::SUBCOMMAND)) => pty_exec::run(arguments),
         _ => {
             eprintln!(
                 "usage: oubliette-client [mcp|init]\n\nRuns inside Oubliette's containers: as the \

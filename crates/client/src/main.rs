@@ -1,4 +1,4 @@
-//! The small stand-alone binary for images and for hosts that are not Linux.
+//! The stand-alone binary, for images and for hosts that are not Linux.
 
 use std::process::ExitCode;
 

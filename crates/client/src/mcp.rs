@@ -1,15 +1,15 @@
 //! The MCP server of an agent, on its standard input and output.
 //!
-//! It answers at once whatever the server does: tools come from the relay when it is there, calls
-//! wait for it. What it holds in memory are keys; it never says them, and nothing else in the
-//! container can read them out of it.
+//! It answers the agent at once even without a connection to the server: the tool list grows when
+//! the server sends tools, and calls wait for the server. It holds keys in memory; it never writes
+//! them out, and no other process in the container can read its memory.
 
-mod base;
+mod base_tools;
 mod handler;
-mod link;
+mod relay_connection;
 mod settings;
 mod stdio;
-mod tools;
+mod tool_registry;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,64 +18,63 @@ use rmcp::ServiceExt;
 use tokio_util::sync::CancellationToken;
 
 use handler::Handler;
-use link::Link;
+use relay_connection::RelayConnection;
 use settings::Settings;
-use stdio::Stdio;
-use tools::Tools;
+use stdio::StdioTransport;
+use tool_registry::ToolRegistry;
 
-pub(crate) const ROLE: &str = "mcp";
+pub(crate) const SUBCOMMAND: &str = "mcp";
 
 pub(crate) fn run() -> ExitCode {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
-    let settings = Settings::read();
+    let settings = Settings::from_env();
     if rustix::termios::isatty(rustix::stdio::stdin()) {
-        say("this is an MCP server for agents, on its standard input and output");
+        log("this is an MCP server for agents, on its standard input and output");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = match runtime {
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(&format!("cannot start: {error}"));
+            log(&format!("cannot start: {error}"));
             return ExitCode::FAILURE;
         }
     };
     let code = runtime.block_on(serve(settings));
-    // Whatever still waits has nobody to tell.
+    // The agent has gone: no task is waited for.
     runtime.shutdown_background();
     code
 }
 
 async fn serve(settings: Settings) -> ExitCode {
-    let over = CancellationToken::new();
-    let stdio = match Stdio::open(over.clone()) {
-        Ok(stdio) => stdio,
+    let input_ended = CancellationToken::new();
+    let transport = match StdioTransport::open(input_ended.clone()) {
+        Ok(transport) => transport,
         Err(error) => {
-            say(&format!("cannot read the standard input: {error}"));
+            log(&format!("cannot read the standard input: {error}"));
             return ExitCode::FAILURE;
         }
     };
-    let tools = Arc::new(Tools::new(&settings));
-    let (link, linked) = Link::new(settings.clone(), tools.clone());
-    let handler = Handler::new(settings, tools.clone(), link);
+    let tools = Arc::new(ToolRegistry::new(&settings));
+    let (relay, relay_task) = RelayConnection::new(settings.clone(), tools.clone());
+    let handler = Handler::new(settings, tools.clone(), relay);
     let serving = async {
-        match handler.serve(stdio).await {
+        match handler.serve(transport).await {
             Ok(service) => drop(service.waiting().await),
-            // The agent left before it said anything of use.
-            Err(error) => say(&format!("the agent does not speak MCP: {error}")),
+            Err(error) => log(&format!("the agent does not speak MCP: {error}")),
         }
     };
     tokio::select! {
-        () = over.cancelled() => {}
+        () = input_ended.cancelled() => {}
         () = serving => {}
-        () = linked => {}
-        () = tools.announce() => {}
+        () = relay_task => {}
+        () = tools.notify_changes() => {}
     }
     ExitCode::SUCCESS
 }
 
-/// A line for whoever reads the agent's logs.
-fn say(what: &str) {
-    eprintln!("oubliette-client: {what}");
+/// Writes a line to standard error, which agents usually log.
+fn log(message: &str) {
+    eprintln!("oubliette-client: {message}");
 }

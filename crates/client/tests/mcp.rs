@@ -1,4 +1,4 @@
-//! The agent's MCP server, run as agents run it, with a relay of ours.
+//! The agent's MCP server as a process, with a relay of the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::{Agent, Options, Relay, Server};
 
-const SECRET: &str = "oub_this-key-must-never-be-said-by-anybody-ever";
+const SECRET: &str = "oub_this-key-must-never-appear-in-any-output";
 
 fn with_session() -> Options {
     Options {
@@ -26,12 +26,12 @@ fn names(tools: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn it_introduces_itself_at_once_though_there_is_no_server() {
+async fn initialize_is_answered_at_once_without_a_server() {
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
         let mut agent = Agent::start(&with_session());
         let started = Instant::now();
         let reply = agent.initialize(version).await;
-        // A debug build on a busy machine: the promise is a tenth of a second.
+        // The limit is a tenth of a second; this is a debug build on a busy machine.
         assert!(started.elapsed() < Duration::from_secs(1));
         assert_eq!(reply["result"]["protocolVersion"], version);
         assert_eq!(reply["result"]["serverInfo"]["name"], "oubliette");
@@ -46,7 +46,7 @@ async fn it_introduces_itself_at_once_though_there_is_no_server() {
 }
 
 #[tokio::test]
-async fn what_comes_before_the_introduction_is_answered_at_once() {
+async fn requests_before_initialize_are_answered_at_once() {
     let mut agent = Agent::start(&with_session());
     let meta = json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -56,42 +56,46 @@ async fn what_comes_before_the_introduction_is_answered_at_once() {
     let probe = json!({ "_meta": meta });
     let started = Instant::now();
     agent
-        .begin("server-discover-probe-1", "server/discover", probe)
+        .send_request("server-discover-probe-1", "server/discover", probe)
         .await;
     let reply = agent.reply("server-discover-probe-1").await;
     assert_eq!(reply["error"]["code"], -32601, "{reply}");
-    agent.begin(1, "something/else", json!({})).await;
+    agent.send_request(1, "something/else", json!({})).await;
     assert_eq!(agent.reply(1).await["error"]["code"], -32601);
     agent
         .send(&json!({ "jsonrpc": "2.0", "method": "notifications/odd" }))
         .await;
-    agent.raw(b"not json\n").await;
-    agent.begin(2, "ping", json!({})).await;
+    agent.write_bytes(b"not json\n").await;
+    agent.send_request(2, "ping", json!({})).await;
     assert_eq!(agent.reply(2).await["result"], json!({}));
     let reply = agent.initialize("2025-11-25").await;
     assert_eq!(reply["result"]["protocolVersion"], "2025-11-25", "{reply}");
-    agent.begin(3, "something/else", json!({ "a": 1 })).await;
+    agent
+        .send_request(3, "something/else", json!({ "a": 1 }))
+        .await;
     assert_eq!(agent.reply(3).await["error"]["code"], -32601);
     agent
-        .begin("x", "server/discover", json!({ "_meta": meta }))
+        .send_request("x", "server/discover", json!({ "_meta": meta }))
         .await;
     assert_eq!(agent.reply("x").await["error"]["code"], -32601);
-    agent.begin(4, "prompts/list", json!({})).await;
+    agent.send_request(4, "prompts/list", json!({})).await;
     assert_eq!(agent.reply(4).await["error"]["code"], -32601);
-    agent.begin(5, "tools/call", json!({ "nome": 1 })).await;
+    agent
+        .send_request(5, "tools/call", json!({ "nome": 1 }))
+        .await;
     assert_eq!(agent.reply(5).await["error"]["code"], -32602);
     assert!(started.elapsed() < Duration::from_secs(2));
 
-    // A client of the protocol without an introduction.
+    // An agent of the protocol version without `initialize`.
     let mut agent = Agent::start(&with_session());
     let list = json!({ "_meta": meta });
-    agent.begin(1, "tools/list", list).await;
+    agent.send_request(1, "tools/list", list).await;
     assert_eq!(names(&agent.reply(1).await).len(), 4);
 }
 
 #[tokio::test]
-async fn the_first_list_waits_for_the_server_and_later_changes_are_told() {
-    // Nobody is there: what it knows by itself, after two seconds.
+async fn the_first_list_waits_for_the_server_and_later_changes_are_notified() {
+    // Without a server the client lists its own tools after two seconds.
     let mut agent = Agent::start(&with_session());
     agent.initialize("2025-11-25").await;
     let started = Instant::now();
@@ -109,19 +113,19 @@ async fn the_first_list_waits_for_the_server_and_later_changes_are_told() {
     agent.tools().await;
     assert!(
         started.elapsed() < Duration::from_secs(1),
-        "only the first one waits"
+        "only the first list waits"
     );
-    // Then the server comes.
+    // The server starts later.
     let mut relay = Relay::listen(agent.socket());
     let mut server = relay.accept().await;
     server.attach().await;
-    server.caller_tools("app", json!([])).await;
+    server.send_caller_tools("app", json!([])).await;
     assert!(agent.tools_changed().await);
     let send = json!({ "name": "send", "description": "Sends.", "inputSchema": {
         "type": "object", "properties": { "z": { "type": "string" }, "a": {} }, "$comment": "kept",
     } });
     server
-        .caller_tools("app", json!([send, { "name": "session.message/long" }]))
+        .send_caller_tools("app", json!([send, { "name": "session.message/long" }]))
         .await;
     assert!(agent.tools_changed().await);
     let list = agent.tools().await;
@@ -132,22 +136,24 @@ async fn the_first_list_waits_for_the_server_and_later_changes_are_told() {
     assert_eq!(tools[5]["inputSchema"]["type"], "object");
     assert!(tools[5].get("description").is_none());
 
-    // It was there from the start, and took a moment.
+    // The server is there from the start and replies after a moment.
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
         ..with_session()
     });
     agent.initialize("2025-11-25").await;
-    agent.begin("list", "tools/list", json!({})).await;
+    agent.send_request("list", "tools/list", json!({})).await;
     let mut server = relay.accept().await;
     server.attach().await;
-    server.caller_tools("app", json!([{ "name": "one" }])).await;
+    server
+        .send_caller_tools("app", json!([{ "name": "one" }]))
+        .await;
     assert!(names(&agent.reply("list").await).contains(&"app_one"));
 }
 
 #[tokio::test]
-async fn without_a_key_it_never_asks_for_oubliettes_tools() {
+async fn without_a_key_it_never_requests_oubliettes_tools() {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
@@ -157,7 +163,7 @@ async fn without_a_key_it_never_asks_for_oubliettes_tools() {
     let mut server = relay.accept().await;
     let attach = server.attach().await;
     assert_eq!(attach["params"]["session_id"], "gogol_test");
-    server.caller_tools("app", json!([])).await;
+    server.send_caller_tools("app", json!([])).await;
     assert!(
         names(&agent.tools().await)
             .iter()
@@ -165,15 +171,15 @@ async fn without_a_key_it_never_asks_for_oubliettes_tools() {
     );
     let reply = agent.call("oubliette_project_list", json!({})).await;
     assert_eq!(reply["error"]["code"], -32602, "{reply}");
-    // The next thing that it says is the next thing that it is asked.
+    // It sent nothing before the next call.
     agent
-        .begin("call", "tools/call", json!({ "name": "config_limits" }))
+        .send_request("call", "tools/call", json!({ "name": "config_limits" }))
         .await;
     assert_eq!(server.next().await.unwrap()["method"], "config_limits");
 }
 
 #[tokio::test]
-async fn an_invalid_key_is_a_warning_and_no_tools_and_is_never_said() {
+async fn an_invalid_key_gives_a_warning_and_no_tools_and_is_never_printed() {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
@@ -183,19 +189,19 @@ async fn an_invalid_key_is_a_warning_and_no_tools_and_is_never_said() {
     agent.initialize("2025-11-25").await;
     let mut server = relay.accept().await;
     server.attach().await;
-    server.caller_tools("app", json!([])).await;
-    let asked = server.next().await.unwrap();
+    server.send_caller_tools("app", json!([])).await;
+    let request = server.next().await.unwrap();
     assert_eq!(
-        (&asked["method"], &asked["params"]["api_key"]),
+        (&request["method"], &request["params"]["api_key"]),
         (&json!("oubliette_tools"), &json!(SECRET))
     );
     server
-        .fail(&asked, -32001, "invalid or expired API key")
+        .fail(&request, -32001, "invalid or expired API key")
         .await;
     assert_eq!(names(&agent.tools().await).len(), 4);
-    // What is not listed is forwarded all the same; the key may be valid by then.
+    // A tool that is not listed is forwarded: the key may be valid by then.
     agent
-        .begin(
+        .send_request(
             "call",
             "tools/call",
             json!({ "name": "oubliette_project_list" }),
@@ -215,19 +221,19 @@ async fn an_invalid_key_is_a_warning_and_no_tools_and_is_never_said() {
         reply["result"]["content"][0]["text"],
         "invalid or expired API key"
     );
-    let said = agent.end().await;
+    let log = agent.end().await;
     assert!(
-        said.contains("warning") && said.contains("invalid or expired"),
-        "{said}"
+        log.contains("warning") && log.contains("invalid or expired"),
+        "{log}"
     );
     assert!(
-        !said.contains(SECRET) && !said.contains("session-key"),
-        "{said}"
+        !log.contains(SECRET) && !log.contains("session-key"),
+        "{log}"
     );
 }
 
 #[tokio::test]
-async fn tools_of_oubliette_are_prefixed_and_called_with_the_key_without_any_session() {
+async fn oubliettes_tools_are_prefixed_and_called_with_the_key_without_a_session() {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
@@ -236,12 +242,12 @@ async fn tools_of_oubliette_are_prefixed_and_called_with_the_key_without_any_ses
     });
     agent.initialize("2025-11-25").await;
     let mut server = relay.accept().await;
-    let asked = server.next().await.unwrap();
-    assert_eq!(asked["method"], "oubliette_tools");
+    let request = server.next().await.unwrap();
+    assert_eq!(request["method"], "oubliette_tools");
     let tools = json!([{ "name": "project_create", "description": "Makes.", "inputSchema": {
         "type": "object", "properties": { "name": { "type": "string" } }, "required": ["name"],
     } }]);
-    server.reply(&asked, json!({ "tools": tools })).await;
+    server.reply(&request, json!({ "tools": tools })).await;
     let list = agent.tools().await;
     assert_eq!(names(&list), ["oubliette_project_create"]);
     assert_eq!(
@@ -249,7 +255,7 @@ async fn tools_of_oubliette_are_prefixed_and_called_with_the_key_without_any_ses
         tools[0]["inputSchema"]
     );
     let create = json!({ "name": "oubliette_project_create", "arguments": { "name": "x" } });
-    agent.begin("call", "tools/call", create).await;
+    agent.send_request("call", "tools/call", create).await;
     let call = server.next().await.unwrap();
     assert_eq!(call["params"]["api_key"], SECRET);
     assert_eq!(call["params"]["arguments"], json!({ "name": "x" }));
@@ -271,7 +277,7 @@ async fn tools_of_oubliette_are_prefixed_and_called_with_the_key_without_any_ses
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
 }
 
-/// An agent that has a tool of its caller's.
+/// An agent whose caller offers a tool.
 async fn with_caller() -> (Relay, Agent, Server) {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
@@ -282,20 +288,20 @@ async fn with_caller() -> (Relay, Agent, Server) {
     let mut server = relay.accept().await;
     server.attach().await;
     server
-        .caller_tools("app", json!([{ "name": "send" }]))
+        .send_caller_tools("app", json!([{ "name": "send" }]))
         .await;
     agent.tools().await;
     (relay, agent, server)
 }
 
 #[tokio::test]
-async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer() {
+async fn a_call_is_sent_again_after_a_lost_connection_with_the_same_id_and_answered_once() {
     let (mut relay, mut agent, mut server) = with_caller().await;
     let ask = json!({ "name": "session_message", "arguments": { "prompt": "x" } });
-    agent.begin("one", "tools/call", ask).await;
+    agent.send_request("one", "tools/call", ask).await;
     let first = server.next().await.unwrap();
     let send = json!({ "name": "app_send", "arguments": { "to": "you" } });
-    agent.begin("two", "tools/call", send).await;
+    agent.send_request("two", "tools/call", send).await;
     let second = server.next().await.unwrap();
     assert_eq!(
         (&second["method"], &second["params"]["tool"]),
@@ -303,7 +309,7 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
     );
     for round in 0..3 {
         if round == 1 {
-            // No server at all for a while.
+            // For a while there is no server.
             relay.close();
             drop(server);
             relay.open();
@@ -313,7 +319,7 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
         server = relay.accept().await;
         server.attach().await;
         server
-            .caller_tools("app", json!([{ "name": "send" }]))
+            .send_caller_tools("app", json!([{ "name": "send" }]))
             .await;
         for before in [&first, &second] {
             let again = server.next().await.unwrap();
@@ -332,29 +338,29 @@ async fn a_call_goes_on_over_a_lost_connection_with_the_same_name_and_one_answer
         agent.reply("two").await["result"]["structuredContent"]["done"],
         2
     );
-    agent.begin("ping", "ping", json!({})).await;
+    agent.send_request("ping", "ping", json!({})).await;
     agent.reply("ping").await;
-    assert!(agent.nothing_else());
+    assert!(agent.has_no_unread());
 }
 
 #[tokio::test]
-async fn a_call_that_is_cancelled_while_there_is_no_server_is_cancelled_at_the_next_one() {
+async fn a_call_that_is_cancelled_without_a_server_is_cancelled_at_the_next_one() {
     let (mut relay, mut agent, mut server) = with_caller().await;
     let send = json!({ "name": "app_send", "arguments": { "to": "you" } });
-    agent.begin("one", "tools/call", send.clone()).await;
+    agent.send_request("one", "tools/call", send.clone()).await;
     let first = server.next().await.unwrap();
     let ask = json!({ "name": "session_message", "arguments": { "prompt": "x" } });
-    agent.begin("two", "tools/call", ask).await;
+    agent.send_request("two", "tools/call", ask).await;
     server.next().await.unwrap();
     relay.close();
     drop(server);
-    // And one that no server has heard of.
-    agent.begin("three", "tools/call", send).await;
+    // No server has received this one.
+    agent.send_request("three", "tools/call", send).await;
     for id in ["one", "two", "three"] {
         let cancel = json!({ "requestId": id, "reason": "enough" });
         agent.notify("notifications/cancelled", cancel).await;
     }
-    agent.begin("ping", "ping", json!({})).await;
+    agent.send_request("ping", "ping", json!({})).await;
     agent.reply("ping").await;
     relay.open();
     let mut server = relay.accept().await;
@@ -366,18 +372,18 @@ async fn a_call_that_is_cancelled_while_there_is_no_server_is_cancelled_at_the_n
         next = server.next().await.unwrap();
     }
     server.fail(&again, -32000, "the call was cancelled").await;
-    // Nothing of it is said to yet another server.
+    // A third server receives neither the call nor the cancellation.
     drop(server);
     let mut server = relay.accept().await;
     server.attach().await;
     let limits = json!({ "name": "config_limits", "arguments": {} });
-    agent.begin("four", "tools/call", limits).await;
+    agent.send_request("four", "tools/call", limits).await;
     assert_eq!(server.next().await.unwrap()["method"], "config_limits");
-    assert!(agent.nothing_else());
+    assert!(agent.has_no_unread());
 }
 
 #[tokio::test]
-async fn progress_is_told_while_a_call_takes_its_time_and_a_cancel_is_passed_on() {
+async fn a_long_call_sends_progress_and_forwards_a_cancel() {
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),
@@ -386,19 +392,19 @@ async fn progress_is_told_while_a_call_takes_its_time_and_a_cancel_is_passed_on(
     agent.initialize("2025-11-25").await;
     let mut server = relay.accept().await;
     server.attach().await;
-    server.caller_tools("app", json!([])).await;
+    server.send_caller_tools("app", json!([])).await;
     let ask = json!({
         "name": "session_message", "arguments": { "prompt": "x" }, "_meta": { "progressToken": "t" },
     });
-    agent.begin("slow", "tools/call", ask).await;
+    agent.send_request("slow", "tools/call", ask).await;
     let call = server.next().await.unwrap();
     let mut last = 0.0;
     for _ in 0..2 {
-        let told = agent.notification("notifications/progress").await;
-        assert_eq!(told["params"]["progressToken"], "t");
-        let progress = told["params"]["progress"].as_f64().unwrap();
-        assert!(progress > last, "{told}");
-        last = progress;
+        let progress = agent.notification("notifications/progress").await;
+        assert_eq!(progress["params"]["progressToken"], "t");
+        let seconds = progress["params"]["progress"].as_f64().unwrap();
+        assert!(seconds > last, "{progress}");
+        last = seconds;
     }
     let cancel = json!({ "requestId": "slow", "reason": "enough" });
     agent
@@ -410,24 +416,24 @@ async fn progress_is_told_while_a_call_takes_its_time_and_a_cancel_is_passed_on(
         (&json!("cancel"), &call["id"])
     );
     assert!(cancelled.get("id").is_none());
-    // An answer that comes all the same, and a cancel of what is over, change nothing.
+    // A late reply and the cancel of a call that has ended change nothing.
     server.reply(&call, json!({ "text": "late" })).await;
     agent.notify("notifications/cancelled", cancel).await;
     let unknown = json!({ "requestId": 12345 });
     agent.notify("notifications/cancelled", unknown).await;
     agent
-        .begin("next", "tools/call", json!({ "name": "config_limits" }))
+        .send_request("next", "tools/call", json!({ "name": "config_limits" }))
         .await;
     let call = server.next().await.unwrap();
     server.fail(&call, -32000, "no luck").await;
     let reply = agent.reply("next").await;
     assert_eq!(reply["result"]["isError"], true);
     assert_eq!(reply["result"]["content"][0]["text"], "no luck");
-    assert!(agent.nothing_else());
+    assert!(agent.has_no_unread());
 }
 
 #[tokio::test]
-async fn the_end_of_its_input_is_its_end_whatever_it_waits_for() {
+async fn it_exits_at_the_end_of_its_input_even_with_a_pending_call() {
     for sockets in [false, true] {
         let mut relay = Relay::default();
         let mut agent = Agent::start(&Options {
@@ -438,9 +444,9 @@ async fn the_end_of_its_input_is_its_end_whatever_it_waits_for() {
         agent.initialize("2025-06-18").await;
         let mut server = relay.accept().await;
         server.attach().await;
-        server.caller_tools("app", json!([])).await;
+        server.send_caller_tools("app", json!([])).await;
         let ask = json!({ "name": "session_message", "arguments": { "prompt": "x" } });
-        agent.begin("slow", "tools/call", ask).await;
+        agent.send_request("slow", "tools/call", ask).await;
         server.next().await.unwrap();
         let started = Instant::now();
         agent.end().await;
@@ -448,9 +454,12 @@ async fn the_end_of_its_input_is_its_end_whatever_it_waits_for() {
             started.elapsed() < Duration::from_secs(1),
             "sockets: {sockets}"
         );
-        assert!(server.next().await.is_none(), "its connection is over, too");
+        assert!(
+            server.next().await.is_none(),
+            "its connection is still open"
+        );
     }
-    // Also before it was introduced to anybody.
+    // Also before `initialize`.
     let agent = Agent::start(&with_session());
     agent.end().await;
 }

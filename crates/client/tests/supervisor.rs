@@ -1,4 +1,4 @@
-//! The real supervisor, with the test in the place of the server.
+//! The real supervisor; the test is the server.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -9,8 +9,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 
 use oubliette_wire::{
-    Ack, CloseStdin, Ended, Exited, Message, Named, OpenStream, Opened, Size, Start, StreamKind,
-    Supervise, ToSignal, methods,
+    AckOutput, CloseStdin, ExitStatus, Exited, Forget, Message, OpenStream, SignalProcess, Start,
+    StreamKind, StreamOpened, Supervise, TerminalSize, supervisor_methods,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -21,11 +21,11 @@ struct Container {
     child: Child,
 }
 
-/// A control connection, as the server has it.
+/// The server's side of a control connection.
 struct Control {
     reader: BufReader<UnixStream>,
     hello: Supervise,
-    next: Cell<u64>,
+    next_id: Cell<u64>,
     exits: Vec<Exited>,
 }
 
@@ -49,35 +49,38 @@ impl Container {
         }
     }
 
-    fn control(&self) -> Control {
+    fn accept_control(&self) -> Control {
         let (stream, _) = self.listener.accept().unwrap();
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         let message: Message = serde_json::from_str(&line).unwrap();
-        assert_eq!(message.method.as_deref(), Some(methods::SUPERVISE));
+        assert_eq!(
+            message.method.as_deref(),
+            Some(supervisor_methods::SUPERVISE)
+        );
         let hello: Supervise = message.params().unwrap();
         Control {
             reader,
             hello,
-            next: Cell::new(1),
+            next_id: Cell::new(1),
             exits: Vec::new(),
         }
     }
 
-    /// The next connection that carries bytes: which one, and from where.
-    fn stream(&self) -> (Opened, BufReader<UnixStream>) {
+    /// The next connection that carries bytes, with its first line.
+    fn accept_stream(&self) -> (StreamOpened, BufReader<UnixStream>) {
         let (stream, _) = self.listener.accept().unwrap();
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
         let message: Message = serde_json::from_str(&line).unwrap();
-        assert_eq!(message.method.as_deref(), Some(methods::STREAM));
+        assert_eq!(message.method.as_deref(), Some(supervisor_methods::STREAM));
         (message.params().unwrap(), reader)
     }
 
-    fn output(&self) -> String {
-        let (_, mut stream) = self.stream();
+    fn read_stream(&self) -> String {
+        let (_, mut stream) = self.accept_stream();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
@@ -92,17 +95,17 @@ impl Drop for Container {
 }
 
 impl Control {
-    fn ask(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
-        let id = self.next.get();
-        self.next.set(id + 1);
-        let line = Message::request(id, method, params).line();
+    fn request(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let line = Message::request(id, method, params).to_line();
         self.reader.get_mut().write_all(&line).unwrap();
         loop {
             let message = self.read();
             if message.id == Some(json!(id)) {
                 return message;
             }
-            self.note(&message);
+            self.record_exit(&message);
         }
     }
 
@@ -110,13 +113,13 @@ impl Control {
         let mut line = String::new();
         assert!(
             self.reader.read_line(&mut line).unwrap() > 0,
-            "the supervisor left"
+            "the supervisor disconnected"
         );
         serde_json::from_str(&line).unwrap()
     }
 
-    fn note(&mut self, message: &Message) {
-        if message.method.as_deref() == Some(methods::EXITED) {
+    fn record_exit(&mut self, message: &Message) {
+        if message.method.as_deref() == Some(supervisor_methods::EXITED) {
             self.exits.push(message.params().unwrap());
         }
     }
@@ -127,7 +130,7 @@ impl Control {
                 return exited.clone();
             }
             let message = self.read();
-            self.note(&message);
+            self.record_exit(&message);
         }
     }
 }
@@ -157,7 +160,7 @@ fn stream(id: &str, kind: StreamKind, from: u64) -> OpenStream {
 #[test]
 fn a_command_runs_and_its_output_and_exit_arrive() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     assert_eq!(
         (
             control.hello.container_id.as_str(),
@@ -170,10 +173,10 @@ fn a_command_runs_and_its_output_and_exit_arrive() {
         stream("a", StreamKind::Stdout, 0),
         stream("a", StreamKind::Stderr, 0),
     ];
-    control.ask(methods::START, &start);
+    control.request(supervisor_methods::START, &start);
     let mut texts = BTreeMap::new();
     for _ in 0..2 {
-        let (opened, mut bytes) = container.stream();
+        let (opened, mut bytes) = container.accept_stream();
         let mut text = String::new();
         bytes.read_to_string(&mut text).unwrap();
         texts.insert(opened.stream_id, text);
@@ -183,15 +186,18 @@ fn a_command_runs_and_its_output_and_exit_arrive() {
     let exited = control.exit_of("a");
     assert_eq!(
         (exited.ended, exited.stdout_end, exited.stderr_end),
-        (Ended::Code(7), 4, 4)
+        (ExitStatus::Code(7), 4, 4)
     );
-    control.ask(
-        methods::FORGET,
-        &Named {
+    control.request(
+        supervisor_methods::FORGET,
+        &Forget {
             process_id: "a".to_owned(),
         },
     );
-    let gone = control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
+    let gone = control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
     assert_eq!(
         gone.error.unwrap().data,
         Some(json!({ "kind": "no_such_process" }))
@@ -199,9 +205,9 @@ fn a_command_runs_and_its_output_and_exit_arrive() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn a_failed_start_has_the_kind_of_its_fault() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     let file = container.directory.path().join("plain");
     std::fs::write(&file, "not a program").unwrap();
     for (argv, cwd, kind) in [
@@ -215,7 +221,7 @@ fn what_cannot_be_started_says_why() {
             cwd: cwd.to_owned(),
             ..shell("x", "")
         };
-        let reply = control.ask(methods::START, &start);
+        let reply = control.request(supervisor_methods::START, &start);
         assert_eq!(
             reply.error.unwrap().data,
             Some(json!({ "kind": kind })),
@@ -225,39 +231,48 @@ fn what_cannot_be_started_says_why() {
 }
 
 #[test]
-fn a_second_start_of_the_same_name_is_the_same_start() {
+fn a_second_start_with_the_same_id_returns_the_first_process() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     let marker = container.directory.path().join("marker");
     let start = shell("a", &format!("echo x >> {}", marker.display()));
-    let first = control.ask(methods::START, &start).result;
-    let second = control.ask(methods::START, &start).result;
+    let first = control.request(supervisor_methods::START, &start).result;
+    let second = control.request(supervisor_methods::START, &start).result;
     assert!(first.is_some() && first == second);
     control.exit_of("a");
     assert_eq!(std::fs::read_to_string(marker).unwrap(), "x\n");
 }
 
 #[test]
-fn input_carries_offsets_and_is_never_taken_twice() {
+fn input_is_never_written_twice() {
     let container = Container::start();
-    let mut control = container.control();
-    control.ask(methods::START, &shell("a", "cat"));
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdin, 0));
-    let (opened, mut input) = container.stream();
+    let mut control = container.accept_control();
+    control.request(supervisor_methods::START, &shell("a", "cat"));
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdin, 0),
+    );
+    let (opened, mut input) = container.accept_stream();
     assert_eq!(opened.from, 0);
     input.get_mut().write_all(b"hello ").unwrap();
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
-    let (_, mut output) = container.stream();
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
+    let (_, mut output) = container.accept_stream();
     let mut six = [0; 6];
     output.read_exact(&mut six).unwrap();
     drop(input);
-    // As after a reconnect that does not know how far it came: the first bytes come again.
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdin, 2));
-    let (opened, mut input) = container.stream();
+    // As after a reconnect: bytes that were received before are sent again.
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdin, 2),
+    );
+    let (opened, mut input) = container.accept_stream();
     assert_eq!(opened.from, 6);
     input.get_mut().write_all(b"llo world").unwrap();
-    control.ask(
-        methods::CLOSE_STDIN,
+    control.request(
+        supervisor_methods::CLOSE_STDIN,
         &CloseStdin {
             process_id: "a".to_owned(),
             at: 11,
@@ -269,42 +284,42 @@ fn input_carries_offsets_and_is_never_taken_twice() {
         format!("{}{rest}", String::from_utf8_lossy(&six)),
         "hello world"
     );
-    assert_eq!(control.exit_of("a").ended, Ended::Code(0));
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Code(0));
 }
 
 #[test]
-fn output_waits_for_the_server_and_goes_on_from_any_offset_after_a_disconnect() {
+fn output_waits_for_the_server_and_continues_from_any_offset_after_a_disconnect() {
     let container = Container::start();
-    let mut control = container.control();
-    // Far more than the spool holds: the process must wait, and lose nothing.
+    let mut control = container.accept_control();
+    // Far more than the spool holds: the process is blocked and nothing is lost.
     let script = "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i+1)); done";
     let start = Start {
         spool_limit: 5000,
         ..shell("a", script)
     };
-    control.ask(methods::START, &start);
+    control.request(supervisor_methods::START, &start);
     let boot = control.hello.boot_id.clone();
     let expected: String = (0..20_000).map(|n| format!("{n}\n")).collect();
     let mut got = Vec::new();
     let mut chunk = [0; 1777];
     for round in 0.. {
-        control.ask(
-            methods::OPEN_STREAM,
+        control.request(
+            supervisor_methods::OPEN_STREAM,
             &stream("a", StreamKind::Stdout, got.len() as u64),
         );
-        let (opened, mut bytes) = container.stream();
+        let (opened, mut bytes) = container.accept_stream();
         assert_eq!(opened.from, got.len() as u64);
         let mut ended = false;
         for _ in 0..9 {
             let read = bytes.read(&mut chunk).unwrap();
             got.extend_from_slice(&chunk[..read]);
             ended |= read == 0;
-            let ack = Ack {
+            let ack = AckOutput {
                 process_id: "a".to_owned(),
                 kind: StreamKind::Stdout,
                 offset: got.len() as u64,
             };
-            control.ask(methods::ACK, &ack);
+            control.request(supervisor_methods::ACK, &ack);
             if ended {
                 break;
             }
@@ -312,10 +327,10 @@ fn output_waits_for_the_server_and_goes_on_from_any_offset_after_a_disconnect() 
         if ended {
             break;
         }
-        // Both connections break; the supervisor comes back and knows everything.
+        // Both connections break; the supervisor connects again and reports the process.
         drop(bytes);
         drop(control);
-        control = container.control();
+        control = container.accept_control();
         assert_eq!(control.hello.boot_id, boot);
         let report = &control.hello.processes[0];
         assert!(
@@ -325,122 +340,135 @@ fn output_waits_for_the_server_and_goes_on_from_any_offset_after_a_disconnect() 
     }
     assert!(
         got == expected.as_bytes(),
-        "bytes were lost, doubled or out of order"
+        "bytes were lost, repeated or out of order"
     );
 }
 
 #[test]
-fn an_exit_while_nobody_listens_is_in_the_next_report() {
+fn an_exit_without_a_server_is_in_the_next_report() {
     let container = Container::start();
-    let mut control = container.control();
-    control.ask(methods::START, &shell("a", "echo done; exit 3"));
+    let mut control = container.accept_control();
+    control.request(supervisor_methods::START, &shell("a", "echo done; exit 3"));
     control.exit_of("a");
     drop(control);
-    let control = container.control();
+    let control = container.accept_control();
     let exited = control.hello.processes[0].exited.clone().unwrap();
-    assert_eq!((exited.ended, exited.stdout_end), (Ended::Code(3), 5));
+    assert_eq!((exited.ended, exited.stdout_end), (ExitStatus::Code(3), 5));
 }
 
 #[test]
-fn a_command_ends_though_its_children_hold_the_output_open() {
+fn a_command_exits_though_its_children_hold_the_output_open() {
     let container = Container::start();
-    let mut control = container.control();
-    control.ask(
-        methods::START,
+    let mut control = container.accept_control();
+    control.request(
+        supervisor_methods::START,
         &shell("a", "echo before; sleep 1000 & exit 0"),
     );
     let exited = control.exit_of("a");
-    assert_eq!((exited.ended, exited.stdout_end), (Ended::Code(0), 7));
-    // The child is still there, and still belongs to the process that left it.
-    let kill = ToSignal {
+    assert_eq!((exited.ended, exited.stdout_end), (ExitStatus::Code(0), 7));
+    // The child still runs, and still belongs to the tree of the process.
+    let kill = SignalProcess {
         process_id: "a".to_owned(),
         signal: 9,
         tree: true,
     };
-    control.ask(methods::SIGNAL, &kill);
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
+    control.request(supervisor_methods::SIGNAL, &kill);
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
     assert_eq!(
-        container.output(),
+        container.read_stream(),
         "before\n",
         "the stream ends when the last writer is gone"
     );
 }
 
 #[test]
-fn killing_a_tree_reaches_what_moved_to_a_session_of_its_own() {
+fn killing_a_tree_kills_a_child_in_a_session_of_its_own() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     let script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo ready; while :; do sleep 1; \
                   done' & wait";
-    control.ask(methods::START, &shell("a", script));
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
-    let (_, mut output) = container.stream();
+    control.request(supervisor_methods::START, &shell("a", script));
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
+    let (_, mut output) = container.accept_stream();
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    control.ask(
-        methods::SIGNAL,
-        &ToSignal {
+    control.request(
+        supervisor_methods::SIGNAL,
+        &SignalProcess {
             process_id: "a".to_owned(),
             signal: 15,
             tree: true,
         },
     );
-    control.ask(
-        methods::SIGNAL,
-        &ToSignal {
+    control.request(
+        supervisor_methods::SIGNAL,
+        &SignalProcess {
             process_id: "a".to_owned(),
             signal: 9,
             tree: true,
         },
     );
-    assert_eq!(control.exit_of("a").ended, Ended::Signal(9));
-    // The stream's end shows that nobody holds it any more.
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Signal(9));
+    // The stream ends when no process has it open.
     assert_eq!(output.read(&mut [0; 10]).unwrap(), 0);
 }
 
 #[test]
-fn killing_a_tree_reaches_an_orphan_that_kept_nothing_of_it() {
+fn killing_a_tree_kills_an_orphan_with_another_session_and_environment() {
     let container = Container::start();
-    let mut control = container.control();
-    // Its parents are gone, its environment is empty, its session is another.
+    let mut control = container.accept_control();
+    // Its parents have exited, its environment is empty, and it has a session of its own.
     let script = "env -i setsid sh -c 'exec setsid sh -c \"trap : TERM; echo ready; while :; do \
                   sleep 1; done\" &' & wait; exec cat";
-    control.ask(methods::START, &shell("a", script));
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
-    let (_, mut output) = container.stream();
+    control.request(supervisor_methods::START, &shell("a", script));
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
+    let (_, mut output) = container.accept_stream();
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     let other = "echo other; exec cat";
-    control.ask(methods::START, &shell("b", other));
-    let kill = ToSignal {
+    control.request(supervisor_methods::START, &shell("b", other));
+    let kill = SignalProcess {
         process_id: "a".to_owned(),
         signal: 9,
         tree: true,
     };
-    control.ask(methods::SIGNAL, &kill);
-    assert_eq!(control.exit_of("a").ended, Ended::Signal(9));
-    assert_eq!(output.read(&mut [0; 10]).unwrap(), 0, "the orphan holds it");
-    let end = ToSignal {
+    control.request(supervisor_methods::SIGNAL, &kill);
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Signal(9));
+    assert_eq!(
+        output.read(&mut [0; 10]).unwrap(),
+        0,
+        "the orphan still runs"
+    );
+    let end = SignalProcess {
         process_id: "b".to_owned(),
         signal: 15,
         tree: false,
     };
-    control.ask(methods::SIGNAL, &end);
+    control.request(supervisor_methods::SIGNAL, &end);
     assert_eq!(
         control.exit_of("b").ended,
-        Ended::Signal(15),
-        "another's process was killed"
+        ExitStatus::Signal(15),
+        "a process of another tree was killed"
     );
 }
 
 #[test]
-fn a_terminal_is_one() {
+fn a_process_with_a_terminal_reads_and_writes_it() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     let start = Start {
-        pty: Some(Size {
+        pty: Some(TerminalSize {
             rows: 33,
             columns: 77,
         }),
@@ -449,22 +477,28 @@ fn a_terminal_is_one() {
             "stty size; test -t 0 && test -t 1 && echo tty; read x; echo got $x",
         )
     };
-    control.ask(methods::START, &start);
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdin, 0));
-    let (_, mut input) = container.stream();
+    control.request(supervisor_methods::START, &start);
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdin, 0),
+    );
+    let (_, mut input) = container.accept_stream();
     input.get_mut().write_all(b"word\n").unwrap();
-    control.ask(methods::OPEN_STREAM, &stream("a", StreamKind::Stdout, 0));
-    let text = container.output().replace("\r\n", "\n");
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("a", StreamKind::Stdout, 0),
+    );
+    let text = container.read_stream().replace("\r\n", "\n");
     for expected in ["33 77\n", "tty\n", "got word\n"] {
         assert!(text.contains(expected), "{expected:?} is not in {text:?}");
     }
-    assert_eq!(control.exit_of("a").ended, Ended::Code(0));
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Code(0));
 }
 
 #[test]
-fn garbage_on_the_control_connection_gets_errors_and_ends_nothing() {
+fn invalid_lines_on_the_control_connection_get_errors_and_do_not_end_it() {
     let container = Container::start();
-    let mut control = container.control();
+    let mut control = container.accept_control();
     control
         .reader
         .get_mut()
@@ -473,20 +507,20 @@ fn garbage_on_the_control_connection_gets_errors_and_ends_nothing() {
     for code in [-32700, -32600, -32700] {
         assert_eq!(control.read().error.unwrap().code, code);
     }
-    let unknown = control.ask("fly", &json!({}));
+    let unknown = control.request("fly", &json!({}));
     assert_eq!(unknown.error.unwrap().code, -32601);
-    let wrong = control.ask(methods::START, &json!({ "argv": 5 }));
+    let wrong = control.request(supervisor_methods::START, &json!({ "argv": 5 }));
     assert_eq!(wrong.error.unwrap().code, -32602);
-    let ok = control.ask(methods::START, &shell("a", "exit 0"));
+    let ok = control.request(supervisor_methods::START, &shell("a", "exit 0"));
     assert!(ok.result.is_some_and(|result| result["pid"].is_u64()));
-    assert_eq!(control.exit_of("a").ended, Ended::Code(0));
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Code(0));
 }
 
 #[test]
-fn a_server_of_another_version_is_understood() {
+fn requests_of_newer_and_older_servers_are_understood() {
     let container = Container::start();
-    let mut control = container.control();
-    // The answer of one that says nothing of itself, and that of one that says more than is known.
+    let mut control = container.accept_control();
+    // A newer server sends fields that this version does not know.
     control
         .reader
         .get_mut()
@@ -497,19 +531,28 @@ fn a_server_of_another_version_is_understood() {
         "spool_limit": 1000, "priority": 5, "env": { "HOME": "/there" },
         "streams": [{ "stream_id": "s", "process_id": "a", "kind": "stdout", "from": 0, "rate": 1 }],
     });
-    let started = control.ask(methods::START, &newer).result.unwrap();
+    let started = control
+        .request(supervisor_methods::START, &newer)
+        .result
+        .unwrap();
     assert_eq!(started["streams"], 1);
-    assert_eq!(container.output(), "/there\n");
-    assert_eq!(control.exit_of("a").ended, Ended::Code(3));
-    // The first version had neither streams in a start nor an environment that had to be there.
+    assert_eq!(container.read_stream(), "/there\n");
+    assert_eq!(control.exit_of("a").ended, ExitStatus::Code(3));
+    // The first version sent neither streams nor an environment with a start.
     let older = json!({
         "process_id": "b", "argv": ["/bin/echo", "hi"], "cwd": "/", "spool_limit": 1000,
     });
-    let started = control.ask(methods::START, &older).result.unwrap();
+    let started = control
+        .request(supervisor_methods::START, &older)
+        .result
+        .unwrap();
     assert_eq!(started["streams"], 0);
-    control.ask(methods::OPEN_STREAM, &stream("b", StreamKind::Stdout, 0));
-    assert_eq!(container.output(), "hi\n");
-    let unknown = control.ask("snapshot", &json!({ "process_id": "b" }));
+    control.request(
+        supervisor_methods::OPEN_STREAM,
+        &stream("b", StreamKind::Stdout, 0),
+    );
+    assert_eq!(container.read_stream(), "hi\n");
+    let unknown = control.request("snapshot", &json!({ "process_id": "b" }));
     assert_eq!(unknown.error.unwrap().code, -32601);
     assert!(control.hello.protocol >= 1 && !control.hello.version.is_empty());
 }

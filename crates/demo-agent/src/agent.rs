@@ -1,9 +1,9 @@
-//! The agent's side of the protocol: which requests it answers, and the sessions they are about.
+//! The agent's side of the protocol: its requests and its open sessions.
 
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::ConnectionTo;
@@ -19,6 +19,7 @@ use agent_client_protocol::{
     Agent, Client, Error, ErrorCode, Lines, on_receive_notification, on_receive_request,
 };
 use futures_util::{Sink, StreamExt};
+use parking_lot::Mutex;
 use tokio_util::codec::{FramedRead, LinesCodec};
 
 use crate::journal::Journal;
@@ -27,15 +28,14 @@ use crate::script;
 use crate::session::{Mode, Session};
 use crate::turn::Turn;
 
-/// The longest line a client may send.
-const LONGEST_LINE: usize = 64 * 1024 * 1024;
+const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Serves a client until it closes its side.
 pub(crate) async fn serve(
     output: Arc<Output>,
     sink: impl Sink<String, Error = io::Error> + Send + 'static,
 ) -> Result<(), Error> {
-    let lines = LinesCodec::new_with_max_length(LONGEST_LINE);
+    let lines = LinesCodec::new_with_max_length(MAX_LINE_BYTES);
     let input =
         FramedRead::new(tokio::io::stdin(), lines).map(|line| line.map_err(io::Error::other));
     let sessions = Arc::new(Sessions {
@@ -48,7 +48,9 @@ pub(crate) async fn serve(
         .v1()
         .name("oubliette-demo-agent")
         .on_receive_request(
-            async move |_: InitializeRequest, responder, _| responder.respond(introduction()),
+            async move |_: InitializeRequest, responder, _| {
+                responder.respond(initialize_response())
+            },
             on_receive_request!(),
         )
         .on_receive_request(
@@ -57,9 +59,9 @@ pub(crate) async fn serve(
                     Ok(session) => session,
                     Err(error) => return responder.respond_with_error(error),
                 };
-                let answer = NewSessionResponse::new(session.id().clone()).modes(session.modes());
-                responder.respond(answer)?;
-                connection.spawn(announce(session))
+                let response = NewSessionResponse::new(session.id().clone()).modes(session.modes());
+                responder.respond(response)?;
+                connection.spawn(send_commands(session))
             },
             on_receive_request!(),
         )
@@ -78,11 +80,11 @@ pub(crate) async fn serve(
                 connection.spawn(async move {
                     match session.replay().await {
                         Ok(()) => {
-                            let answer = LoadSessionResponse::new().modes(session.modes());
-                            responder.respond(answer)?;
-                            announce(session).await
+                            let response = LoadSessionResponse::new().modes(session.modes());
+                            responder.respond(response)?;
+                            send_commands(session).await
                         }
-                        Err(error) => responder.respond_with_error(unreadable(&error)),
+                        Err(error) => responder.respond_with_error(journal_read_error(&error)),
                     }
                 })
             },
@@ -101,21 +103,23 @@ pub(crate) async fn serve(
                     Err(error) => return responder.respond_with_error(error),
                 };
                 responder.respond(ResumeSessionResponse::new().modes(session.modes()))?;
-                connection.spawn(announce(session))
+                connection.spawn(send_commands(session))
             },
             on_receive_request!(),
         )
         .on_receive_request(
             async move |request: SetSessionModeRequest, responder, _| {
                 let set = switching.find(&request.session_id).and_then(|session| {
-                    let mode = Mode::named(&request.mode_id.0).ok_or_else(|| {
+                    let mode = Mode::from_name(&request.mode_id.0).ok_or_else(|| {
                         let message = format!(
                             "there is no mode `{}`; use ask, each or auto",
                             request.mode_id.0
                         );
                         Error::new(ErrorCode::INVALID_PARAMS, message)
                     })?;
-                    session.set_mode(mode).map_err(|error| unwritable(&error))
+                    session
+                        .set_mode(mode)
+                        .map_err(|error| journal_write_error(&error))
                 });
                 responder.respond_with_result(set.map(|()| SetSessionModeResponse::new()))
             },
@@ -127,36 +131,36 @@ pub(crate) async fn serve(
                     Ok(session) => session,
                     Err(error) => return responder.respond_with_error(error),
                 };
-                let (text, attachments) = read(&request.prompt);
+                let (text, attachments) = split_prompt(&request.prompt);
                 let lines = match script::parse(&text) {
                     Ok(lines) => lines,
-                    Err(mistake) => {
-                        let error = Error::new(ErrorCode::INVALID_PARAMS, mistake.to_string());
+                    Err(error) => {
+                        let error = Error::new(ErrorCode::INVALID_PARAMS, error.to_string());
                         return responder.respond_with_error(error);
                     }
                 };
-                let token = match session.begin(&text) {
+                let token = match session.start_turn(&text) {
                     Ok(Some(token)) => token,
                     Ok(None) => {
                         let message = "a turn is running in this session; cancel it or wait";
                         let error = Error::new(ErrorCode::INVALID_REQUEST, message);
                         return responder.respond_with_error(error);
                     }
-                    Err(error) => return responder.respond_with_error(unwritable(&error)),
+                    Err(error) => return responder.respond_with_error(journal_write_error(&error)),
                 };
                 connection.spawn(async move {
-                    let withdrawn = responder.cancellation();
+                    let request_cancelled = responder.cancellation();
                     let cancelled = async {
                         tokio::select! {
                             () = token.cancelled() => {}
-                            () = withdrawn.cancelled() => {}
+                            () = request_cancelled.cancelled() => {}
                         }
                     };
-                    let ended = Turn::new(&session, attachments)
+                    let outcome = Turn::new(&session, attachments)
                         .run(&lines, cancelled)
                         .await;
-                    session.end();
-                    responder.respond_with_result(ended)
+                    session.end_turn();
+                    responder.respond_with_result(outcome)
                 })
             },
             on_receive_request!(),
@@ -186,7 +190,7 @@ impl Sessions {
         connection: &ConnectionTo<Client>,
     ) -> Result<Arc<Session>, Error> {
         let id = uuid::Uuid::now_v7().simple().to_string();
-        let journal = Journal::create(&id).map_err(|error| unwritable(&error))?;
+        let journal = Journal::create(&id).map_err(|error| journal_write_error(&error))?;
         let id = SessionId::new(id);
         self.open(id, request.cwd, request.mcp_servers, journal, connection)
     }
@@ -199,8 +203,8 @@ impl Sessions {
         connection: &ConnectionTo<Client>,
     ) -> Result<Arc<Session>, Error> {
         let journal = Journal::open(&id.0).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => unknown(&id),
-            _ => unreadable(&error),
+            io::ErrorKind::NotFound => session_not_found(&id),
+            _ => journal_read_error(&error),
         })?;
         self.open(id, directory, servers, journal, connection)
     }
@@ -219,7 +223,7 @@ impl Sessions {
         }
         let servers = servers
             .into_iter()
-            .map(stdio)
+            .map(stdio_server)
             .collect::<Result<Vec<_>, _>>()?;
         let session = Session::open(
             id.clone(),
@@ -229,23 +233,20 @@ impl Sessions {
             connection.clone(),
             self.output.clone(),
         );
-        let session = Arc::new(session.map_err(|error| unreadable(&error))?);
-        if let Some(before) = self.sessions().insert(id, session.clone()) {
-            before.cancel();
+        let session = Arc::new(session.map_err(|error| journal_read_error(&error))?);
+        if let Some(previous) = self.open.lock().insert(id, session.clone()) {
+            previous.cancel();
         }
         Ok(session)
     }
 
     fn find(&self, id: &SessionId) -> Result<Arc<Session>, Error> {
-        self.sessions().get(id).cloned().ok_or_else(|| unknown(id))
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Session>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        let session = self.open.lock().get(id).cloned();
+        session.ok_or_else(|| session_not_found(id))
     }
 }
 
-fn introduction() -> InitializeResponse {
+fn initialize_response() -> InitializeResponse {
     let capabilities = AgentCapabilities::new()
         .load_session(true)
         .prompt_capabilities(PromptCapabilities::new().embedded_context(true))
@@ -257,12 +258,12 @@ fn introduction() -> InitializeResponse {
         .agent_info(name)
 }
 
-/// Tells the client which commands there are.
-async fn announce(session: Arc<Session>) -> Result<(), Error> {
-    let commands = script::COMMANDS.map(|(name, hint, about)| {
+/// Sends the list of commands to the client.
+async fn send_commands(session: Arc<Session>) -> Result<(), Error> {
+    let commands = script::COMMANDS.map(|(name, hint, description)| {
         let input = (!hint.is_empty())
             .then(|| AvailableCommandInput::Unstructured(UnstructuredCommandInput::new(hint)));
-        AvailableCommand::new(name, about).input(input)
+        AvailableCommand::new(name, description).input(input)
     });
     let update = AvailableCommandsUpdate::new(commands.to_vec());
     session
@@ -271,8 +272,8 @@ async fn announce(session: Arc<Session>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The text of a prompt, and how many other things it holds.
-fn read(prompt: &[ContentBlock]) -> (String, usize) {
+/// The text of a prompt, and the number of its other content blocks.
+fn split_prompt(prompt: &[ContentBlock]) -> (String, usize) {
     let texts: Vec<&str> = prompt
         .iter()
         .filter_map(|block| match block {
@@ -283,7 +284,7 @@ fn read(prompt: &[ContentBlock]) -> (String, usize) {
     (texts.join("\n"), prompt.len() - texts.len())
 }
 
-fn stdio(server: McpServer) -> Result<McpServerStdio, Error> {
+fn stdio_server(server: McpServer) -> Result<McpServerStdio, Error> {
     match server {
         McpServer::Stdio(server) => Ok(server),
         _ => Err(Error::new(
@@ -293,20 +294,20 @@ fn stdio(server: McpServer) -> Result<McpServerStdio, Error> {
     }
 }
 
-fn unknown(id: &SessionId) -> Error {
+fn session_not_found(id: &SessionId) -> Error {
     let message = format!("there is no session `{}`", id.0);
     Error::new(ErrorCode::RESOURCE_NOT_FOUND, message)
 }
 
-fn unwritable(error: &io::Error) -> Error {
+fn journal_write_error(error: &io::Error) -> Error {
     let message = format!(
-        "the conversation cannot be kept in $HOME/.oubliette-demo: {error}; set HOME to a \
+        "cannot write the conversation to $HOME/.oubliette-demo: {error}; set HOME to a \
          directory that can be written"
     );
     Error::new(ErrorCode::INTERNAL_ERROR, message)
 }
 
-fn unreadable(error: &io::Error) -> Error {
-    let message = format!("the conversation in $HOME/.oubliette-demo cannot be read: {error}");
+fn journal_read_error(error: &io::Error) -> Error {
+    let message = format!("cannot read the conversation in $HOME/.oubliette-demo: {error}");
     Error::new(ErrorCode::INTERNAL_ERROR, message)
 }

@@ -1,6 +1,6 @@
-//! A conversation on disk: one JSON line for everything that was said, written before it is sent.
+//! A conversation on disk: one JSON line for each prompt and update, written before it is sent.
 //!
-//! A process that is killed leaves at most a torn last line, which is skipped.
+//! A process that is killed leaves at most an incomplete last line, which is skipped.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use agent_client_protocol::v1::schema::SessionUpdate;
 use serde::{Deserialize, Serialize};
+
+const MAX_ID_BYTES: usize = 64;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,20 +26,20 @@ pub(crate) struct Journal {
     path: PathBuf,
 }
 
-/// What a journal comes to.
+/// The state of a session at the end of its journal.
 #[derive(Debug, Default)]
-pub(crate) struct Story {
+pub(crate) struct JournalSummary {
     pub(crate) turns: usize,
     pub(crate) mode: Option<String>,
-    pub(crate) cost: f64,
+    pub(crate) cost_usd: f64,
 }
 
 impl Journal {
-    /// Begins the journal of a new session.
+    /// Creates the journal of a new session.
     pub(crate) fn create(id: &str) -> io::Result<Self> {
-        let path = path(id)?;
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
+        let path = journal_path(id)?;
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
         }
         let file = OpenOptions::new()
             .create_new(true)
@@ -46,9 +48,9 @@ impl Journal {
         Ok(Self { file, path })
     }
 
-    /// Opens the journal of a session that was before.
+    /// Opens the journal of an existing session.
     pub(crate) fn open(id: &str) -> io::Result<Self> {
-        let path = path(id)?;
+        let path = journal_path(id)?;
         let mut file = OpenOptions::new().read(true).append(true).open(&path)?;
         let mut last = [b'\n'];
         if file.metadata()?.len() > 0 {
@@ -56,7 +58,7 @@ impl Journal {
             file.read_exact(&mut last)?;
         }
         if last != [b'\n'] {
-            // So that the next entry is not joined to a torn one.
+            // Ends the incomplete line of a process that was killed.
             file.write_all(b"\n")?;
         }
         Ok(Self { file, path })
@@ -68,7 +70,7 @@ impl Journal {
         self.file.write_all(&line)
     }
 
-    /// Everything that can be read, in order.
+    /// The entries that can be read, in order.
     pub(crate) fn entries(&self) -> io::Result<impl Iterator<Item = Entry> + use<>> {
         let lines = BufReader::new(File::open(&self.path)?).split(b'\n');
         Ok(lines
@@ -76,30 +78,31 @@ impl Journal {
             .filter_map(|line| serde_json::from_slice(&line).ok()))
     }
 
-    pub(crate) fn story(&self) -> io::Result<Story> {
-        let mut story = Story::default();
+    pub(crate) fn summary(&self) -> io::Result<JournalSummary> {
+        let mut summary = JournalSummary::default();
         for entry in self.entries()? {
             match entry {
-                Entry::Prompt(_) => story.turns += 1,
-                Entry::Mode(mode) => story.mode = Some(mode),
-                Entry::Cost(usd) => story.cost += usd,
+                Entry::Prompt(_) => summary.turns += 1,
+                Entry::Mode(mode) => summary.mode = Some(mode),
+                Entry::Cost(usd) => summary.cost_usd += usd,
                 Entry::Update(_) => {}
             }
         }
-        Ok(story)
+        Ok(summary)
     }
 }
 
-/// Where the journal of a session is. The id comes from the client and must not lead elsewhere.
-fn path(id: &str) -> io::Result<PathBuf> {
-    let safe = !id.is_empty()
-        && id.len() <= 64
+/// The path of a session's journal. The id comes from the client and must not leave the directory.
+fn journal_path(id: &str) -> io::Result<PathBuf> {
+    let is_safe = !id.is_empty()
+        && id.len() <= MAX_ID_BYTES
         && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
-    if !safe {
+    if !is_safe {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     }
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    let home = home.ok_or_else(|| io::Error::other("HOME is not set"))?;
+    let home = std::env::var_os("HOME")
+        .filter(|home| !home.is_empty())
+        .ok_or_else(|| io::Error::other("HOME is not set"))?;
     Ok(Path::new(&home)
         .join(".oubliette-demo/sessions")
         .join(format!("{id}.jsonl")))

@@ -1,14 +1,14 @@
 //! A scripted agent that speaks the Agent Client Protocol on stdio and needs no key and no network.
 //!
-//! It does what its prompt says line by line, with a real shell and real MCP servers, so that a
-//! session can be seen to work, and be tested, without a model. The language is in `script.rs`.
-//! It is written with the protocol's own SDK and shares no code with the client that drives it.
+//! It executes its prompt line by line, with a real shell and real MCP servers, so that sessions can be
+//! shown and tested without a model. `script.rs` parses the language of prompts. The agent uses the
+//! protocol's own SDK and shares no code with the server that drives it.
 
 mod agent;
 mod journal;
+mod mcp_servers;
 mod output;
 mod script;
-mod servers;
 mod session;
 mod shell;
 mod turn;
@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 use output::Output;
 
-/// The name and first argument by which `oubliette` becomes this agent.
-pub const ROLE: &str = "demo-agent";
+/// The program name or first argument with which `oubliette` runs this agent.
+pub const SUBCOMMAND: &str = "demo-agent";
 
 /// Serves one client on stdin and stdout until it closes them.
 pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -32,10 +32,10 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if std::io::stdin().is_terminal() {
         eprintln!("the demo agent expects an ACP client on its standard input; Ctrl-D ends it");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build();
-    let runtime = match runtime {
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("the demo agent cannot start: {error}");
@@ -52,7 +52,7 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
         output.finish();
         writer.await.map_err(|error| error.to_string()).and(served)
     });
-    // A read of stdin cannot be called off, and nothing that it would bring matters any more.
+    // A blocking read of stdin cannot be cancelled, so it is not waited for.
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Stdout. One writer, so that noise made on purpose cannot tear a message, and a count of the
-//! updates on their way to it, because the SDK's queues have no bound of their own.
+//! Standard output. One writer, so that `/garbage` cannot split a message, and a count of the updates
+//! that are not written yet, because the SDK's queues are unbounded.
 
 use std::io;
 use std::sync::Arc;
@@ -9,32 +9,30 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, PollSender};
 
-/// How many updates may wait for the client to read.
-const MOST_WAITING: usize = 1024;
-/// How many lines one write carries at most.
-const MOST_AT_ONCE: usize = 64;
+const MAX_UNWRITTEN_UPDATES: usize = 1024;
+const MAX_LINES_PER_WRITE: usize = 64;
 
-/// How the SDK begins the line of an update.
-const UPDATE: &str = "\"method\":\"session/update\"";
+/// Part of every line with an update, near its start.
+const UPDATE_MARKER: &str = "\"method\":\"session/update\"";
 
 #[derive(Debug)]
 pub(crate) struct Output {
     lines: mpsc::Sender<String>,
-    waiting: watch::Sender<usize>,
+    unwritten: watch::Sender<usize>,
     finish: CancellationToken,
 }
 
 impl Output {
-    /// The output, the sink for the SDK's messages, and the work of writing, to be driven.
+    /// The output, the sink for the SDK's messages, and the future that writes them.
     pub(crate) fn open() -> (
         Arc<Self>,
         impl Sink<String, Error = io::Error> + Send + 'static,
         impl Future<Output = io::Result<()>>,
     ) {
-        let (lines, queue) = mpsc::channel(MOST_AT_ONCE);
+        let (lines, queue) = mpsc::channel(MAX_LINES_PER_WRITE);
         let output = Arc::new(Self {
             lines: lines.clone(),
-            waiting: watch::Sender::new(0),
+            unwritten: watch::Sender::new(0),
             finish: CancellationToken::new(),
         });
         let sink = PollSender::new(lines).sink_map_err(io::Error::other);
@@ -42,42 +40,43 @@ impl Output {
         (output, sink, writer)
     }
 
-    /// Lets the writer end once it has written what is there.
+    /// Ends the writer after the lines that are queued.
     pub(crate) fn finish(&self) {
         self.finish.cancel();
     }
 
     /// Waits until another update may be sent, and counts it.
-    pub(crate) async fn admit(&self) {
-        self.wait(|waiting| waiting < MOST_WAITING).await;
-        self.waiting.send_modify(|waiting| *waiting += 1);
+    pub(crate) async fn reserve_update(&self) {
+        self.wait_for(|unwritten| unwritten < MAX_UNWRITTEN_UPDATES)
+            .await;
+        self.unwritten.send_modify(|unwritten| *unwritten += 1);
     }
 
-    /// Waits until every update that was admitted is written.
-    pub(crate) async fn written(&self) {
-        self.wait(|waiting| waiting == 0).await;
+    /// Waits until every update is written.
+    pub(crate) async fn flush(&self) {
+        self.wait_for(|unwritten| unwritten == 0).await;
     }
 
-    /// Writes a line that is no message at all.
-    pub(crate) async fn noise(&self, line: String) {
-        self.written().await;
+    /// Writes a line that is not a message.
+    pub(crate) async fn write_garbage(&self, line: String) {
+        self.flush().await;
         let _ = self.lines.send(line).await;
     }
 
-    async fn wait(&self, enough: impl Fn(usize) -> bool) {
-        let mut waiting = self.waiting.subscribe();
-        // The sender is `self`: this cannot fail.
-        let _ = waiting.wait_for(|waiting| enough(*waiting)).await;
+    async fn wait_for(&self, condition: impl Fn(usize) -> bool) {
+        let mut unwritten = self.unwritten.subscribe();
+        // Fails only without a sender, and `self` has it.
+        let _ = unwritten.wait_for(|count| condition(*count)).await;
     }
 }
 
 async fn write(mut queue: mpsc::Receiver<String>, output: Arc<Output>) -> io::Result<()> {
     let mut stdout = tokio::io::stdout();
-    let mut lines = Vec::with_capacity(MOST_AT_ONCE);
+    let mut lines = Vec::with_capacity(MAX_LINES_PER_WRITE);
     loop {
         let read = tokio::select! {
             biased;
-            read = queue.recv_many(&mut lines, MOST_AT_ONCE) => read,
+            read = queue.recv_many(&mut lines, MAX_LINES_PER_WRITE) => read,
             () = output.finish.cancelled(), if !queue.is_closed() => {
                 queue.close();
                 continue;
@@ -95,14 +94,14 @@ async fn write(mut queue: mpsc::Receiver<String>, output: Arc<Output>) -> io::Re
         stdout.write_all(&bytes).await?;
         stdout.flush().await?;
         output
-            .waiting
-            .send_modify(|waiting| *waiting = waiting.saturating_sub(updates));
+            .unwritten
+            .send_modify(|unwritten| *unwritten = unwritten.saturating_sub(updates));
     }
 }
 
 fn is_update(line: &str) -> bool {
     let start = &line.as_bytes()[..line.len().min(64)];
     start
-        .windows(UPDATE.len())
-        .any(|part| part == UPDATE.as_bytes())
+        .windows(UPDATE_MARKER.len())
+        .any(|part| part == UPDATE_MARKER.as_bytes())
 }

@@ -1,36 +1,36 @@
-//! The language of prompts: one command a line, each begun with a slash; everything else is text.
+//! The language of prompts: one command a line, each starting with a slash; everything else is text.
 //!
-//! A prompt is read whole before any of it is done, so that a mistake in its last line does not
-//! leave half of it behind.
+//! The whole prompt is parsed before its first line is executed, so that an error in the last line
+//! does not leave half of the prompt executed.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-/// How often one line may be repeated, nested repetitions multiplied.
-const MOST_REPEATS: u32 = 1_000_000;
-const LONGEST_SLEEP: f64 = 86_400.0;
-const MOST_FLOOD: u32 = 1_000_000;
+/// How often one line may be executed; nested repetitions multiply.
+const MAX_REPEATS: u32 = 1_000_000;
+const MAX_SLEEP_SECONDS: f64 = 86_400.0;
+const MAX_FLOOD_UPDATES: u32 = 1_000_000;
 
-/// The commands, with their arguments and what they do, as clients may show them.
+/// The commands, with arguments and description, in the form that clients show.
 pub(crate) const COMMANDS: [(&str, &str, &str); 13] = [
     ("sh", "COMMAND", "run a shell command"),
     ("tool", "NAME {json}", "call a tool of an MCP server"),
     ("say", "TEXT", "stream text"),
     ("sleep", "SECONDS", "wait"),
     ("ask", "TEXT", "ask for permission"),
-    ("repeat", "N LINE", "do a line N times"),
+    ("repeat", "N LINE", "execute a line N times"),
     ("usage", "IN OUT USD", "report usage"),
     ("fail", "TEXT", "end the turn with an error"),
     ("exit", "CODE", "end the process"),
     ("hang", "", "stop answering, even to cancel"),
     ("flood", "N", "send N updates at once"),
-    ("garbage", "[TEXT]", "write a line that is no message"),
+    ("garbage", "[TEXT]", "write a line that is not a message"),
     ("stderr", "TEXT", "write to standard error"),
 ];
 
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Line {
+pub(crate) struct ScriptLine {
     pub(crate) times: u32,
     pub(crate) action: Action,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Action {
     Flood(u32),
     Garbage(String),
     Stderr(String),
-    /// What the agent answers itself.
+    /// Text that is not a command; the agent describes its workspace.
     Text(String),
 }
 
@@ -65,29 +65,29 @@ pub(crate) struct Usage {
 
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("line {line}: {problem}; nothing of this prompt was done")]
-pub(crate) struct Mistake {
+pub(crate) struct ScriptError {
     line: usize,
     problem: String,
 }
 
-/// Reads a prompt. Lines of text that follow each other are one text.
-pub(crate) fn parse(prompt: &str) -> Result<Vec<Line>, Mistake> {
-    let mut lines: Vec<Line> = Vec::new();
+/// Parses a prompt. Consecutive lines of text are one text.
+pub(crate) fn parse(prompt: &str) -> Result<Vec<ScriptLine>, ScriptError> {
+    let mut lines: Vec<ScriptLine> = Vec::new();
     for (index, line) in prompt.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        let read = parse_line(line.trim()).map_err(|problem| Mistake {
+        let parsed = parse_line(line.trim()).map_err(|problem| ScriptError {
             line: index + 1,
             problem,
         })?;
-        match (&read, lines.last_mut()) {
+        match (&parsed, lines.last_mut()) {
             (
-                Line {
+                ScriptLine {
                     times: 1,
                     action: Action::Text(more),
                 },
-                Some(Line {
+                Some(ScriptLine {
                     times: 1,
                     action: Action::Text(text),
                 }),
@@ -95,12 +95,12 @@ pub(crate) fn parse(prompt: &str) -> Result<Vec<Line>, Mistake> {
                 text.push('\n');
                 text.push_str(more);
             }
-            _ => lines.push(read),
+            _ => lines.push(parsed),
         }
     }
     if lines.is_empty() {
-        // A prompt of pictures alone, or of nothing, wants an answer too.
-        lines.push(Line {
+        // A prompt without text gets an answer, too.
+        lines.push(ScriptLine {
             times: 1,
             action: Action::Text(String::new()),
         });
@@ -108,11 +108,11 @@ pub(crate) fn parse(prompt: &str) -> Result<Vec<Line>, Mistake> {
     Ok(lines)
 }
 
-fn parse_line(mut line: &str) -> Result<Line, String> {
+fn parse_line(mut line: &str) -> Result<ScriptLine, String> {
     let mut times: u32 = 1;
-    while let Some(rest) = command(line, "repeat") {
-        let (count, repeated) = split(rest);
-        let count: u32 = number(count, "/repeat", "a count", "/repeat 3 /say hello")?;
+    while let Some(rest) = command_arguments(line, "repeat") {
+        let (count, repeated) = split_first_word(rest);
+        let count: u32 = parse_number(count, "/repeat", "a count", "/repeat 3 /say hello")?;
         if repeated.is_empty() {
             return Err(
                 "/repeat needs a line after its count, as in `/repeat 3 /say hello`".into(),
@@ -120,11 +120,11 @@ fn parse_line(mut line: &str) -> Result<Line, String> {
         }
         times = times
             .checked_mul(count)
-            .filter(|times| *times <= MOST_REPEATS)
-            .ok_or_else(|| format!("/repeat does a line at most {MOST_REPEATS} times"))?;
+            .filter(|times| *times <= MAX_REPEATS)
+            .ok_or_else(|| format!("/repeat executes a line at most {MAX_REPEATS} times"))?;
         line = repeated;
     }
-    Ok(Line {
+    Ok(ScriptLine {
         times,
         action: parse_action(line)?,
     })
@@ -135,7 +135,7 @@ fn parse_action(line: &str) -> Result<Action, String> {
     let Some(name) = name.strip_prefix('/') else {
         return Ok(Action::Text(line.to_owned()));
     };
-    let rest = command(line, name).unwrap_or_default();
+    let rest = command_arguments(line, name).unwrap_or_default();
     let text = || match rest {
         "" => Err(format!("/{name} needs something after it")),
         rest => Ok(rest.to_owned()),
@@ -144,26 +144,26 @@ fn parse_action(line: &str) -> Result<Action, String> {
         "sh" => Action::Shell(text()?),
         "tool" => {
             let tool = text()?;
-            let (name, arguments) = split(&tool);
+            let (name, arguments) = split_first_word(&tool);
             Action::Tool {
                 name: name.to_owned(),
-                arguments: object(arguments)?,
+                arguments: parse_object(arguments)?,
             }
         }
         "say" => Action::Say(text()?),
-        "sleep" => Action::Sleep(seconds(rest)?),
+        "sleep" => Action::Sleep(parse_sleep(rest)?),
         "ask" => Action::Ask(text()?),
-        "usage" => Action::Usage(usage(rest)?),
+        "usage" => Action::Usage(parse_usage(rest)?),
         "fail" => Action::Fail(text()?),
         "exit" => Action::Exit(match rest {
             "" => 0,
-            code => number::<u8>(code, "/exit", "a code from 0 to 255", "/exit 1")?.into(),
+            code => parse_number::<u8>(code, "/exit", "a code from 0 to 255", "/exit 1")?.into(),
         }),
         "hang" => Action::Hang,
         "flood" => {
-            let count = number(rest, "/flood", "a count", "/flood 1000")?;
-            if count > MOST_FLOOD {
-                return Err(format!("/flood sends at most {MOST_FLOOD} updates"));
+            let count = parse_number(rest, "/flood", "a count", "/flood 1000")?;
+            if count > MAX_FLOOD_UPDATES {
+                return Err(format!("/flood sends at most {MAX_FLOOD_UPDATES} updates"));
             }
             Action::Flood(count)
         }
@@ -172,24 +172,24 @@ fn parse_action(line: &str) -> Result<Action, String> {
             rest => rest.to_owned(),
         }),
         "stderr" => Action::Stderr(text()?),
-        // A path, or a command of another agent: not ours to refuse.
+        // A path, or a command of another agent.
         _ => Action::Text(line.to_owned()),
     })
 }
 
-/// What follows a command's name, if the line is that command.
-fn command<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+/// The arguments of a command, if the line is that command.
+fn command_arguments<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let rest = line.strip_prefix('/')?.strip_prefix(name)?;
     (rest.is_empty() || rest.starts_with(char::is_whitespace)).then(|| rest.trim())
 }
 
 /// The first word and the rest.
-fn split(text: &str) -> (&str, &str) {
+fn split_first_word(text: &str) -> (&str, &str) {
     let (first, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     (first, rest.trim())
 }
 
-fn number<T: std::str::FromStr>(
+fn parse_number<T: std::str::FromStr>(
     text: &str,
     command: &str,
     what: &str,
@@ -199,15 +199,15 @@ fn number<T: std::str::FromStr>(
         .map_err(|_| format!("{command} needs {what}, as in `{example}`, and got `{text}`"))
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = number(text, "/sleep", "a number of seconds", "/sleep 1.5")?;
-    if !(0.0..=LONGEST_SLEEP).contains(&seconds) {
-        return Err(format!("/sleep takes 0 to {LONGEST_SLEEP} seconds"));
+fn parse_sleep(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = parse_number(text, "/sleep", "a number of seconds", "/sleep 1.5")?;
+    if !(0.0..=MAX_SLEEP_SECONDS).contains(&seconds) {
+        return Err(format!("/sleep takes 0 to {MAX_SLEEP_SECONDS} seconds"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn usage(text: &str) -> Result<Usage, String> {
+fn parse_usage(text: &str) -> Result<Usage, String> {
     let example = "/usage 1200 80 0.004";
     let parts: Vec<&str> = text.split_whitespace().collect();
     let [input, output, usd] = parts[..] else {
@@ -215,12 +215,13 @@ fn usage(text: &str) -> Result<Usage, String> {
             "/usage needs tokens in, tokens out and US dollars, as in `{example}`"
         ));
     };
-    // Far beyond any real count, and sums of a million of them still fit.
-    let tokens = |text| number::<u32>(text, "/usage", "a count of tokens", example).map(u64::from);
+    // u32, so that a sum of a million counts fits into u64.
+    let tokens =
+        |text| parse_number::<u32>(text, "/usage", "a count of tokens", example).map(u64::from);
     let usage = Usage {
         input: tokens(input)?,
         output: tokens(output)?,
-        usd: number(usd, "/usage", "an amount of US dollars", example)?,
+        usd: parse_number(usd, "/usage", "an amount of US dollars", example)?,
     };
     if !(0.0..=1e6).contains(&usage.usd) {
         return Err("/usage takes 0 to 1000000 US dollars".into());
@@ -228,7 +229,7 @@ fn usage(text: &str) -> Result<Usage, String> {
     Ok(usage)
 }
 
-fn object(text: &str) -> Result<Map<String, Value>, String> {
+fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
     if text.is_empty() {
         return Ok(Map::new());
     }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_read() {
+    fn every_command_is_parsed() {
         let arguments = json!({ "text": "a b" }).as_object().unwrap().clone();
         let usage = Usage {
             input: 1200,
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_text_and_lines_of_it_belong_together() {
+    fn other_lines_are_text_and_consecutive_ones_are_joined() {
         assert_eq!(
             actions("what is here?\n\n  and there?\n/say x\n/etc/passwd is a path"),
             [
@@ -312,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_line_and_an_example() {
+    fn an_error_names_its_line_and_an_example() {
         let cases = [
             (
                 "/say a\n\n/sleep long",
@@ -340,23 +341,23 @@ mod tests {
     }
 
     #[test]
-    fn the_announced_commands_are_the_ones_that_are_read() {
+    fn every_listed_command_is_parsed() {
         for (name, ..) in COMMANDS {
             let alone = format!("/{name}");
-            let read = parse(&alone);
+            let parsed = parse(&alone);
             assert!(
-                !matches!(&read, Ok(lines) if matches!(lines[0].action, Action::Text(_))),
-                "{alone} is read as text"
+                !matches!(&parsed, Ok(lines) if matches!(lines[0].action, Action::Text(_))),
+                "{alone} is parsed as text"
             );
         }
     }
 
     proptest! {
         #[test]
-        fn any_prompt_is_read_or_refused(prompt in "(/?[a-z]{0,6}[ \t\n{}\"0-9.]{0,4}){0,12}|\\PC{0,60}") {
+        fn any_prompt_is_parsed_or_rejected(prompt in "(/?[a-z]{0,6}[ \t\n{}\"0-9.]{0,4}){0,12}|\\PC{0,60}") {
             if let Ok(lines) = parse(&prompt) {
                 prop_assert!(!lines.is_empty());
-                prop_assert!(lines.iter().all(|line| line.times <= MOST_REPEATS));
+                prop_assert!(lines.iter().all(|line| line.times <= MAX_REPEATS));
             }
         }
     }

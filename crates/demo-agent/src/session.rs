@@ -1,9 +1,9 @@
-//! One conversation: where it works, what it may do unasked, and its way to the client.
+//! One conversation: its directory, mode, journal and connection to the client.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_client_protocol::Client;
 use agent_client_protocol::v1::ConnectionTo;
@@ -11,25 +11,25 @@ use agent_client_protocol::v1::schema::{
     ContentChunk, McpServerStdio, SessionId, SessionMode, SessionModeState, SessionNotification,
     SessionUpdate, ToolCallId,
 };
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Entry, Journal};
+use crate::mcp_servers::McpServers;
 use crate::output::Output;
-use crate::servers::Servers;
 
-/// What the agent does unasked.
+/// When the agent requests permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Shell commands are asked for first.
+    /// Before shell commands, until the client always allows them.
     Ask,
-    /// Shell commands and tools are asked for first, each time.
+    /// Before each shell command and each tool call.
     Each,
-    /// Nothing is asked for.
     Auto,
 }
 
 impl Mode {
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "ask" => Some(Self::Ask),
             "each" => Some(Self::Each),
@@ -53,23 +53,24 @@ pub(crate) struct Session {
     directory: PathBuf,
     connection: ConnectionTo<Client>,
     output: Arc<Output>,
-    servers: Servers,
-    allowed: AtomicBool,
-    calls: AtomicU64,
-    state: Mutex<Inner>,
+    servers: McpServers,
+    always_allowed: AtomicBool,
+    tool_calls: AtomicU64,
+    state: Mutex<SessionState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct SessionState {
     journal: Journal,
     mode: Mode,
     turns: usize,
-    cost: f64,
+    cost_usd: f64,
+    /// Cancels the running turn.
     turn: Option<CancellationToken>,
 }
 
 impl Session {
-    /// Continues what the journal holds, or begins.
+    /// Opens a session in the state that its journal describes.
     pub(crate) fn open(
         id: SessionId,
         directory: PathBuf,
@@ -78,22 +79,22 @@ impl Session {
         connection: ConnectionTo<Client>,
         output: Arc<Output>,
     ) -> io::Result<Self> {
-        let story = journal.story()?;
-        let servers = Servers::start(servers, &directory);
-        let mode = story.mode.as_deref().and_then(Mode::named);
+        let summary = journal.summary()?;
+        let servers = McpServers::start(servers, &directory);
+        let mode = summary.mode.as_deref().and_then(Mode::from_name);
         Ok(Self {
             id,
             directory,
             connection,
             output,
             servers,
-            allowed: AtomicBool::new(false),
-            calls: AtomicU64::new(0),
-            state: Mutex::new(Inner {
+            always_allowed: AtomicBool::new(false),
+            tool_calls: AtomicU64::new(0),
+            state: Mutex::new(SessionState {
                 journal,
                 mode: mode.unwrap_or(Mode::Auto),
-                turns: story.turns,
-                cost: story.cost,
+                turns: summary.turns,
+                cost_usd: summary.cost_usd,
                 turn: None,
             }),
         })
@@ -115,31 +116,29 @@ impl Session {
         &self.output
     }
 
-    pub(crate) fn servers(&self) -> &Servers {
+    pub(crate) fn servers(&self) -> &McpServers {
         &self.servers
     }
 
     pub(crate) fn turns(&self) -> usize {
-        self.inner().turns
+        self.state.lock().turns
     }
 
-    /// Whether shell commands need to be asked for.
-    pub(crate) fn asks(&self) -> bool {
-        match self.inner().mode {
-            Mode::Ask => !self.allowed.load(Ordering::Relaxed),
+    pub(crate) fn shell_needs_permission(&self) -> bool {
+        match self.state.lock().mode {
+            Mode::Ask => !self.always_allowed.load(Ordering::Relaxed),
             Mode::Each => true,
             Mode::Auto => false,
         }
     }
 
-    /// Whether tools need to be asked for, too.
-    pub(crate) fn asks_for_each(&self) -> bool {
-        self.inner().mode == Mode::Each
+    pub(crate) fn tools_need_permission(&self) -> bool {
+        self.state.lock().mode == Mode::Each
     }
 
-    /// From now on nothing is asked for, for as long as this process lives and is in mode `ask`.
+    /// In mode `ask`, this process requests no more permissions.
     pub(crate) fn allow_always(&self) {
-        self.allowed.store(true, Ordering::Relaxed);
+        self.always_allowed.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn modes(&self) -> SessionModeState {
@@ -150,79 +149,79 @@ impl Session {
                 .description("Asks before each shell command and each tool".to_owned()),
             SessionMode::new(Mode::Auto.name(), "Auto").description("Asks for nothing".to_owned()),
         ];
-        SessionModeState::new(self.inner().mode.name(), modes)
+        SessionModeState::new(self.state.lock().mode.name(), modes)
     }
 
     pub(crate) fn set_mode(&self, mode: Mode) -> io::Result<()> {
-        let mut inner = self.inner();
-        inner.journal.append(&Entry::Mode(mode.name().to_owned()))?;
-        inner.mode = mode;
-        self.allowed.store(false, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.journal.append(&Entry::Mode(mode.name().to_owned()))?;
+        state.mode = mode;
+        self.always_allowed.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Begins a turn, unless one is running.
-    pub(crate) fn begin(&self, prompt: &str) -> io::Result<Option<CancellationToken>> {
-        let mut inner = self.inner();
-        if inner.turn.is_some() {
+    /// Starts a turn; none if one is running.
+    pub(crate) fn start_turn(&self, prompt: &str) -> io::Result<Option<CancellationToken>> {
+        let mut state = self.state.lock();
+        if state.turn.is_some() {
             return Ok(None);
         }
-        inner.journal.append(&Entry::Prompt(prompt.to_owned()))?;
-        inner.turns += 1;
+        state.journal.append(&Entry::Prompt(prompt.to_owned()))?;
+        state.turns += 1;
         let token = CancellationToken::new();
-        inner.turn = Some(token.clone());
+        state.turn = Some(token.clone());
         Ok(Some(token))
     }
 
-    pub(crate) fn end(&self) {
-        self.inner().turn = None;
+    pub(crate) fn end_turn(&self) {
+        self.state.lock().turn = None;
     }
 
-    /// Ends the running line, if any.
+    /// Cancels the running turn, if any.
     pub(crate) fn cancel(&self) {
-        if let Some(turn) = &self.inner().turn {
+        if let Some(turn) = &self.state.lock().turn {
             turn.cancel();
         }
     }
 
-    /// Adds to what the session has cost, and returns the sum.
-    pub(crate) fn spend(&self, usd: f64) -> io::Result<f64> {
-        let mut inner = self.inner();
-        inner.journal.append(&Entry::Cost(usd))?;
-        inner.cost += usd;
-        Ok(inner.cost)
+    /// Adds to the cost of the session and returns the sum.
+    pub(crate) fn add_cost(&self, usd: f64) -> io::Result<f64> {
+        let mut state = self.state.lock();
+        state.journal.append(&Entry::Cost(usd))?;
+        state.cost_usd += usd;
+        Ok(state.cost_usd)
     }
 
-    /// A name for a tool call that no other of this session has, restarts included.
-    pub(crate) fn next_call(&self) -> ToolCallId {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
+    /// An id for a tool call that is unique in this session, also after a restart.
+    pub(crate) fn next_tool_call_id(&self) -> ToolCallId {
+        let call = self.tool_calls.fetch_add(1, Ordering::Relaxed) + 1;
         ToolCallId::new(format!("call-{}-{call}", self.turns()))
     }
 
-    /// Sends an update and keeps it.
+    /// Writes an update to the journal and sends it.
     pub(crate) async fn update(&self, update: SessionUpdate) -> io::Result<()> {
-        self.keep(&update)?;
+        self.record(&update)?;
         self.send(update).await;
         Ok(())
     }
 
-    /// Keeps an update without sending it.
-    pub(crate) fn keep(&self, update: &SessionUpdate) -> io::Result<()> {
+    /// Writes an update to the journal without sending it.
+    pub(crate) fn record(&self, update: &SessionUpdate) -> io::Result<()> {
         let entry = Entry::Update(Box::new(update.clone()));
-        self.inner().journal.append(&entry)
+        self.state.lock().journal.append(&entry)
     }
 
-    /// Sends an update without keeping it.
+    /// Sends an update without writing it to the journal.
     pub(crate) async fn send(&self, update: SessionUpdate) {
-        self.output.admit().await;
+        self.output.reserve_update().await;
         let notification = SessionNotification::new(self.id.clone(), update);
-        // It fails only when the client is gone, and then so are we.
+        // Fails only when the client has disconnected, which ends this process.
         let _ = self.connection.send_notification(notification);
     }
 
-    /// Sends the conversation so far.
+    /// Sends the conversation again.
     pub(crate) async fn replay(&self) -> io::Result<()> {
-        let entries = self.inner().journal.entries()?;
+        let entries = self.state.lock().journal.entries()?;
         for entry in entries {
             match entry {
                 Entry::Prompt(text) => {
@@ -234,9 +233,5 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,5 @@
-//! Shell commands: a process group of their own, output bounded, gone when nobody waits for them.
+//! Shell commands: each has its own process group and bounded output, and is killed when its future is
+//! dropped.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,25 +13,25 @@ use tokio::net::unix::pipe;
 use tokio::process::Command;
 
 /// How much output is kept; the rest is read and dropped.
-const MOST_OUTPUT: usize = 1024 * 1024;
-/// How long output is read after the shell has ended, for what its children still hold open.
-const LINGER: Duration = Duration::from_millis(50);
+const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
+/// How long output is read after the shell has exited, if its children hold the pipe open.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct ShellOutcome {
     pub(crate) output: String,
     pub(crate) truncated: bool,
     pub(crate) status: ExitStatus,
 }
 
-impl Outcome {
-    /// The output, and how it ended unless well.
+impl ShellOutcome {
+    /// The output, and the exit status unless it is 0.
     pub(crate) fn text(&self) -> String {
         let mut text = self.output.trim_end().to_owned();
         if self.truncated {
             text.push_str("\n(more output was left out)");
         }
-        let ending = match (self.status.code(), self.status.signal()) {
+        let status = match (self.status.code(), self.status.signal()) {
             (Some(0), _) => return text,
             (Some(code), _) => format!("(exit code {code})"),
             (None, signal) => format!("(killed by signal {})", signal.unwrap_or_default()),
@@ -38,13 +39,13 @@ impl Outcome {
         if !text.is_empty() {
             text.push('\n');
         }
-        text + &ending
+        text + &status
     }
 }
 
-/// Runs a command to the end of its shell. Dropping the future kills the whole group.
-pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<Outcome> {
-    // One pipe for both streams, so that what was written first comes first.
+/// Runs a command until its shell exits. Dropping the future kills the process group.
+pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<ShellOutcome> {
+    // One pipe for both streams keeps the order of their output.
     let (reader, writer) = io::pipe()?;
     let mut child = Command::new("/bin/sh")
         .arg("-c")
@@ -55,70 +56,74 @@ pub(crate) async fn run(command: &str, directory: &Path) -> io::Result<Outcome> 
         .stdout(writer.try_clone()?)
         .stderr(writer)
         .spawn()?;
-    let group = Group(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
+    let group = KillOnDrop(child.id().and_then(|id| Pid::from_raw(id.cast_signed())));
     let mut output = pipe::Receiver::from_owned_fd(reader.into())?;
-    let mut kept = Kept::default();
+    let mut captured = BoundedOutput::default();
     let mut buffer = vec![0; 16 * 1024];
     let status = loop {
         tokio::select! {
             biased;
             read = output.read(&mut buffer) => match read? {
                 0 => break child.wait().await?,
-                read => kept.add(&buffer[..read]),
+                read => captured.add(&buffer[..read]),
             },
             ended = child.wait() => {
-                let rest = drain(&mut output, &mut buffer, &mut kept);
-                // No end within this time: something in the background holds the pipe.
-                if let Ok(drained) = tokio::time::timeout(LINGER, rest).await {
+                let rest = drain(&mut output, &mut buffer, &mut captured);
+                // After the timeout, a background process still holds the pipe.
+                if let Ok(drained) = tokio::time::timeout(DRAIN_TIMEOUT, rest).await {
                     drained?;
                 }
                 break ended?;
             }
         }
     };
-    // What the command left in the background on purpose goes on.
-    group.forget();
-    Ok(Outcome {
-        output: String::from_utf8_lossy(&kept.bytes).into_owned(),
-        truncated: kept.truncated,
+    // Background processes of the command keep running.
+    group.disarm();
+    Ok(ShellOutcome {
+        output: String::from_utf8_lossy(&captured.bytes).into_owned(),
+        truncated: captured.truncated,
         status,
     })
 }
 
-async fn drain(output: &mut pipe::Receiver, buffer: &mut [u8], kept: &mut Kept) -> io::Result<()> {
+async fn drain(
+    output: &mut pipe::Receiver,
+    buffer: &mut [u8],
+    captured: &mut BoundedOutput,
+) -> io::Result<()> {
     loop {
         match output.read(buffer).await? {
             0 => return Ok(()),
-            read => kept.add(&buffer[..read]),
+            read => captured.add(&buffer[..read]),
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct BoundedOutput {
     bytes: Vec<u8>,
     truncated: bool,
 }
 
-impl Kept {
+impl BoundedOutput {
     fn add(&mut self, bytes: &[u8]) {
-        let room = MOST_OUTPUT - self.bytes.len();
-        self.truncated |= bytes.len() > room;
+        let free = MAX_OUTPUT_BYTES - self.bytes.len();
+        self.truncated |= bytes.len() > free;
         self.bytes
-            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+            .extend_from_slice(&bytes[..bytes.len().min(free)]);
     }
 }
 
-/// A process group that is killed unless it ended.
-struct Group(Option<Pid>);
+/// Kills a process group, unless it is disarmed.
+struct KillOnDrop(Option<Pid>);
 
-impl Group {
-    fn forget(mut self) {
+impl KillOnDrop {
+    fn disarm(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Group {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             let _ = kill_process_group(group, Signal::KILL);

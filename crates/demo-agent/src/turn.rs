@@ -1,4 +1,4 @@
-//! One turn: the lines of a prompt, one after the other, and what is said about them.
+//! One turn: executes the lines of a prompt one after the other and reports them.
 
 use std::io;
 use std::sync::Arc;
@@ -14,43 +14,45 @@ use agent_client_protocol::{Error, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use crate::script::{Action, Line, Usage};
+use crate::script::{Action, ScriptLine, Usage};
 use crate::session::Session;
 use crate::{shell, workspace};
 
-/// The context that usage is reported against.
-const CONTEXT: u64 = 200_000;
-/// How long an answer waits for servers that are still starting.
-const TOOLS_LIMIT: Duration = Duration::from_secs(5);
-const MOST_TOOLS_NAMED: usize = 12;
+/// The context size in usage reports.
+const CONTEXT_TOKENS: u64 = 200_000;
+/// How long an answer waits for MCP servers that are still starting.
+const LIST_TOOLS_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_LISTED_TOOLS: usize = 12;
 
-/// A turn as it goes on.
+/// A running turn.
 pub(crate) struct Turn<'a> {
     session: &'a Session,
     attachments: usize,
-    said: bool,
+    has_text: bool,
+    /// The text of the last shell command or tool call, which ends the turn's text.
     result: Option<String>,
     usage: Option<Usage>,
     /// The tool call that is not finished.
-    open: Option<ToolCallId>,
-    /// Whether a cancel is ignored, because the next line hangs.
-    deaf: Arc<AtomicBool>,
+    open_call: Option<ToolCallId>,
+    /// Whether a cancel is ignored, because the next line is `/hang`.
+    ignores_cancel: Arc<AtomicBool>,
 }
 
 /// Why a turn ends before its last line.
-enum Stop {
+enum TurnError {
     Cancelled,
     Failed(String),
-    Lost(io::Error),
+    /// The journal could not be written.
+    Journal(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for TurnError {
     fn from(error: io::Error) -> Self {
-        Self::Lost(error)
+        Self::Journal(error)
     }
 }
 
-enum Answer {
+enum PermissionAnswer {
     Once,
     Always,
     Rejected,
@@ -61,106 +63,110 @@ impl<'a> Turn<'a> {
         Self {
             session,
             attachments,
-            said: false,
+            has_text: false,
             result: None,
             usage: None,
-            open: None,
-            deaf: Arc::default(),
+            open_call: None,
+            ignores_cancel: Arc::default(),
         }
     }
 
-    /// Does the lines until they end or `cancelled` comes.
+    /// Executes the lines until their end or until `cancelled` completes.
     pub(crate) async fn run(
         mut self,
-        lines: &[Line],
+        lines: &[ScriptLine],
         cancelled: impl Future<Output = ()>,
     ) -> Result<PromptResponse, Error> {
-        let deaf = self.deaf.clone();
-        let heard = async {
+        let ignores_cancel = self.ignores_cancel.clone();
+        let not_ignored = async {
             cancelled.await;
-            if deaf.load(Ordering::Relaxed) {
+            if ignores_cancel.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
         };
-        let done = tokio::select! {
+        let executed = tokio::select! {
             biased;
-            () = heard => Err(Stop::Cancelled),
-            done = self.perform_all(lines) => done,
+            () = not_ignored => Err(TurnError::Cancelled),
+            executed = self.execute_all(lines) => executed,
         };
-        let why = match &done {
-            Err(Stop::Failed(reason)) => reason,
+        let reason = match &executed {
+            Err(TurnError::Failed(reason)) => reason,
             _ => "cancelled",
         };
-        let closed = self.close(why).await;
-        let ended = match done {
+        let closed = self.fail_open_call(reason).await;
+        let stop_reason = match executed {
             Ok(()) => Ok(StopReason::EndTurn),
-            Err(Stop::Cancelled) => Ok(StopReason::Cancelled),
-            Err(Stop::Failed(reason)) => Err(Error::new(ErrorCode::INTERNAL_ERROR, reason)),
-            Err(Stop::Lost(error)) => Err(lost(&error)),
+            Err(TurnError::Cancelled) => Ok(StopReason::Cancelled),
+            Err(TurnError::Failed(reason)) => Err(Error::new(ErrorCode::INTERNAL_ERROR, reason)),
+            Err(TurnError::Journal(error)) => Err(journal_error(&error)),
         };
-        let ended = closed.map_err(|error| lost(&error)).and(ended);
-        ended.map(|reason| PromptResponse::new(reason).usage(self.usage.map(total)))
+        closed
+            .map_err(|error| journal_error(&error))
+            .and(stop_reason)
+            .map(|reason| PromptResponse::new(reason).usage(self.usage.map(usage_report)))
     }
 
-    async fn perform_all(&mut self, lines: &[Line]) -> Result<(), Stop> {
+    async fn execute_all(&mut self, lines: &[ScriptLine]) -> Result<(), TurnError> {
         for (index, line) in lines.iter().enumerate() {
-            // From here on, or a cancel that follows the last words would come before the hang.
-            let mut soon = lines.iter().skip(index).take(2);
-            if soon.any(|line| line.action == Action::Hang) {
-                self.deaf.store(true, Ordering::Relaxed);
+            // One line early: a cancel that follows the last text must not precede the hang.
+            let mut upcoming = lines.iter().skip(index).take(2);
+            if upcoming.any(|line| line.action == Action::Hang) {
+                self.ignores_cancel.store(true, Ordering::Relaxed);
             }
             for _ in 0..line.times {
-                self.perform(&line.action).await?;
-                // A script of nothing but quick lines must not keep a cancel from being read.
+                self.execute(&line.action).await?;
+                // Lets a cancel be read during a script of quick lines.
                 tokio::task::yield_now().await;
             }
         }
         if let Some(result) = self.result.take() {
-            self.say(&result).await?;
+            self.stream_text(&result).await?;
         }
         Ok(())
     }
 
-    async fn perform(&mut self, action: &Action) -> Result<(), Stop> {
+    async fn execute(&mut self, action: &Action) -> Result<(), TurnError> {
         match action {
-            Action::Shell(command) => self.shell(command).await?,
-            Action::Tool { name, arguments } => self.tool(name, arguments).await?,
-            Action::Say(text) => self.say(text).await?,
+            Action::Shell(command) => self.run_shell(command).await?,
+            Action::Tool { name, arguments } => self.call_tool(name, arguments).await?,
+            Action::Say(text) => self.stream_text(text).await?,
             Action::Sleep(time) => tokio::time::sleep(*time).await,
-            Action::Ask(question) => self.ask(question).await?,
-            Action::Usage(usage) => self.spend(*usage).await?,
-            Action::Fail(reason) => return Err(Stop::Failed(reason.clone())),
+            Action::Ask(question) => self.ask_permission(question).await?,
+            Action::Usage(usage) => self.report_usage(*usage).await?,
+            Action::Fail(reason) => return Err(TurnError::Failed(reason.clone())),
             Action::Exit(code) => {
-                self.session.output().written().await;
+                self.session.output().flush().await;
                 std::process::exit(*code);
             }
             Action::Hang => {
-                self.session.output().written().await;
-                // The only thread: nothing is read or answered from here on.
+                self.session.output().flush().await;
+                // This is the only thread: the process reads and answers nothing from now on.
                 loop {
                     std::thread::park();
                 }
             }
             Action::Flood(count) => self.flood(*count).await?,
-            Action::Garbage(line) => self.session.output().noise(line.clone()).await,
+            Action::Garbage(line) => self.session.output().write_garbage(line.clone()).await,
             Action::Stderr(text) => eprintln!("{text}"),
-            Action::Text(_) => self.answer().await?,
+            Action::Text(_) => self.describe_workspace().await?,
         }
         Ok(())
     }
 
-    async fn shell(&mut self, command: &str) -> Result<(), Stop> {
+    async fn run_shell(&mut self, command: &str) -> Result<(), TurnError> {
         let input = json!({ "command": command });
-        let id = self.open("sh", command, ToolKind::Execute, &input).await?;
-        if self.session.asks()
+        let id = self
+            .start_call("sh", command, ToolKind::Execute, &input)
+            .await?;
+        if self.session.shell_needs_permission()
             && !self
                 .is_permitted(id, "sh", command, ToolKind::Execute, input)
                 .await?
         {
             return Ok(());
         }
-        self.progress(None).await?;
-        let (well, text, output) = match shell::run(command, self.session.directory()).await {
+        self.report_progress(None).await?;
+        let (succeeded, text, output) = match shell::run(command, self.session.directory()).await {
             Ok(outcome) => (
                 outcome.status.success(),
                 outcome.text(),
@@ -175,42 +181,46 @@ impl<'a> Turn<'a> {
                 (false, text.clone(), json!({ "error": text }))
             }
         };
-        self.finish(well, &text, output).await?;
+        self.finish_call(succeeded, &text, output).await?;
         self.result = Some(text);
         Ok(())
     }
 
-    async fn tool(&mut self, name: &str, arguments: &Map<String, Value>) -> Result<(), Stop> {
+    async fn call_tool(
+        &mut self,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), TurnError> {
         let input = Value::Object(arguments.clone());
-        let id = self.open(name, name, ToolKind::Other, &input).await?;
+        let id = self.start_call(name, name, ToolKind::Other, &input).await?;
         let tool = self.session.servers().find(name).await;
         if let Ok(tool) = &tool
-            && self.session.asks_for_each()
+            && self.session.tools_need_permission()
         {
-            // By its whole name, however much of it was given.
+            // By its full name, also if the script has only the end of it.
             let name = tool.name().to_owned();
             let permitted = self.is_permitted(id, &name, &name, ToolKind::Other, input);
             if !permitted.await? {
                 return Ok(());
             }
         }
-        self.progress(None).await?;
+        self.report_progress(None).await?;
         let called = match tool {
             Ok(tool) => {
-                let (sender, mut news) = mpsc::channel(16);
+                let (sender, mut progress) = mpsc::channel(16);
                 let call = tool.call(arguments.clone(), sender);
                 tokio::pin!(call);
                 let called = loop {
                     tokio::select! {
                         called = &mut call => break called,
-                        Some(text) = news.recv() => self.progress(Some(text)).await?,
+                        Some(text) = progress.recv() => self.report_progress(Some(text)).await?,
                     }
                 };
                 called.map_err(|reason| format!("{}: {reason}", tool.name()))
             }
             Err(reason) => Err(reason),
         };
-        let (well, text, output) = match called {
+        let (succeeded, text, output) = match called {
             Ok(result) => {
                 let texts = result.content.iter().filter_map(|block| block.as_text());
                 let texts: Vec<&str> = texts.map(|text| text.text.as_str()).collect();
@@ -223,12 +233,12 @@ impl<'a> Turn<'a> {
             }
             Err(reason) => (false, reason.clone(), json!({ "error": reason })),
         };
-        self.finish(well, &text, output).await?;
+        self.finish_call(succeeded, &text, output).await?;
         self.result = Some(text);
         Ok(())
     }
 
-    /// Asks whether the open call may be done, and finishes it if not.
+    /// Requests permission for the open call; if it is rejected, the call is finished.
     async fn is_permitted(
         &mut self,
         id: ToolCallId,
@@ -236,22 +246,25 @@ impl<'a> Turn<'a> {
         title: &str,
         kind: ToolKind,
         input: Value,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, TurnError> {
         let fields = ToolCallUpdateFields::new()
             .name(name.to_owned())
             .title(title.to_owned())
             .kind(kind)
             .status(ToolCallStatus::Pending)
             .raw_input(input);
-        match self.permit(ToolCallUpdate::new(id, fields)).await? {
-            Answer::Once => Ok(true),
-            Answer::Always => {
+        match self
+            .request_permission(ToolCallUpdate::new(id, fields))
+            .await?
+        {
+            PermissionAnswer::Once => Ok(true),
+            PermissionAnswer::Always => {
                 self.session.allow_always();
                 Ok(true)
             }
-            Answer::Rejected => {
+            PermissionAnswer::Rejected => {
                 let text = format!("not permitted: {title}");
-                self.finish(false, &text, json!({ "permitted": false }))
+                self.finish_call(false, &text, json!({ "permitted": false }))
                     .await?;
                 self.result = Some(text);
                 Ok(false)
@@ -259,26 +272,35 @@ impl<'a> Turn<'a> {
         }
     }
 
-    async fn ask(&mut self, question: &str) -> Result<(), Stop> {
+    async fn ask_permission(&mut self, question: &str) -> Result<(), TurnError> {
         let input = json!({ "question": question });
-        let id = self.open("ask", question, ToolKind::Other, &input).await?;
+        let id = self
+            .start_call("ask", question, ToolKind::Other, &input)
+            .await?;
         let fields = ToolCallUpdateFields::new()
             .name("ask".to_owned())
             .title(question.to_owned())
             .kind(ToolKind::Other)
             .status(ToolCallStatus::Pending)
             .raw_input(input);
-        let (well, word) = match self.permit(ToolCallUpdate::new(id, fields)).await? {
-            Answer::Once => (true, "allow_once"),
-            Answer::Always => (true, "allow_always"),
-            Answer::Rejected => (false, "reject_once"),
+        let (succeeded, answer) = match self
+            .request_permission(ToolCallUpdate::new(id, fields))
+            .await?
+        {
+            PermissionAnswer::Once => (true, "allow_once"),
+            PermissionAnswer::Always => (true, "allow_always"),
+            PermissionAnswer::Rejected => (false, "reject_once"),
         };
-        self.finish(well, word, json!({ "answer": word })).await?;
-        self.say(&format!("{question}: {word}")).await?;
+        self.finish_call(succeeded, answer, json!({ "answer": answer }))
+            .await?;
+        self.stream_text(&format!("{question}: {answer}")).await?;
         Ok(())
     }
 
-    async fn permit(&self, call: ToolCallUpdate) -> Result<Answer, Stop> {
+    async fn request_permission(
+        &self,
+        call: ToolCallUpdate,
+    ) -> Result<PermissionAnswer, TurnError> {
         let option = |id: &str, name: &str, kind| {
             PermissionOption::new(id.to_owned(), name.to_owned(), kind)
         };
@@ -292,47 +314,47 @@ impl<'a> Turn<'a> {
             option("reject_once", "Reject", PermissionOptionKind::RejectOnce),
         ];
         let request = RequestPermissionRequest::new(self.session.id().clone(), call, options);
-        let answer = self.session.connection().send_request(request).block_task();
-        match answer.await {
+        let response = self.session.connection().send_request(request).block_task();
+        match response.await {
             Ok(response) => match response.outcome {
                 RequestPermissionOutcome::Selected(selected) => Ok(match &*selected.option_id.0 {
-                    "allow_once" => Answer::Once,
-                    "allow_always" => Answer::Always,
-                    _ => Answer::Rejected,
+                    "allow_once" => PermissionAnswer::Once,
+                    "allow_always" => PermissionAnswer::Always,
+                    _ => PermissionAnswer::Rejected,
                 }),
-                // The client says this way that the turn was cancelled.
-                _ => Err(Stop::Cancelled),
+                // The client has cancelled the turn.
+                _ => Err(TurnError::Cancelled),
             },
-            Err(error) => Err(Stop::Failed(format!(
+            Err(error) => Err(TurnError::Failed(format!(
                 "the client did not answer a request for permission: {error}"
             ))),
         }
     }
 
-    async fn spend(&mut self, usage: Usage) -> Result<(), Stop> {
+    async fn report_usage(&mut self, usage: Usage) -> Result<(), TurnError> {
         let sum = self.usage.get_or_insert_default();
         sum.input += usage.input;
         sum.output += usage.output;
-        let cost = self.session.spend(usage.usd)?;
-        let update =
-            UsageUpdate::new(usage.input + usage.output, CONTEXT).cost(Cost::new(cost, "USD"));
+        let cost = self.session.add_cost(usage.usd)?;
+        let update = UsageUpdate::new(usage.input + usage.output, CONTEXT_TOKENS)
+            .cost(Cost::new(cost, "USD"));
         self.session
             .update(SessionUpdate::UsageUpdate(update))
             .await?;
         Ok(())
     }
 
-    async fn flood(&mut self, count: u32) -> Result<(), Stop> {
+    async fn flood(&mut self, count: u32) -> Result<(), TurnError> {
         for _ in 0..count {
             self.session.send(text_chunk(".")).await;
         }
         let dots = ".".repeat(usize::try_from(count).unwrap_or_default());
-        self.session.keep(&text_chunk(&dots))?;
-        self.said |= count > 0;
+        self.session.record(&text_chunk(&dots))?;
+        self.has_text |= count > 0;
         Ok(())
     }
 
-    async fn answer(&mut self) -> Result<(), Stop> {
+    async fn describe_workspace(&mut self) -> Result<(), TurnError> {
         let session = self.session;
         let mut sentences = vec![
             "Hello! I am the demo agent: there is no model behind me, but my shell and my tools \
@@ -344,11 +366,11 @@ impl<'a> Turn<'a> {
             let attachments = workspace::count(self.attachments, "attachment");
             sentences.push(format!("You sent {attachments} with this prompt."));
         }
-        match tokio::time::timeout(TOOLS_LIMIT, session.servers().tools()).await {
+        match tokio::time::timeout(LIST_TOOLS_TIMEOUT, session.servers().tools()).await {
             Ok((tools, problems)) => {
                 if !tools.is_empty() {
-                    let named = tools[..tools.len().min(MOST_TOOLS_NAMED)].join(", ");
-                    let more = match tools.len().saturating_sub(MOST_TOOLS_NAMED) {
+                    let named = tools[..tools.len().min(MAX_LISTED_TOOLS)].join(", ");
+                    let more = match tools.len().saturating_sub(MAX_LISTED_TOOLS) {
                         0 => String::new(),
                         more => format!(" and {more} more"),
                     };
@@ -368,15 +390,15 @@ impl<'a> Turn<'a> {
              and I do them.",
             session.turns()
         ));
-        Ok(self.say(&sentences.join(" ")).await?)
+        Ok(self.stream_text(&sentences.join(" ")).await?)
     }
 
-    /// Streams text. What is said at different times is on different lines.
-    async fn say(&mut self, text: &str) -> io::Result<()> {
+    /// Streams text, on a new line after earlier text.
+    async fn stream_text(&mut self, text: &str) -> io::Result<()> {
         if text.is_empty() {
             return Ok(());
         }
-        if std::mem::replace(&mut self.said, true) {
+        if std::mem::replace(&mut self.has_text, true) {
             self.session.update(text_chunk("\n")).await?;
         }
         for piece in pieces(text) {
@@ -385,28 +407,28 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
-    async fn open(
+    async fn start_call(
         &mut self,
         name: &str,
         title: &str,
         kind: ToolKind,
         input: &Value,
     ) -> io::Result<ToolCallId> {
-        let id = self.session.next_call();
+        let id = self.session.next_tool_call_id();
         let call = ToolCall::new(id.clone(), title)
             .name(name.to_owned())
             .kind(kind)
             .status(ToolCallStatus::Pending)
             .raw_input(input.clone());
         self.session.update(SessionUpdate::ToolCall(call)).await?;
-        self.open = Some(id.clone());
+        self.open_call = Some(id.clone());
         Ok(id)
     }
 
-    /// Says that the open call is being done, and how far it is.
-    async fn progress(&self, text: Option<String>) -> io::Result<()> {
+    /// Reports that the open call is in progress, with its progress message.
+    async fn report_progress(&self, text: Option<String>) -> io::Result<()> {
         let content = text.map(|text| vec![text.into()]);
-        self.change(
+        self.update_call(
             ToolCallUpdateFields::new()
                 .status(ToolCallStatus::InProgress)
                 .content(content),
@@ -414,30 +436,32 @@ impl<'a> Turn<'a> {
         .await
     }
 
-    async fn finish(&mut self, well: bool, text: &str, output: Value) -> io::Result<()> {
-        let status = match well {
-            true => ToolCallStatus::Completed,
-            false => ToolCallStatus::Failed,
+    async fn finish_call(&mut self, succeeded: bool, text: &str, output: Value) -> io::Result<()> {
+        let status = if succeeded {
+            ToolCallStatus::Completed
+        } else {
+            ToolCallStatus::Failed
         };
         let fields = ToolCallUpdateFields::new()
             .status(status)
             .content(vec![text.to_owned().into()])
             .raw_output(output);
-        self.change(fields).await?;
-        self.open = None;
+        self.update_call(fields).await?;
+        self.open_call = None;
         Ok(())
     }
 
-    /// Finishes the call that is open, if there is one.
-    async fn close(&mut self, why: &str) -> io::Result<()> {
-        match self.open {
-            Some(_) => self.finish(false, why, json!({ "error": why })).await,
-            None => Ok(()),
+    /// Finishes the open call as failed, if there is one.
+    async fn fail_open_call(&mut self, reason: &str) -> io::Result<()> {
+        if self.open_call.is_none() {
+            return Ok(());
         }
+        self.finish_call(false, reason, json!({ "error": reason }))
+            .await
     }
 
-    async fn change(&self, fields: ToolCallUpdateFields) -> io::Result<()> {
-        let Some(id) = self.open.clone() else {
+    async fn update_call(&self, fields: ToolCallUpdateFields) -> io::Result<()> {
+        let Some(id) = self.open_call.clone() else {
             return Ok(());
         };
         let update = ToolCallUpdate::new(id, fields);
@@ -452,7 +476,7 @@ fn text_chunk(text: &str) -> SessionUpdate {
     SessionUpdate::AgentMessageChunk(ContentChunk::new(block))
 }
 
-/// A text in pieces of some words, not too many of them however long it is.
+/// Splits a text at spaces into pieces, of which a long text has no more than about 64.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let size = (text.len() / 64).max(12);
     let mut rest = text;
@@ -467,12 +491,12 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn total(usage: Usage) -> agent_client_protocol::v1::schema::Usage {
+fn usage_report(usage: Usage) -> agent_client_protocol::v1::schema::Usage {
     let total = usage.input + usage.output;
     agent_client_protocol::v1::schema::Usage::new(total, usage.input, usage.output)
 }
 
-fn lost(error: &io::Error) -> Error {
-    let reason = format!("the conversation cannot be kept on disk: {error}");
+fn journal_error(error: &io::Error) -> Error {
+    let reason = format!("cannot write the conversation to disk: {error}");
     Error::new(ErrorCode::INTERNAL_ERROR, reason)
 }

@@ -1,39 +1,38 @@
-//! What the agent sees when it looks around: names, counts, a branch, the first words of a README.
-//! Everything is bounded, since a workspace can hold anything.
+//! The description of a workspace: file names, counts, the git branch and the heading of a README.
+//! Everything is bounded, because a workspace can contain anything.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// How many entries of a directory are counted, and how many are named.
-const MOST_COUNTED: usize = 10_000;
-const MOST_NAMED: usize = 8;
-/// How much of a file is read to find its first words.
-const MOST_READ: u64 = 4096;
-const LONGEST_HEADING: usize = 120;
+const MAX_COUNTED_ENTRIES: usize = 10_000;
+const MAX_LISTED_ENTRIES: usize = 8;
+/// How much of a file is read to find its first line.
+const MAX_READ_BYTES: u64 = 4096;
+const MAX_HEADING_CHARS: usize = 120;
 
 /// A few sentences about a directory.
 pub(crate) fn describe(directory: &Path) -> String {
-    let place = directory.display();
-    let (folders, files) = match list(directory) {
+    let path = directory.display();
+    let (folders, files) = match list_entries(directory) {
         Ok(found) => found,
-        Err(error) => return format!("I cannot look into {place}: {error}."),
+        Err(error) => return format!("I cannot read {path}: {error}."),
     };
     let mut sentences = vec![match (folders.len(), files.len()) {
-        (0, 0) => format!("{place} is empty."),
+        (0, 0) => format!("{path} is empty."),
         (folder_count, file_count) => {
             let names: Vec<String> = folders
                 .iter()
                 .map(|name| format!("{name}/"))
                 .chain(files.iter().cloned())
                 .collect();
-            let more = match names.len().saturating_sub(MOST_NAMED) {
+            let more = match names.len().saturating_sub(MAX_LISTED_ENTRIES) {
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let named = names[..names.len().min(MOST_NAMED)].join(", ");
+            let named = names[..names.len().min(MAX_LISTED_ENTRIES)].join(", ");
             format!(
-                "In {place} I see {} and {}: {named}{more}.",
+                "In {path} I see {} and {}: {named}{more}.",
                 count(folder_count, "folder"),
                 count(file_count, "file"),
             )
@@ -51,17 +50,17 @@ pub(crate) fn describe(directory: &Path) -> String {
     sentences.join(" ")
 }
 
-pub(crate) fn count(number: usize, what: &str) -> String {
+pub(crate) fn count(number: usize, noun: &str) -> String {
     match number {
-        1 => format!("1 {what}"),
-        number => format!("{number} {what}s"),
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
     }
 }
 
-/// The folders and files that are not hidden, by name.
-fn list(directory: &Path) -> std::io::Result<(Vec<String>, Vec<String>)> {
+/// The names of the folders and files that are not hidden, sorted.
+fn list_entries(directory: &Path) -> std::io::Result<(Vec<String>, Vec<String>)> {
     let (mut folders, mut files) = (Vec::new(), Vec::new());
-    for entry in fs::read_dir(directory)?.take(MOST_COUNTED) {
+    for entry in fs::read_dir(directory)?.take(MAX_COUNTED_ENTRIES) {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with('.') {
@@ -88,18 +87,18 @@ fn branch(directory: &Path) -> Option<String> {
 fn heading(directory: &Path, name: &str) -> Option<String> {
     let line = first_line(&directory.join(name))?;
     let words = line.trim_start_matches(['#', '=', ' ']).trim();
-    let short: String = words.chars().take(LONGEST_HEADING).collect();
+    let short: String = words.chars().take(MAX_HEADING_CHARS).collect();
     (!short.is_empty()).then_some(short)
 }
 
-/// The first line that holds anything, if the file is a plain one.
+/// The first line that is not blank, if the path is a regular file.
 fn first_line(path: &Path) -> Option<String> {
-    // A pipe would wait for a writer that never comes.
+    // Opening a pipe would block until it has a writer.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
     let file = fs::File::open(path).ok()?;
-    BufReader::new(file.take(MOST_READ))
+    BufReader::new(file.take(MAX_READ_BYTES))
         .lines()
         .map_while(Result::ok)
         .find(|line| !line.trim().is_empty())

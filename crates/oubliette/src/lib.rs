@@ -40,7 +40,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     if name == Some("oubliette-demo-agent".as_ref()) {
         return oubliette_demo_agent::run(arguments.into_iter().skip(1));
     }
-    if role == Some(oubliette_demo_agent::ROLE) {
+    if role == Some(oubliette_demo_agent::SUBCOMMAND) {
         return oubliette_demo_agent::run(arguments.into_iter().skip(2));
     }
     if name == Some("oubliette-client".as_ref()) {

@@ -1,8 +1,8 @@
-//! Between the server and the MCP server of an agent, `oubliette-client`.
+//! Messages between the server and `oubliette-client`, the MCP server of an agent.
 //!
-//! Any number of requests are in flight on one connection and answered in any order. A connection
-//! speaks for a session from `attach` on; the tools of Oubliette itself need a key with each call
-//! and no session.
+//! A connection can have any number of requests in flight, and replies come in any order. `attach`
+//! ties a connection to a session; calls of Oubliette's own tools carry an API key and need no
+//! session.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use crate::Message;
 
-/// The names of the methods.
-pub mod calls {
+/// The methods of a client's connection.
+pub mod relay_methods {
     pub const ATTACH: &str = "attach";
     pub const OUBLIETTE_TOOLS: &str = "oubliette_tools";
     pub const OUBLIETTE_CALL_TOOL: &str = "oubliette_call_tool";
@@ -21,20 +21,20 @@ pub mod calls {
     pub const SESSION_EVENTS: &str = "session_events";
     pub const SESSION_END: &str = "session_end";
     pub const CONFIG_LIMITS: &str = "config_limits";
-    /// A notification: whoever asked `id` waits for it no longer.
+    /// A notification of the client: it no longer waits for the reply to `id`.
     pub const CANCEL: &str = "cancel";
-    /// From the server, a notification.
+    /// A notification of the server.
     pub const CALLER_TOOLS_CONFIG: &str = "caller_tools_config";
 }
 
-/// From now on the connection speaks for a session.
+/// Ties the connection to a session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
     pub session_id: String,
     pub session_key: String,
 }
 
-/// The answer to [`Attach`].
+/// The result of [`Attach`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     pub session_id: String,
@@ -42,19 +42,19 @@ pub struct Attached {
     pub version: String,
 }
 
-/// Which tools a key may call.
+/// Requests the tools that a key may call.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListTools {
     pub api_key: String,
 }
 
-/// The answer to [`ListTools`]; names without prefix.
+/// The result of [`ListTools`]; names without prefix.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ToolList {
     pub tools: Vec<ToolEntry>,
 }
 
-/// A tool as lists show it.
+/// A tool in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolEntry {
     pub name: String,
@@ -68,7 +68,7 @@ pub struct ToolEntry {
     pub input_schema: Option<Map<String, Value>>,
 }
 
-/// Calls a tool of Oubliette with a key.
+/// Calls a tool of Oubliette with an API key.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct CallTool {
     pub api_key: String,
@@ -79,7 +79,7 @@ pub struct CallTool {
     pub call_id: Option<String>,
 }
 
-/// The answer to [`CallTool`], as MCP has it.
+/// The result of [`CallTool`], in the form of MCP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolResult {
     pub content: Vec<Value>,
@@ -103,13 +103,13 @@ pub struct CallerTool {
     pub call_id: Option<String>,
 }
 
-/// Whoever asked waits no longer.
+/// The client no longer waits for the reply to request `id`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cancel {
     pub id: Value,
 }
 
-// What holds a key is never printed whole.
+// `Debug` leaves out keys.
 
 impl fmt::Debug for Attach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -143,27 +143,28 @@ pub struct CallerTools {
 }
 
 impl CallerTools {
-    /// The notification as a line: its name is in `type` as well as in `method`.
-    pub fn line(&self) -> Vec<u8> {
-        let name = calls::CALLER_TOOLS_CONFIG;
+    /// The notification as a line. Its name is in `type` as well as in `method`.
+    pub fn to_line(&self) -> Vec<u8> {
+        let name = relay_methods::CALLER_TOOLS_CONFIG;
         let message = json!({ "jsonrpc": "2.0", "type": name, "method": name, "params": self });
         let mut line = message.to_string().into_bytes();
         line.push(b'\n');
         line
     }
 
-    /// Reads it from a message, if it is one.
-    pub fn of(message: &Message) -> Option<Self> {
-        let named = message.method.as_deref() == Some(calls::CALLER_TOOLS_CONFIG);
-        named.then(|| message.params().ok()).flatten()
+    /// Reads the notification; none if the message is another one.
+    pub fn from_message(message: &Message) -> Option<Self> {
+        let matches = message.method.as_deref() == Some(relay_methods::CALLER_TOOLS_CONFIG);
+        matches.then(|| message.params().ok()).flatten()
     }
 }
 
-/// The longest name of a tool that every agent takes.
-const LONGEST_NAME: usize = 64;
+/// The longest tool name that every agent accepts.
+const MAX_TOOL_NAME_BYTES: usize = 64;
 
-/// What a caller's tool is called for the agent: the caller's id and its own name for it. Characters
-/// that some agents do not take become `_`, and what is too long ends in a hash of the whole.
+/// The name of a caller's tool for the agent: the caller's id and the caller's own name for it.
+/// Characters that some agents reject become `_`, and a name that is too long is cut and ends in a
+/// hash of the whole.
 pub fn caller_tool_name(caller_id: &str, name: &str) -> String {
     let whole = format!("{caller_id}_{name}");
     let safe = |c: char| match c {
@@ -171,14 +172,14 @@ pub fn caller_tool_name(caller_id: &str, name: &str) -> String {
         _ => '_',
     };
     let plain: String = whole.chars().map(safe).collect();
-    if plain.len() <= LONGEST_NAME {
+    if plain.len() <= MAX_TOOL_NAME_BYTES {
         return plain;
     }
-    // FNV-1a: names are told apart, nothing is kept secret.
+    // FNV-1a: the hash only tells names apart.
     let hash = whole.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    format!("{}_{hash:08x}", &plain[..LONGEST_NAME - 9])
+    format!("{}_{hash:08x}", &plain[..MAX_TOOL_NAME_BYTES - 9])
 }
 
 #[cfg(test)]
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_callers_tool_has_a_name_that_every_agent_takes() {
+    fn a_callers_tool_has_a_name_that_every_agent_accepts() {
         let name = caller_tool_name;
         assert_eq!(
             name("myapp", "send_notification"),
@@ -215,11 +216,11 @@ mod tests {
                 input_schema: None,
             }],
         };
-        let line = tools.line();
+        let line = tools.to_line();
         let value: Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(value["type"], "caller_tools_config");
         assert_eq!(value["params"]["tools"], json!([{ "name": "send" }]));
         let message: Message = serde_json::from_slice(&line).unwrap();
-        assert_eq!(CallerTools::of(&message), Some(tools));
+        assert_eq!(CallerTools::from_message(&message), Some(tools));
     }
 }

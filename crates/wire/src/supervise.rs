@@ -1,25 +1,26 @@
-//! Between the server and the supervisor, PID 1 of every container.
+//! Messages between the server and the supervisor, which is PID 1 of every container.
 //!
-//! The supervisor dials the relay and says `supervise`; from then on the server asks and the
-//! supervisor answers on that connection. Bytes travel on connections of their own: the server asks
-//! with `open_stream`, the supervisor dials and says `stream`, and after that line come raw bytes,
-//! so that back-pressure is the socket's and a big output never delays a message.
+//! The supervisor connects to the relay and sends `supervise`; from then on the server sends
+//! requests on that connection and the supervisor replies. The bytes of a process travel on
+//! connections of their own: the server requests one with `open_stream`, the supervisor connects and
+//! sends `stream`, and raw bytes follow that line. Back-pressure is then the socket's, and a large
+//! output never delays a message.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What this build speaks. Raised when a side may rely on something that the one before did not do;
-/// who hears a lower number, or none, does without.
-pub const PROTOCOL: u32 = 1;
+/// The protocol version of this build. It is raised when one side may rely on something that the
+/// version before did not do; towards a peer with a lower version, or none, it must not.
+pub const PROTOCOL_VERSION: u32 = 1;
 
-/// The names of the methods.
-pub mod methods {
-    /// Supervisor to server, first line of a control connection.
+/// The methods of control connections and streams. The server sends those without a comment.
+pub mod supervisor_methods {
+    /// Sent by the supervisor as the first line of a control connection.
     pub const SUPERVISE: &str = "supervise";
-    /// Supervisor to server, first line of a connection that then carries bytes.
+    /// Sent by the supervisor as the first line of a connection that then carries bytes.
     pub const STREAM: &str = "stream";
-    /// Supervisor to server, again on every new connection until it is forgotten.
+    /// Sent by the supervisor, again on every new connection until the server sends `forget`.
     pub const EXITED: &str = "exited";
     pub const START: &str = "start";
     pub const SIGNAL: &str = "signal";
@@ -30,23 +31,23 @@ pub mod methods {
     pub const FORGET: &str = "forget";
 }
 
-/// Who the supervisor is, and what it looks after.
+/// Identifies the supervisor and reports its processes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Supervise {
     pub container_id: String,
     pub container_key: String,
-    /// Drawn when the supervisor starts: another one means that every process of before is gone.
+    /// Random, chosen when the supervisor starts. If it changes, all earlier processes are gone.
     pub boot_id: String,
     #[serde(default)]
     pub version: String,
-    /// Its [`PROTOCOL`]; 0 if it does not say.
+    /// Its [`PROTOCOL_VERSION`]; 0 if absent.
     #[serde(default)]
     pub protocol: u32,
     #[serde(default)]
     pub processes: Vec<ProcessReport>,
 }
 
-/// The server's answer.
+/// The result of [`Supervise`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Supervised {
     #[serde(default)]
@@ -55,22 +56,23 @@ pub struct Supervised {
     pub protocol: u32,
 }
 
-/// One process as the supervisor knows it.
+/// The state of one process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProcessReport {
     pub process_id: String,
-    pub stdout: Spooled,
-    pub stderr: Spooled,
-    /// How many bytes of input were taken.
+    pub stdout: SpoolRange,
+    pub stderr: SpoolRange,
+    /// How many bytes of input the supervisor has received.
     pub stdin_received: u64,
-    /// Absent while it runs.
+    /// Absent while the process runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exited: Option<Exited>,
 }
 
-/// Which bytes of a stream the supervisor holds: from the first not acknowledged to the last read.
+/// The byte offsets of a stream that the supervisor holds: `start` is the first one that is not
+/// acknowledged, `end` is behind the last one that was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Spooled {
+pub struct SpoolRange {
     pub start: u64,
     pub end: u64,
 }
@@ -78,12 +80,13 @@ pub struct Spooled {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum ExitStatus {
     Code(i32),
     Signal(i32),
 }
 
-/// Starts a process. Starting an id twice is the same start: the answer may have been lost.
+/// Starts a process. A second start with the same id returns the first process: the server repeats
+/// a start whose result was lost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// Chosen by the server.
@@ -95,10 +98,10 @@ pub struct Start {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pty: Option<Size>,
-    /// Most bytes of one stream that wait to be acknowledged; past it the process waits.
+    pub pty: Option<TerminalSize>,
+    /// The maximum of unacknowledged bytes of one stream; a process that writes more is blocked.
     pub spool_limit: u64,
-    /// Streams to open at once, so that a short command costs one round trip.
+    /// Streams to open together with the start, so that a short command costs one round trip.
     #[serde(default)]
     pub streams: Vec<OpenStream>,
 }
@@ -109,51 +112,50 @@ pub struct User {
     pub gid: u32,
 }
 
-/// The size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Size {
+pub struct TerminalSize {
     pub rows: u16,
     pub columns: u16,
 }
 
-/// The answer to [`Start`].
+/// The result of [`Start`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
     pub pid: u32,
-    /// How many of the streams of the start are on their way; a supervisor that does not know them
-    /// says nothing.
+    /// How many of the requested streams the supervisor opens; 0 from a supervisor that does not
+    /// support them.
     #[serde(default)]
     pub streams: usize,
 }
 
-/// Why a process could not be started, in the `data` of an error.
+/// The `data` of an error about a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    pub kind: FaultKind,
+pub struct ProcessFault {
+    pub kind: ProcessFaultKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FaultKind {
-    /// There is no such program.
+pub enum ProcessFaultKind {
+    /// The program does not exist.
     NotFound,
-    /// There is, and it cannot be run.
+    /// The program exists and cannot be executed.
     Denied,
-    /// Nothing of that name is looked after.
+    /// The supervisor has no process of that id.
     NoSuchProcess,
-    /// The container is being stopped, and starts nothing more.
+    /// The container is stopping and starts no more processes.
     Stopping,
     Other,
 }
 
-/// Asks the supervisor to dial a connection for bytes.
+/// Requests a connection that carries the bytes of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenStream {
-    /// Chosen by the server, secret, used once: it is what ties the connection to the request.
+    /// Chosen by the server, secret, used once: it ties the connection to this request.
     pub stream_id: String,
     pub process_id: String,
     pub kind: StreamKind,
-    /// The offset of the first byte wanted; for input, of the first byte that will come.
+    /// The offset of the first byte: of output, the first to send; of input, the first that comes.
     pub from: u64,
 }
 
@@ -165,59 +167,56 @@ pub enum StreamKind {
     Stderr,
 }
 
-/// First line of a connection for bytes.
+/// The first line of a connection that carries bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Opened {
+pub struct StreamOpened {
     pub stream_id: String,
-    /// Where the bytes begin; later than asked if they were dropped, earlier never.
+    /// The offset of the first byte; later than requested if bytes were dropped, never earlier.
     pub from: u64,
 }
 
-/// The server has stored everything before this offset: it may be dropped.
+/// The server has stored everything before `offset`, and the supervisor may drop it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ack {
+pub struct AckOutput {
     pub process_id: String,
     pub kind: StreamKind,
     pub offset: u64,
 }
 
-/// No more input comes after this offset.
+/// The input ends at offset `at`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloseStdin {
     pub process_id: String,
     pub at: u64,
 }
 
-/// A process by name.
+/// Removes a process that has ended, with its output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct Forget {
     pub process_id: String,
 }
 
-/// Lets go of a process that has ended, with its output.
-pub type Forget = Named;
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToSignal {
+pub struct SignalProcess {
     pub process_id: String,
     pub signal: i32,
-    /// To everything the process started, whatever session it moved to.
+    /// Whether the signal also goes to every process that this one started, directly or not.
     #[serde(default)]
     pub tree: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminalResize {
+pub struct ResizeTerminal {
     pub process_id: String,
-    pub size: Size,
+    pub size: TerminalSize,
 }
 
-/// A process has ended. `stdout` and `stderr` are all it had written by then; children that it left
-/// behind may write more.
+/// A process has ended. The offsets count what it had written by then; children that still run may
+/// write more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exited {
     pub process_id: String,
-    pub ended: Ended,
+    pub ended: ExitStatus,
     pub stdout_end: u64,
     pub stderr_end: u64,
 }

@@ -1,4 +1,4 @@
-//! The connection on which the server asks.
+//! The control connection, on which the server sends requests.
 
 use std::future::poll_fn;
 use std::io;
@@ -6,106 +6,119 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use oubliette_wire::{
-    Ack, CloseStdin, Exited, Fault, FaultKind, Forget, LineReader, Message, OpenStream, PROTOCOL,
-    RpcError, Start, Started, StreamKind, Supervise, TerminalResize, ToSignal, codes, methods,
+    AckOutput, CloseStdin, Exited, Forget, Lines, Message, OpenStream, PROTOCOL_VERSION,
+    ProcessFault, ProcessFaultKind, Request, ResizeTerminal, RpcError, SignalProcess, Start,
+    Started, StreamKind, Supervise, codes, supervisor_methods,
 };
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::futures::Notified;
 
-use super::process::{Process, StartFault};
-use super::table::{self, Table};
-use super::way::{Connection, Way};
+use super::process::{Process, StartError};
+use super::process_table::{self, ProcessTable};
+use super::server_transport::{Connection, ServerTransport};
 use super::{Settings, streams};
 
-/// The id of the first request on a connection, the only one that is ours.
-const INTRODUCTION: u64 = 0;
+/// The id of `supervise`, the only request that the supervisor sends.
+const SUPERVISE_ID: u64 = 0;
+const READ_BUFFER_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Control<'a> {
-    way: &'a Way,
-    table: &'a Rc<Table>,
+    transport: &'a ServerTransport,
+    table: &'a Rc<ProcessTable>,
 }
 
 impl Control<'_> {
-    /// Serves one connection to its end. An error means that it never came to be.
-    pub(super) async fn serve(settings: &Settings, way: &Way, table: &Rc<Table>) -> io::Result<()> {
-        let mut connection = way.dial().await?;
+    /// Connects and serves the connection to its end. An error means that the server could not be
+    /// reached or did not accept the supervisor.
+    pub(super) async fn serve(
+        settings: &Settings,
+        transport: &ServerTransport,
+        table: &Rc<ProcessTable>,
+    ) -> io::Result<()> {
+        let mut connection = transport.connect().await?;
         let supervise = Supervise {
             container_id: settings.container_id.clone(),
             container_key: settings.container_key.clone(),
             boot_id: table.boot_id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_VERSION,
             processes: table.reports(),
         };
-        connection
-            .write_all(&Message::request(INTRODUCTION, methods::SUPERVISE, &supervise).line())
-            .await?;
-        // Exits that were in the report are known; only those after it are told.
-        let told = supervise
+        let request = Message::request(SUPERVISE_ID, supervisor_methods::SUPERVISE, &supervise);
+        connection.write_all(&request.to_line()).await?;
+        // Exits in the report are not sent again.
+        let reported = supervise
             .processes
             .into_iter()
-            .filter_map(|report| report.exited);
-        let told = told.map(|exited| exited.process_id).collect();
-        match (Control { way, table }).answer(connection, told).await {
-            true => Ok(()),
-            false => Err(io::ErrorKind::PermissionDenied.into()),
+            .filter_map(|report| report.exited)
+            .map(|exited| exited.process_id)
+            .collect();
+        let control = Control { transport, table };
+        if control.handle_requests(connection, reported).await {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
         }
     }
 
-    /// Whether the server greeted us.
-    async fn answer(&self, connection: Box<dyn Connection>, mut told: Vec<String>) -> bool {
-        let mut greeted = false;
+    /// Handles requests until the connection ends; whether the server accepted the supervisor.
+    /// `reported` are the processes whose exit the server knows.
+    async fn handle_requests(
+        &self,
+        connection: Box<dyn Connection>,
+        mut reported: Vec<String>,
+    ) -> bool {
+        let mut accepted = false;
         let (mut reader, mut writer) = tokio::io::split(connection);
-        let mut lines = LineReader::default();
-        let mut chunk = vec![0; 8 << 10];
+        let mut lines = Lines::default();
+        let mut buffer = vec![0; READ_BUFFER_BYTES];
         loop {
-            // Before the look, so that what ends after it is heard of.
-            let ended = self.table.ended.notified();
-            // Exits that became complete since the last look.
+            // Registered before the exits are read, so that no later exit is missed.
+            let ended = self.table.process_ended.notified();
             let mut out = Vec::new();
-            for exited in self.news(&mut told) {
-                out.extend(Message::notification(methods::EXITED, &exited).line());
+            for exited in self.unreported_exits(&mut reported) {
+                out.extend(Message::notification(supervisor_methods::EXITED, &exited).to_line());
             }
             while let Some(line) = lines.next_line() {
                 let Ok(line) = line else { continue };
-                let about_us = (!greeted).then(|| answer_to_introduction(&line)).flatten();
-                match about_us {
+                let response = (!accepted).then(|| supervise_response(&line)).flatten();
+                match response {
                     Some(Err(_)) => return false,
                     Some(Ok(_)) => {}
-                    None => out.extend(self.handle(&line).iter().flat_map(Message::line)),
+                    None => out.extend(self.handle_line(&line).iter().flat_map(Message::to_line)),
                 }
-                greeted = true;
+                accepted = true;
             }
             if !out.is_empty() && writer.write_all(&out).await.is_err() {
-                return greeted;
+                return accepted;
             }
             tokio::select! {
-                read = reader.read(&mut chunk) => match read {
-                    Ok(0) | Err(_) => return greeted,
-                    Ok(read) => lines.push(&chunk[..read]),
+                read = reader.read(&mut buffer) => match read {
+                    Ok(0) | Err(_) => return accepted,
+                    Ok(read) => lines.push(&buffer[..read]),
                 },
-                () = self.something_ended(ended) => {}
+                () = self.wait_for_exit(ended) => {}
             }
         }
     }
 
-    fn news(&self, told: &mut Vec<String>) -> Vec<Exited> {
+    fn unreported_exits(&self, reported: &mut Vec<String>) -> Vec<Exited> {
         let all = self.table.all();
-        told.retain(|id| all.iter().any(|process| process.id == *id));
+        reported.retain(|id| all.iter().any(|process| process.id == *id));
         let new: Vec<Exited> = all
             .iter()
             .filter_map(|process| process.exited())
-            .filter(|exited| !told.contains(&exited.process_id))
+            .filter(|exited| !reported.contains(&exited.process_id))
             .collect();
-        told.extend(new.iter().map(|exited| exited.process_id.clone()));
+        reported.extend(new.iter().map(|exited| exited.process_id.clone()));
         new
     }
 
-    /// Returns when a process has ended, or the output of one that has ended is complete.
-    async fn something_ended(&self, ended: Notified<'_>) {
+    /// Returns when a process has ended, or all output of one that has ended was read.
+    async fn wait_for_exit(&self, ended: Notified<'_>) {
         let all = self.table.all();
         let mut draining: Vec<_> = all
             .iter()
@@ -115,7 +128,7 @@ impl Control<'_> {
         let any_drained = poll_fn(|context| {
             let ready = draining
                 .iter_mut()
-                .any(|one| one.as_mut().poll(context).is_ready());
+                .any(|drained| drained.as_mut().poll(context).is_ready());
             if ready {
                 Poll::Ready(())
             } else {
@@ -128,46 +141,49 @@ impl Control<'_> {
         }
     }
 
-    /// Does what a line asks; the reply, if it wants one.
-    fn handle(&self, line: &[u8]) -> Option<Message> {
-        let message = match Message::parse(line) {
-            Ok(message) => message,
-            Err(answer) => return Some(*answer),
-        };
-        let method = message.method.as_deref()?;
-        let outcome = self.perform(method, &message);
-        message.id.clone().map(|id| Message::reply(id, outcome))
+    /// Executes the request of a line and returns the reply, if it needs one.
+    fn handle_line(&self, line: &[u8]) -> Option<Message> {
+        match Request::parse(line) {
+            Ok(request) => {
+                let request = request?;
+                let outcome = self.execute(&request);
+                request.id.map(|id| Message::reply(id, outcome))
+            }
+            Err(invalid) => Some(invalid.into()),
+        }
     }
 
-    fn perform(&self, method: &str, message: &Message) -> Result<Value, RpcError> {
-        match method {
-            methods::START => {
-                let start: Start = message.params()?;
-                let process = self.table.start(&start).map_err(fault)?;
+    fn execute(&self, request: &Request) -> Result<Value, RpcError> {
+        match request.method.as_str() {
+            supervisor_methods::START => {
+                let start: Start = request.params()?;
+                let process = self.table.start(&start).map_err(start_error)?;
                 let started = Started {
                     pid: process.pid,
                     streams: start.streams.len(),
                 };
-                start
-                    .streams
-                    .into_iter()
-                    .for_each(|asked| self.open(process.clone(), asked));
+                for stream in start.streams {
+                    self.open_stream(process.clone(), stream);
+                }
                 serde_json::to_value(started).map_err(internal)
             }
-            methods::OPEN_STREAM => {
-                let asked: OpenStream = message.params()?;
-                self.open(self.find(&asked.process_id)?, asked);
+            supervisor_methods::OPEN_STREAM => {
+                let stream: OpenStream = request.params()?;
+                self.open_stream(self.find(&stream.process_id)?, stream);
                 Ok(json!({}))
             }
-            methods::SIGNAL => {
-                let to: ToSignal = message.params()?;
-                let signal = Signal::from_named_raw(to.signal)
-                    .ok_or_else(|| RpcError::new(codes::PARAMS, "there is no such signal"))?;
-                table::send(&*self.find(&to.process_id)?, signal, to.tree);
+            supervisor_methods::SIGNAL => {
+                let params: SignalProcess = request.params()?;
+                let signal = Signal::from_named_raw(params.signal).ok_or_else(|| {
+                    let why = format!("unknown signal {}", params.signal);
+                    RpcError::new(codes::INVALID_PARAMS, why)
+                })?;
+                let process = self.find(&params.process_id)?;
+                process_table::send_signal(&process, signal, params.tree);
                 Ok(json!({}))
             }
-            methods::ACK => {
-                let ack: Ack = message.params()?;
+            supervisor_methods::ACK => {
+                let ack: AckOutput = request.params()?;
                 let process = self.find(&ack.process_id)?;
                 match ack.kind {
                     StreamKind::Stdout => process.stdout.acknowledge(ack.offset),
@@ -176,24 +192,24 @@ impl Control<'_> {
                 }
                 Ok(json!({}))
             }
-            methods::CLOSE_STDIN => {
-                let close: CloseStdin = message.params()?;
+            supervisor_methods::CLOSE_STDIN => {
+                let close: CloseStdin = request.params()?;
                 self.find(&close.process_id)?.stdin.close_at(close.at);
                 Ok(json!({}))
             }
-            methods::RESIZE => {
-                let resize: TerminalResize = message.params()?;
+            supervisor_methods::RESIZE => {
+                let resize: ResizeTerminal = request.params()?;
                 let process = self.find(&resize.process_id)?;
                 process.resize(resize.size).map_err(internal)?;
                 Ok(json!({}))
             }
-            methods::FORGET => {
-                let forget: Forget = message.params()?;
+            supervisor_methods::FORGET => {
+                let forget: Forget = request.params()?;
                 self.table.forget(&forget.process_id);
                 Ok(json!({}))
             }
             other => Err(RpcError::new(
-                codes::METHOD,
+                codes::METHOD_NOT_FOUND,
                 format!("there is no method `{other}`"),
             )),
         }
@@ -201,34 +217,35 @@ impl Control<'_> {
 
     fn find(&self, id: &str) -> Result<Rc<Process>, RpcError> {
         self.table.get(id).ok_or_else(|| {
-            let why = format!("no process `{id}` is looked after");
-            fault(StartFault {
-                kind: FaultKind::NoSuchProcess,
-                why,
+            start_error(StartError {
+                kind: ProcessFaultKind::NoSuchProcess,
+                message: format!("there is no process `{id}`"),
             })
         })
     }
 
-    fn open(&self, process: Rc<Process>, asked: OpenStream) {
-        let way = self.way.clone();
-        tokio::task::spawn_local(async move { streams::carry(&way, process, asked).await });
+    fn open_stream(&self, process: Rc<Process>, request: OpenStream) {
+        let transport = self.transport.clone();
+        tokio::task::spawn_local(async move {
+            streams::transfer(&transport, process, request).await;
+        });
     }
 }
 
-/// What the server says about who we are, if that is what a line is.
-fn answer_to_introduction(line: &[u8]) -> Option<Result<Value, RpcError>> {
+/// The response to `supervise`; none if the line is another message.
+fn supervise_response(line: &[u8]) -> Option<Result<Value, RpcError>> {
     let message: Message = serde_json::from_slice(line).ok()?;
-    if message.method.is_some() || message.id != Some(Value::from(INTRODUCTION)) {
+    if message.method.is_some() || message.id != Some(Value::from(SUPERVISE_ID)) {
         return None;
     }
-    message.error.map(Err).or(message.result.map(Ok))
+    message.into_outcome()
 }
 
-fn fault(fault: StartFault) -> RpcError {
-    let data = serde_json::to_value(Fault { kind: fault.kind }).ok();
+fn start_error(error: StartError) -> RpcError {
+    let data = serde_json::to_value(ProcessFault { kind: error.kind }).ok();
     RpcError {
         code: codes::FAILED,
-        message: fault.why,
+        message: error.message,
         data,
     }
 }

@@ -1,4 +1,4 @@
-//! One process: how it is started, its input, its output, its end.
+//! One process: its start, input, output and exit.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -9,28 +9,28 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use oubliette_wire::{Ended, Exited, FaultKind, ProcessReport, Size, Start};
+use oubliette_wire::{ExitStatus, Exited, ProcessFaultKind, ProcessReport, Start, TerminalSize};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
-use super::brand::Brand;
+use super::process_tag::ProcessTag;
 use super::spool::Spool;
-use crate::stage;
+use crate::pty_exec;
 
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) id: String,
     pub(super) pid: u32,
-    pub(super) brand: Brand,
+    pub(super) tag: ProcessTag,
     pub(super) stdout: Spool,
     pub(super) stderr: Spool,
     pub(super) stdin: Stdin,
     terminal: Option<OwnedFd>,
-    ended: Cell<Option<Ended>>,
+    exit_status: Cell<Option<ExitStatus>>,
     has_ended: Cell<bool>,
-    told: Notify,
+    ended: Notify,
 }
 
 /// The input of a process.
@@ -43,48 +43,48 @@ pub(super) struct Stdin {
 
 /// Why a process could not be started.
 #[derive(Debug)]
-pub(super) struct StartFault {
-    pub(super) kind: FaultKind,
-    pub(super) why: String,
+pub(super) struct StartError {
+    pub(super) kind: ProcessFaultKind,
+    pub(super) message: String,
 }
 
 impl Process {
-    /// Starts a process; its output is read from now on.
+    /// Starts a process and the tasks that read its output.
     pub(super) fn start(
         start: &Start,
-        spools: &Path,
-        brand: Brand,
-    ) -> Result<Rc<Self>, StartFault> {
-        let other = |what: &str, error: io::Error| StartFault {
-            kind: FaultKind::Other,
-            why: format!("{what}: {error}"),
+        spool_directory: &Path,
+        tag: ProcessTag,
+    ) -> Result<Rc<Self>, StartError> {
+        let other = |what: &str, error: io::Error| StartError {
+            kind: ProcessFaultKind::Other,
+            message: format!("{what}: {error}"),
         };
         if !Path::new(&start.cwd).is_dir() {
-            return Err(StartFault {
-                kind: FaultKind::Other,
-                why: format!("there is no directory {}", start.cwd),
+            return Err(StartError {
+                kind: ProcessFaultKind::Other,
+                message: format!("there is no directory {}", start.cwd),
             });
         }
         let spool = || {
-            Spool::new(spools, start.spool_limit)
-                .map_err(|error| other("cannot keep output", error))
+            Spool::new(spool_directory, start.spool_limit)
+                .map_err(|error| other("cannot create a spool", error))
         };
         let (stdout, stderr) = (spool()?, spool()?);
-        let ends = match start.pty {
-            Some(size) => Ends::terminal(size),
-            None => Ends::pipes(),
-        };
-        let ends = ends.map_err(|error| other("cannot make pipes", error))?;
-        let pid = brand
-            .mark(|| ends.spawn(start))
-            .map_err(|error| other("cannot mark what is started", error))??;
-        let (input, output, errors, terminal) = ends
-            .keep()
+        let stdio = match start.pty {
+            Some(size) => StdioPair::terminal(size),
+            None => StdioPair::pipes(),
+        }
+        .map_err(|error| other("cannot create pipes", error))?;
+        let pid = tag
+            .apply(|| stdio.spawn(start))
+            .map_err(|error| other("cannot set the process tag", error))??;
+        let (input, output, errors, terminal) = stdio
+            .into_own_ends()
             .map_err(|error| other("cannot read output", error))?;
         let process = Rc::new(Self {
             id: start.process_id.clone(),
             pid,
-            brand,
+            tag,
             stdout,
             stderr,
             stdin: Stdin {
@@ -92,59 +92,58 @@ impl Process {
                 ..Stdin::default()
             },
             terminal,
-            ended: Cell::new(None),
+            exit_status: Cell::new(None),
             has_ended: Cell::new(false),
-            told: Notify::new(),
+            ended: Notify::new(),
         });
-        process.clone().follow(output, errors);
+        process.clone().spool_output(output, errors);
         Ok(process)
     }
 
-    fn follow(self: Rc<Self>, output: pipe::Receiver, errors: Option<pipe::Receiver>) {
-        let other = self.clone();
+    fn spool_output(self: Rc<Self>, output: pipe::Receiver, errors: Option<pipe::Receiver>) {
+        let process = self.clone();
         tokio::task::spawn_local(async move {
-            other
+            process
                 .stdout
-                .fill(output, &other.told, &other.has_ended)
+                .fill(output, &process.ended, &process.has_ended)
                 .await;
         });
         tokio::task::spawn_local(async move {
             match errors {
-                Some(errors) => self.stderr.fill(errors, &self.told, &self.has_ended).await,
+                Some(errors) => self.stderr.fill(errors, &self.ended, &self.has_ended).await,
                 None => self.stderr.close(),
             }
         });
     }
 
-    /// The reaper has found it.
-    pub(super) fn end(&self, ended: Ended) {
-        self.ended.set(Some(ended));
+    pub(super) fn record_exit(&self, status: ExitStatus) {
+        self.exit_status.set(Some(status));
         self.has_ended.set(true);
-        self.told.notify_waiters();
+        self.ended.notify_waiters();
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.get()
     }
 
-    /// How it ended, once all it wrote until then is here.
+    /// How the process ended, once everything that it wrote is in the spools.
     pub(super) fn exited(&self) -> Option<Exited> {
-        let ended = self.ended.get()?;
+        let ended = self.exit_status.get()?;
         let complete = self.stdout.is_drained() && self.stderr.is_drained();
         complete.then(|| Exited {
             process_id: self.id.clone(),
             ended,
-            stdout_end: self.stdout.held().end,
-            stderr_end: self.stderr.held().end,
+            stdout_end: self.stdout.range().end,
+            stderr_end: self.stderr.range().end,
         })
     }
 
-    /// Whether it has ended and some of its output is still in the pipe.
+    /// Whether the process has ended and some of its output is still in a pipe.
     pub(super) fn is_draining(&self) -> bool {
         self.has_ended.get() && self.exited().is_none()
     }
 
-    /// Returns when all that it wrote before its end is here.
+    /// Returns when everything that the process wrote before its end is in the spools.
     pub(super) async fn drained(&self) {
         loop {
             let (output, errors) = (self.stdout.changed(), self.stderr.changed());
@@ -161,14 +160,14 @@ impl Process {
     pub(super) fn report(&self) -> ProcessReport {
         ProcessReport {
             process_id: self.id.clone(),
-            stdout: self.stdout.held(),
-            stderr: self.stderr.held(),
+            stdout: self.stdout.range(),
+            stderr: self.stderr.range(),
             stdin_received: self.stdin.received.get(),
             exited: self.exited(),
         }
     }
 
-    pub(super) fn resize(&self, size: Size) -> io::Result<()> {
+    pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         match &self.terminal {
             Some(terminal) => Ok(rustix::termios::tcsetwinsize(terminal, winsize(size))?),
             None => Ok(()),
@@ -181,23 +180,23 @@ impl Stdin {
         self.received.get()
     }
 
-    /// Writes what came at `offset`; what is there already is skipped. False if bytes before it are
-    /// missing.
+    /// Writes bytes whose first one has this offset; bytes that were received before are skipped.
+    /// False if bytes before `offset` are missing.
     pub(super) async fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         loop {
-            // Looked at anew each time: another connection may bring the same bytes.
-            let Some(done) = self.received.get().checked_sub(offset) else {
+            // In every round: another connection can bring the same bytes.
+            let Some(already_received) = self.received.get().checked_sub(offset) else {
                 return false;
             };
-            let rest = usize::try_from(done)
+            let rest = usize::try_from(already_received)
                 .ok()
-                .and_then(|done| bytes.get(done..));
-            let rest = rest.unwrap_or_default();
+                .and_then(|skip| bytes.get(skip..))
+                .unwrap_or_default();
             if rest.is_empty() {
                 break;
             }
             let Some(pipe) = self.pipe.borrow().clone() else {
-                // Nobody reads any more; the bytes count as taken.
+                // The process has closed its input: the bytes are dropped and count as received.
                 self.received.set(self.received.get() + rest.len() as u64);
                 break;
             };
@@ -215,7 +214,7 @@ impl Stdin {
         true
     }
 
-    /// No more comes after `offset`.
+    /// Closes the input when everything before `offset` was received.
     pub(super) fn close_at(&self, offset: u64) {
         self.closes_at.set(Some(offset));
         self.close_if_done();
@@ -232,8 +231,8 @@ impl Stdin {
     }
 }
 
-/// Both ends of what connects a process to us.
-enum Ends {
+/// The standard streams of a process: both ends of its pipes, or its terminal.
+enum StdioPair {
     Pipes {
         stdin: (OwnedFd, OwnedFd),
         stdout: (OwnedFd, OwnedFd),
@@ -246,14 +245,14 @@ enum Ends {
 }
 
 type Reader = pipe::Receiver;
-type Kept = (
+type OwnEnds = (
     Option<pipe::Sender>,
     Reader,
     Option<Reader>,
     Option<OwnedFd>,
 );
 
-impl Ends {
+impl StdioPair {
     fn pipes() -> io::Result<Self> {
         let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
         Ok(Self::Pipes {
@@ -263,47 +262,49 @@ impl Ends {
         })
     }
 
-    fn terminal(size: Size) -> io::Result<Self> {
+    fn terminal(size: TerminalSize) -> io::Result<Self> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = rustix::pty::openpt(flags)?;
         rustix::pty::grantpt(&master)?;
         rustix::pty::unlockpt(&master)?;
         rustix::termios::tcsetwinsize(&master, winsize(size))?;
-        let path = rustix::pty::ptsname(&master, Vec::new())?;
-        let path = std::os::unix::ffi::OsStringExt::from_vec(path.into_bytes());
-        Ok(Self::Terminal { master, path })
+        let path = rustix::pty::ptsname(&master, Vec::new())?.into_bytes();
+        Ok(Self::Terminal {
+            master,
+            path: std::os::unix::ffi::OsStringExt::from_vec(path),
+        })
     }
 
-    fn spawn(&self, start: &Start) -> Result<u32, StartFault> {
+    fn spawn(&self, start: &Start) -> Result<u32, StartError> {
         let [program, arguments @ ..] = start.argv.as_slice() else {
-            return Err(StartFault {
-                kind: FaultKind::Other,
-                why: "no command was given".into(),
+            return Err(StartError {
+                kind: ProcessFaultKind::Other,
+                message: "no command was given".into(),
             });
         };
-        let fault = |error: io::Error| start_fault(program, &error);
+        let spawn_error = |error: io::Error| spawn_error(program, &error);
         let mut command = match self {
             Self::Pipes {
                 stdin,
                 stdout,
                 stderr,
             } => {
-                let given = |end: &OwnedFd| end.try_clone().map(Stdio::from);
+                let stdio = |end: &OwnedFd| end.try_clone().map(Stdio::from);
                 let mut command = Command::new(program);
                 command
                     .args(arguments)
-                    .stdin(given(&stdin.0).map_err(fault)?)
-                    .stdout(given(&stdout.1).map_err(fault)?)
-                    .stderr(given(&stderr.1).map_err(fault)?)
+                    .stdin(stdio(&stdin.0).map_err(spawn_error)?)
+                    .stdout(stdio(&stdout.1).map_err(spawn_error)?)
+                    .stderr(stdio(&stderr.1).map_err(spawn_error)?)
                     .process_group(0);
                 command
             }
             Self::Terminal { path, .. } => {
                 let mut command = Command::new("/proc/self/exe");
                 command
-                    // The file may be the server's own, which goes by its name.
+                    // The executable can be the server's, which acts as the client under this name.
                     .arg0("oubliette-client")
-                    .arg(stage::ROLE)
+                    .arg(pty_exec::SUBCOMMAND)
                     .arg(path)
                     .arg(program)
                     .args(arguments);
@@ -314,12 +315,12 @@ impl Ends {
             command.gid(user.gid).uid(user.uid);
         }
         command.env_clear().envs(&start.env).current_dir(&start.cwd);
-        // Not waited for here: the one reaper finds it by its pid.
-        command.spawn().map(|child| child.id()).map_err(fault)
+        // The reaper waits for the child, by its pid.
+        command.spawn().map(|child| child.id()).map_err(spawn_error)
     }
 
-    /// Our ends, ready to be waited on.
-    fn keep(self) -> io::Result<Kept> {
+    /// The supervisor's ends, in non-blocking mode.
+    fn into_own_ends(self) -> io::Result<OwnEnds> {
         match self {
             Self::Pipes {
                 stdin,
@@ -341,29 +342,29 @@ impl Ends {
     }
 }
 
-/// Why a program was not started, and what to do about it where something can be done.
-fn start_fault(program: &str, error: &io::Error) -> StartFault {
+/// Why a program was not started, with advice if there is any.
+fn spawn_error(program: &str, error: &io::Error) -> StartError {
     use rustix::io::Errno;
     let kind = match error.kind() {
-        io::ErrorKind::NotFound => FaultKind::NotFound,
-        io::ErrorKind::PermissionDenied => FaultKind::Denied,
-        _ if Errno::from_io_error(error) == Some(Errno::NOEXEC) => FaultKind::Denied,
-        _ => FaultKind::Other,
+        io::ErrorKind::NotFound => ProcessFaultKind::NotFound,
+        io::ErrorKind::PermissionDenied => ProcessFaultKind::Denied,
+        _ if Errno::from_io_error(error) == Some(Errno::NOEXEC) => ProcessFaultKind::Denied,
+        _ => ProcessFaultKind::Other,
     };
     let advice = match Errno::from_io_error(error) {
         Some(Errno::AGAIN) => {
-            "; the container has as many processes as it may (`max_processes`): \
+            "; the container has reached its limit of processes (`max_processes`): \
              `container_stop` ends them all"
         }
         Some(Errno::NOMEM) => {
-            "; the container has no memory left (`memory_mb`): `container_stop` ends all that runs"
+            "; the container has no memory left (`memory_mb`): `container_stop` ends all processes"
         }
-        Some(Errno::TOOBIG) => "; give what is so long through `stdin` or a file",
+        Some(Errno::TOOBIG) => "; pass long arguments through `stdin` or a file",
         _ => "",
     };
-    StartFault {
+    StartError {
         kind,
-        why: format!("{program}: {error}{advice}"),
+        message: format!("{program}: {error}{advice}"),
     }
 }
 
@@ -373,7 +374,7 @@ fn nonblocking(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-fn winsize(size: Size) -> Winsize {
+fn winsize(size: TerminalSize) -> Winsize {
     Winsize {
         ws_row: size.rows,
         ws_col: size.columns,

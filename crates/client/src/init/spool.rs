@@ -1,7 +1,7 @@
-//! The output of a stream, kept until the server has it: a ring in a file that has no name.
+//! The output of a stream, kept until the server has stored it: a ring buffer in an unlinked file.
 //!
-//! Every byte has an offset from the beginning of the stream. When the ring is full, nobody reads
-//! the pipe, so the process waits and nothing is lost.
+//! Every byte has an offset from the beginning of the stream. When the ring is full, the supervisor
+//! does not read the pipe, so the process is blocked and nothing is lost.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -10,48 +10,48 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use oubliette_wire::Spooled;
+use oubliette_wire::SpoolRange;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
-const CHUNK: usize = 64 << 10;
-const RETRY: Duration = Duration::from_millis(100);
+const BUFFER_BYTES: usize = 64 << 10;
+const WRITE_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Spool {
     file: File,
     limit: u64,
-    held: Cell<Spooled>,
-    /// No more will come.
+    range: Cell<SpoolRange>,
+    /// The pipe has ended.
     closed: Cell<bool>,
-    /// Everything that was written before the process ended is here.
+    /// Everything that was written before the process ended was read from the pipe.
     drained: Cell<bool>,
     buffer: RefCell<Vec<u8>>,
-    /// What was read and could not be written yet: the disk is full, for one.
-    stuck: RefCell<Vec<u8>>,
+    /// Bytes that could not be written to the file yet, for example because the disk is full.
+    unwritten: RefCell<Vec<u8>>,
     changed: Notify,
 }
 
 impl Spool {
     pub(super) fn new(directory: &Path, limit: u64) -> io::Result<Self> {
-        Ok(Self::on(tempfile::tempfile_in(directory)?, limit))
+        Ok(Self::with_file(tempfile::tempfile_in(directory)?, limit))
     }
 
-    fn on(file: File, limit: u64) -> Self {
+    fn with_file(file: File, limit: u64) -> Self {
         Self {
             file,
             limit: limit.max(1),
-            held: Cell::default(),
+            range: Cell::default(),
             closed: Cell::new(false),
             drained: Cell::new(false),
             buffer: RefCell::default(),
-            stuck: RefCell::default(),
+            unwritten: RefCell::default(),
             changed: Notify::new(),
         }
     }
 
-    pub(super) fn held(&self) -> Spooled {
-        self.held.get()
+    pub(super) fn range(&self) -> SpoolRange {
+        self.range.get()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -62,53 +62,51 @@ impl Spool {
         self.drained.get()
     }
 
-    /// Waits until something is different; register before looking, so that nothing is missed.
+    /// Waits for the next change. Call it before reading the state, so that no change is missed.
     pub(super) fn changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.changed.notified()
     }
 
-    /// Drops what the server has stored.
+    /// Drops everything before `offset`, which the server has stored.
     pub(super) fn acknowledge(&self, offset: u64) {
-        let held = self.held.get();
-        let start = offset.clamp(held.start, held.end);
-        self.held.set(Spooled { start, ..held });
+        let range = self.range.get();
+        let start = offset.clamp(range.start, range.end);
+        self.range.set(SpoolRange { start, ..range });
         self.changed.notify_waiters();
     }
 
-    /// Copies bytes from `offset` on; none if there are none yet. `offset` must not be dropped.
-    pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let held = self.held.get();
-        if offset >= held.end {
+    /// Copies bytes from `offset` on; 0 if there are none yet. `offset` must not be dropped.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let end = self.range.get().end;
+        if offset >= end {
             return Ok(0);
         }
-        let at = offset % self.limit;
-        let most = (held.end - offset)
-            .min(self.limit - at)
-            .min(into.len() as u64);
-        let most = usize::try_from(most).unwrap_or(into.len());
-        self.file.read_exact_at(&mut into[..most], at)?;
-        Ok(most)
+        let position = offset % self.limit;
+        let available = (end - offset).min(self.limit - position);
+        let length = usize::try_from(available).map_or(buffer.len(), |n| n.min(buffer.len()));
+        self.file.read_exact_at(&mut buffer[..length], position)?;
+        Ok(length)
     }
 
-    /// Reads a pipe to its end, as fast as there is room.
+    /// Reads a pipe to its end, as fast as the ring has space.
     pub(super) async fn fill(&self, pipe: pipe::Receiver, ended: &Notify, has_ended: &Cell<bool>) {
         loop {
-            if !self.store_stuck() {
-                // The process waits, and nothing is lost, until there is room on the disk again.
-                tokio::time::sleep(RETRY).await;
+            if !self.store_unwritten() {
+                // The process is blocked, and nothing is lost, until the disk has space again.
+                tokio::time::sleep(WRITE_RETRY_INTERVAL).await;
                 continue;
             }
-            if self.room() == 0 {
-                // Register first: an acknowledgement between the look and the wait counts.
+            if self.free_bytes() == 0 {
+                // Registered before the second check, so that no acknowledgement is missed.
                 let changed = self.changed();
-                if self.room() == 0 {
+                if self.free_bytes() == 0 {
                     changed.await;
                 }
                 continue;
             }
-            // The pipe itself is asked, not what the event loop last heard of it: only then does
-            // an empty pipe mean that all a process wrote is here.
-            match self.take(|buffer| Ok(rustix::io::read(&pipe, buffer)?)) {
+            // A read of the pipe itself, not of the event loop's cached state: only then does
+            // `WouldBlock` mean that everything the process wrote was read.
+            match self.store_from(|buffer| Ok(rustix::io::read(&pipe, buffer)?)) {
                 Ok(0) => break,
                 Ok(_) => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -123,8 +121,8 @@ impl Spool {
                     if ready.is_err() {
                         break;
                     }
-                    // This read also tells the event loop when the pipe is empty again.
-                    match self.take(|buffer| pipe.try_read(buffer)) {
+                    // This read also resets the readiness of the event loop when the pipe is empty.
+                    match self.store_from(|buffer| pipe.try_read(buffer)) {
                         Ok(0) => break,
                         Err(error) if error.kind() != io::ErrorKind::WouldBlock => break,
                         _ => {}
@@ -136,54 +134,53 @@ impl Spool {
         self.close();
     }
 
-    /// Says that no more will come.
+    /// Records that no more bytes come.
     pub(super) fn close(&self) {
         self.closed.set(true);
         self.drained.set(true);
         self.changed.notify_waiters();
     }
 
-    fn room(&self) -> u64 {
-        let held = self.held.get();
-        self.limit - (held.end - held.start)
+    fn free_bytes(&self) -> u64 {
+        let range = self.range.get();
+        self.limit - (range.end - range.start)
     }
 
-    /// Moves what the pipe has now into the ring.
-    fn take(&self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
-        let held = self.held.get();
-        let at = held.end % self.limit;
-        let most = self.room().min(self.limit - at);
-        let most = usize::try_from(most).unwrap_or(CHUNK).min(CHUNK);
+    /// Reads once and stores the bytes in the ring.
+    fn store_from(&self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        let position = self.range.get().end % self.limit;
+        let free = self.free_bytes().min(self.limit - position);
+        let length = usize::try_from(free).map_or(BUFFER_BYTES, |free| free.min(BUFFER_BYTES));
         let mut buffer = self.buffer.borrow_mut();
-        buffer.resize(CHUNK, 0);
-        let read = read(&mut buffer[..most])?;
+        buffer.resize(BUFFER_BYTES, 0);
+        let read = read(&mut buffer[..length])?;
         if self.store(&buffer[..read]).is_err() {
-            *self.stuck.borrow_mut() = buffer[..read].to_vec();
+            *self.unwritten.borrow_mut() = buffer[..read].to_vec();
         }
-        // Idle streams keep no buffer.
-        if read < CHUNK / 4 {
+        // An idle stream has no buffer.
+        if read < BUFFER_BYTES / 4 {
             *buffer = Vec::new();
         }
         Ok(read)
     }
 
-    /// Writes bytes, for which there is room, at the end of the ring.
+    /// Writes bytes at the end of the ring, which must have space for them.
     fn store(&self, bytes: &[u8]) -> io::Result<()> {
-        let held = self.held.get();
-        self.file.write_all_at(bytes, held.end % self.limit)?;
-        let end = held.end + bytes.len() as u64;
-        self.held.set(Spooled { end, ..held });
+        let range = self.range.get();
+        self.file.write_all_at(bytes, range.end % self.limit)?;
+        let end = range.end + bytes.len() as u64;
+        self.range.set(SpoolRange { end, ..range });
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Whether nothing is left that could not be written.
-    fn store_stuck(&self) -> bool {
-        let mut stuck = self.stuck.borrow_mut();
-        if !stuck.is_empty() && self.store(&stuck).is_ok() {
-            *stuck = Vec::new();
+    /// Tries to store the unwritten bytes; whether none are left.
+    fn store_unwritten(&self) -> bool {
+        let mut unwritten = self.unwritten.borrow_mut();
+        if !unwritten.is_empty() && self.store(&unwritten).is_ok() {
+            *unwritten = Vec::new();
         }
-        stuck.is_empty()
+        unwritten.is_empty()
     }
 }
 
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_full_spool_makes_the_writer_wait_and_loses_nothing() {
+    async fn a_full_spool_blocks_the_writer_and_loses_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Rc::new(Spool::new(directory.path(), 1000).unwrap());
         let (mut writer, reader) = pipe();
@@ -209,9 +206,8 @@ mod tests {
         let sent = text.clone();
         let writing = std::thread::spawn(move || writer.write_all(&sent).unwrap());
         let filler = spool.clone();
-        let local = LocalSetRun::new();
-        local
-            .run(async move {
+        tokio::task::LocalSet::new()
+            .run_until(async move {
                 let (ended, has_ended) = (Notify::new(), Cell::new(false));
                 let reading = async {
                     let (mut got, mut chunk) = (Vec::new(), [0; 700]);
@@ -226,7 +222,7 @@ mod tests {
                         }
                         got.extend_from_slice(&chunk[..read]);
                         spool.acknowledge(got.len() as u64);
-                        assert!(spool.held().end - spool.held().start <= 1000);
+                        assert!(spool.range().end - spool.range().start <= 1000);
                     }
                 };
                 let (got, ()) = tokio::join!(reading, filler.fill(reader, &ended, &has_ended));
@@ -237,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_a_process_wrote_before_it_ended_is_there_though_the_pipe_stays_open() {
+    async fn output_before_the_exit_is_complete_though_the_pipe_stays_open() {
         let directory = tempfile::tempdir().unwrap();
         let spool = Spool::new(directory.path(), 1000).unwrap();
         let (mut writer, reader) = pipe();
@@ -257,42 +253,29 @@ mod tests {
             () = filled => panic!("the pipe is still open"),
             () = drained => {}
         }
-        assert_eq!(spool.held().end, 9);
+        assert_eq!(spool.range().end, 9);
         assert!(!spool.is_closed());
         drop(writer);
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_full_disk_holds_bytes_back_and_loses_none() {
+    async fn a_full_disk_delays_bytes_and_loses_none() {
         let full = File::options()
             .read(true)
             .write(true)
             .open("/dev/full")
             .unwrap();
-        let spool = Spool::on(full, 1000);
+        let spool = Spool::with_file(full, 1000);
         let (mut writer, reader) = pipe();
         writer.write_all(b"kept").unwrap();
         drop(writer);
         let (ended, has_ended) = (Notify::new(), Cell::new(true));
         let filled = spool.fill(reader, &ended, &has_ended);
         tokio::select! {
-            () = filled => panic!("the stream was given up"),
-            () = tokio::time::sleep(RETRY * 3) => {}
+            () = filled => panic!("the spool stopped reading"),
+            () = tokio::time::sleep(WRITE_RETRY_INTERVAL * 3) => {}
         }
-        assert_eq!(*spool.stuck.borrow(), b"kept");
-        assert!(!spool.is_drained(), "what is not stored is not complete");
-    }
-
-    /// Runs a future that is not `Send`.
-    struct LocalSetRun(tokio::task::LocalSet);
-
-    impl LocalSetRun {
-        fn new() -> Self {
-            Self(tokio::task::LocalSet::new())
-        }
-
-        async fn run<T>(&self, future: impl Future<Output = T>) -> T {
-            self.0.run_until(future).await
-        }
+        assert_eq!(*spool.unwritten.borrow(), b"kept");
+        assert!(!spool.is_drained(), "unwritten bytes are not drained");
     }
 }

@@ -1,88 +1,95 @@
-//! Connections that carry the bytes of one stream.
+//! Connections that carry the bytes of one stream of a process.
 
 use std::io;
 use std::rc::Rc;
 
-use oubliette_wire::{Message, OpenStream, Opened, StreamKind, methods};
+use oubliette_wire::{Message, OpenStream, StreamKind, StreamOpened, supervisor_methods};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::process::Process;
+use super::server_transport::{Connection, ServerTransport};
 use super::spool::Spool;
-use super::way::{Connection, Way};
 
-const CHUNK: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
-/// Dials the server and carries a stream until its end, or until either side leaves.
-pub(super) async fn carry(way: &Way, process: Rc<Process>, asked: OpenStream) {
-    let carried = async {
-        let mut connection = way.dial().await?;
-        match asked.kind {
-            StreamKind::Stdin => take_input(&mut *connection, &process, &asked).await,
-            StreamKind::Stdout => give_output(&mut *connection, &process.stdout, &asked).await,
-            StreamKind::Stderr => give_output(&mut *connection, &process.stderr, &asked).await,
+/// Connects to the server and transfers a stream until its end, or until either side disconnects.
+pub(super) async fn transfer(
+    transport: &ServerTransport,
+    process: Rc<Process>,
+    request: OpenStream,
+) {
+    let transferring = async {
+        let mut connection = transport.connect().await?;
+        match request.kind {
+            StreamKind::Stdin => receive_input(&mut *connection, &process, &request).await,
+            StreamKind::Stdout => send_output(&mut *connection, &process.stdout, &request).await,
+            StreamKind::Stderr => send_output(&mut *connection, &process.stderr, &request).await,
         }
     };
-    // A broken connection is the server's to mend: it asks again from where it is.
-    let _: io::Result<()> = carried.await;
+    // After a broken connection the server requests the stream again, from the offset it has.
+    let _: io::Result<()> = transferring.await;
 }
 
-async fn begin(connection: &mut dyn Connection, asked: &OpenStream, from: u64) -> io::Result<()> {
-    let opened = Opened {
-        stream_id: asked.stream_id.clone(),
+async fn send_header(
+    connection: &mut dyn Connection,
+    request: &OpenStream,
+    from: u64,
+) -> io::Result<()> {
+    let opened = StreamOpened {
+        stream_id: request.stream_id.clone(),
         from,
     };
-    connection
-        .write_all(&Message::notification(methods::STREAM, &opened).line())
-        .await
+    let header = Message::notification(supervisor_methods::STREAM, &opened);
+    connection.write_all(&header.to_line()).await
 }
 
-async fn give_output(
+async fn send_output(
     connection: &mut dyn Connection,
     spool: &Spool,
-    asked: &OpenStream,
+    request: &OpenStream,
 ) -> io::Result<()> {
-    let mut offset = asked.from.max(spool.held().start);
-    begin(connection, asked, offset).await?;
+    let mut offset = request.from.max(spool.range().start);
+    send_header(connection, request, offset).await?;
     let (mut reader, mut writer) = tokio::io::split(connection);
-    let mut chunk = Vec::new();
-    let mut nothing = [0; 1];
+    let mut buffer = Vec::new();
+    let mut ignored = [0; 1];
     loop {
         let changed = spool.changed();
-        chunk.resize(CHUNK, 0);
-        // What was dropped in the meantime is not asked for any more.
-        offset = offset.max(spool.held().start);
-        let read = spool.read(offset, &mut chunk)?;
+        buffer.resize(BUFFER_BYTES, 0);
+        // The server can have acknowledged bytes that were not sent on this connection.
+        offset = offset.max(spool.range().start);
+        let read = spool.read(offset, &mut buffer)?;
         if read > 0 {
-            writer.write_all(&chunk[..read]).await?;
+            writer.write_all(&buffer[..read]).await?;
             offset += read as u64;
             continue;
         }
         if spool.is_closed() {
             return writer.shutdown().await;
         }
-        // An idle stream keeps no buffer.
-        chunk = Vec::new();
+        // An idle stream has no buffer.
+        buffer = Vec::new();
         tokio::select! {
             () = changed => {}
-            left = reader.read(&mut nothing) => if left? == 0 { return Ok(()) },
+            read = reader.read(&mut ignored) => if read? == 0 { return Ok(()) },
         }
     }
 }
 
-async fn take_input(
+async fn receive_input(
     connection: &mut dyn Connection,
     process: &Process,
-    asked: &OpenStream,
+    request: &OpenStream,
 ) -> io::Result<()> {
-    let mut offset = asked.from;
-    begin(connection, asked, process.stdin.received()).await?;
-    let mut chunk = vec![0; CHUNK];
+    let mut offset = request.from;
+    send_header(connection, request, process.stdin.received()).await?;
+    let mut buffer = vec![0; BUFFER_BYTES];
     loop {
-        let read = connection.read(&mut chunk).await?;
+        let read = connection.read(&mut buffer).await?;
         if read == 0 {
             return Ok(());
         }
-        if !process.stdin.write(offset, &chunk[..read]).await {
+        if !process.stdin.write(offset, &buffer[..read]).await {
             return Ok(());
         }
         offset += read as u64;

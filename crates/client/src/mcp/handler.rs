@@ -1,10 +1,10 @@
-//! What the agent asks, answered: the tools there are, and their calls.
+//! Handles the requests of the agent: the list of tools, and tool calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use oubliette_wire::{CallTool, CallerTool, RpcError, ToolResult, calls, codes};
+use oubliette_wire::{CallTool, CallerTool, RpcError, ToolResult, codes, relay_methods};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
     CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest, CustomResult,
@@ -19,79 +19,76 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::base;
-use super::link::Link;
+use super::base_tools;
+use super::relay_connection::RelayConnection;
 use super::settings::Settings;
-use super::tools::{Meant, Tools};
+use super::tool_registry::{ToolRegistry, ToolTarget};
 
-/// How long the first list waits for the server: one agent of five asks only once.
-const FIRST_LIST: Duration = Duration::from_secs(2);
-/// By then everything is read that waits to be.
-const HEAR: Duration = Duration::from_millis(2);
-/// An agent that hears of progress so often does not give up.
-const PROGRESS: Duration = Duration::from_secs(4);
+/// How long the first list waits for the server's tools: some agents request the list only once.
+const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for the connection to read what the server has already sent.
+const LIST_DELAY: Duration = Duration::from_millis(2);
+/// Short enough that an agent does not time out.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(4);
 
-const INSTRUCTIONS: &str = "Tools of Oubliette, which runs this agent in a container. `session_message` has another agent \
-     do something and waits for its answer.";
+const INSTRUCTIONS: &str = "Tools of Oubliette, which runs this agent in a container. `session_message` gives another agent \
+     a task and waits for its answer.";
 
 pub(super) struct Handler {
     settings: Settings,
-    tools: Arc<Tools>,
-    link: Link,
+    tools: Arc<ToolRegistry>,
+    relay: RelayConnection,
     listed: AtomicBool,
 }
 
 impl Handler {
-    pub(super) fn new(settings: Settings, tools: Arc<Tools>, link: Link) -> Self {
+    pub(super) fn new(
+        settings: Settings,
+        tools: Arc<ToolRegistry>,
+        relay: RelayConnection,
+    ) -> Self {
         Self {
             settings,
             tools,
-            link,
+            relay,
             listed: AtomicBool::new(false),
         }
     }
 
-    async fn ask(&self, meant: Meant, arguments: Map<String, Value>) -> CallToolResult {
+    async fn call(&self, target: ToolTarget, arguments: Map<String, Value>) -> CallToolResult {
         let call_id = uuid::Uuid::new_v4().to_string();
-        match meant {
-            Meant::Base(name) => {
+        let result = match target {
+            ToolTarget::Base(name) => {
                 let mut params = arguments;
-                if base::happens_once(name) {
+                if base_tools::takes_call_id(name) {
                     params.insert("call_id".to_owned(), call_id.into());
                 }
-                match self.link.call(name, params).await {
-                    Ok(result) => CallToolResult::structured(result),
-                    Err(error) => failed(&error),
-                }
+                let result = self.relay.call(name, params).await;
+                result.map(CallToolResult::structured)
             }
-            Meant::Caller(tool) => {
+            ToolTarget::Caller(tool) => {
                 let call = CallerTool {
                     tool,
                     arguments: Some(arguments),
                     call_id: Some(call_id),
                 };
-                match self.link.call(calls::CALLER_TOOL, params(&call)).await {
-                    Ok(result) => caller_result(result),
-                    Err(error) => failed(&error),
-                }
+                let method = relay_methods::CALLER_TOOL;
+                let result = self.relay.call(method, params(&call)).await;
+                result.map(caller_result)
             }
-            Meant::Oubliette(tool) => {
+            ToolTarget::Oubliette(tool) => {
                 let call = CallTool {
                     api_key: self.settings.api_key.clone().unwrap_or_default(),
                     tool,
                     arguments: Some(arguments),
                     call_id: Some(call_id),
                 };
-                match self
-                    .link
-                    .call(calls::OUBLIETTE_CALL_TOOL, params(&call))
-                    .await
-                {
-                    Ok(result) => mcp_result(result),
-                    Err(error) => failed(&error),
-                }
+                let method = relay_methods::OUBLIETTE_CALL_TOOL;
+                let result = self.relay.call(method, params(&call)).await;
+                result.map(mcp_result)
             }
-        }
+        };
+        result.unwrap_or_else(|error| error_result(&error))
     }
 }
 
@@ -102,37 +99,39 @@ fn params(call: &impl Serialize) -> Map<String, Value> {
     }
 }
 
-/// What went wrong, as something that a model can read.
-fn failed(error: &RpcError) -> CallToolResult {
-    let text = match error.code {
-        codes::NOT_ATTACHED => format!(
+/// An error as a result that the model reads.
+fn error_result(error: &RpcError) -> CallToolResult {
+    let text = if error.code == codes::NOT_ATTACHED {
+        format!(
             "{}; this agent's session was started again or has ended",
             error.message
-        ),
-        _ => error.message.clone(),
+        )
+    } else {
+        error.message.clone()
     };
     CallToolResult::error(vec![ContentBlock::text(text)])
 }
 
-/// A result that is MCP's already; blocks that this client does not know become text.
+/// A result in the form of MCP; blocks of an unknown type become text.
 fn mcp_result(result: Value) -> CallToolResult {
     let Ok(result) = serde_json::from_value::<ToolResult>(result.clone()) else {
         return CallToolResult::structured(result);
     };
-    let blocks = result.content.into_iter().map(|block| {
+    let block = |block: Value| {
         serde_json::from_value(block.clone())
             .unwrap_or_else(|_| ContentBlock::text(block.to_string()))
-    });
-    let blocks: Vec<ContentBlock> = blocks.collect();
-    let mut rendered = match result.is_error {
-        true => CallToolResult::error(blocks),
-        false => CallToolResult::success(blocks),
+    };
+    let blocks = result.content.into_iter().map(block).collect();
+    let mut rendered = if result.is_error {
+        CallToolResult::error(blocks)
+    } else {
+        CallToolResult::success(blocks)
     };
     rendered.structured_content = result.structured_content;
     rendered
 }
 
-/// What a caller's tool returned: MCP's own content and text as they are, anything else as JSON.
+/// The result of a caller's tool: MCP content and text unchanged, everything else as JSON.
 fn caller_result(result: Value) -> CallToolResult {
     let blocks = result["content"].as_array();
     let is_mcp = blocks.is_some_and(|blocks| {
@@ -141,26 +140,25 @@ fn caller_result(result: Value) -> CallToolResult {
     match result {
         result if is_mcp => mcp_result(result),
         result @ Value::Object(_) => CallToolResult::structured(result),
-        // Structured content is an object for most agents.
+        // Most agents require an object as structured content.
         other => {
             let text = match &other {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            let text = ContentBlock::text(text);
-            let mut rendered = CallToolResult::success(vec![text]);
+            let mut rendered = CallToolResult::success(vec![ContentBlock::text(text)]);
             rendered.structured_content = Some(json!({ "result": other }));
             rendered
         }
     }
 }
 
-/// Tells the agent that a call is still being worked on, for as long as it is polled.
-async fn reassure(peer: Peer<RoleServer>, token: ProgressToken) -> std::convert::Infallible {
-    let since = Instant::now();
+/// Sends progress notifications for a call, as long as the future is polled.
+async fn send_progress(peer: Peer<RoleServer>, token: ProgressToken) -> std::convert::Infallible {
+    let started = Instant::now();
     loop {
-        tokio::time::sleep(PROGRESS).await;
-        let seconds = since.elapsed().as_secs_f64().round();
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
+        let seconds = started.elapsed().as_secs_f64().round();
         let progress = ProgressNotificationParam::new(token.clone(), seconds)
             .with_message(format!("waiting for {seconds} s"));
         if peer.notify_progress(progress).await.is_err() {
@@ -181,7 +179,7 @@ impl ServerHandler for Handler {
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        self.tools.introduce(context.peer);
+        self.tools.set_peer(context.peer);
     }
 
     async fn list_tools(
@@ -189,12 +187,12 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        if !self.listed.load(Ordering::Relaxed) {
-            let _ = tokio::time::timeout(FIRST_LIST, self.tools.complete()).await;
-            self.listed.store(true, Ordering::Relaxed);
+        if self.listed.load(Ordering::Relaxed) {
+            tokio::time::sleep(LIST_DELAY).await;
         } else {
-            // What the server said before this was asked is heard first.
-            tokio::time::sleep(HEAR).await;
+            let complete = self.tools.wait_until_complete();
+            let _ = tokio::time::timeout(FIRST_LIST_TIMEOUT, complete).await;
+            self.listed.store(true, Ordering::Relaxed);
         }
         Ok(ListToolsResult {
             ttl_ms: Some(0),
@@ -207,32 +205,33 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let mut meant = self.tools.meant(&request.name);
-        if meant.is_none() {
-            // It may be a tool that the server has not told of yet.
-            let _ = tokio::time::timeout(FIRST_LIST, self.tools.complete()).await;
-            meant = self.tools.meant(&request.name);
+        let mut target = self.tools.resolve(&request.name);
+        if target.is_none() {
+            // The server may not have sent this tool yet.
+            let complete = self.tools.wait_until_complete();
+            let _ = tokio::time::timeout(FIRST_LIST_TIMEOUT, complete).await;
+            target = self.tools.resolve(&request.name);
         }
-        let Some(meant) = meant else {
+        let Some(target) = target else {
             return Err(ErrorData::invalid_params(
                 format!(
-                    "unknown tool `{}`; `tools/list` shows those there are",
+                    "unknown tool `{}`; `tools/list` shows the available tools",
                     request.name
                 ),
                 None,
             ));
         };
-        let asking = self.ask(meant, request.arguments.unwrap_or_default());
-        let reassuring = async {
+        let calling = self.call(target, request.arguments.unwrap_or_default());
+        let reporting = async {
             match context.meta.get_progress_token() {
-                Some(token) => reassure(context.peer.clone(), token).await,
+                Some(token) => send_progress(context.peer.clone(), token).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            result = asking => Ok(result.into()),
-            never = reassuring => match never {},
-            // Nobody hears this: the call is over for the agent.
+            result = calling => Ok(result.into()),
+            never = reporting => match never {},
+            // The agent ignores the reply to a call that it cancelled.
             () = context.ct.cancelled() => Err(ErrorData::internal_error("cancelled", None)),
         }
     }
@@ -280,10 +279,10 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         _: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
-        // A known method whose parameters are of no shape that is known ends up here, too.
+        // The SDK also passes known methods with invalid parameters to this function.
         let error = match request.method.as_str() {
             "tools/call" | "tools/list" | "initialize" => {
-                ErrorData::invalid_params("the parameters are not as the protocol has them", None)
+                ErrorData::invalid_params("the parameters are not valid for this method", None)
             }
             other => ErrorData::new(
                 rmcp::model::ErrorCode::METHOD_NOT_FOUND,

@@ -1,31 +1,33 @@
-//! What the client is told when it is started; only through its environment.
+//! The settings of the agent's MCP server, from its environment.
 
 use std::path::PathBuf;
 
-/// Where the relay is, and what to show there.
+use oubliette_wire::RELAY_SOCKET_PATH;
+
+/// Where the relay is, and the keys for it.
 #[derive(Clone)]
 pub(super) struct Settings {
     pub(super) socket: PathBuf,
-    pub(super) session: Option<Session>,
+    pub(super) session: Option<SessionCredentials>,
     pub(super) api_key: Option<String>,
 }
 
-/// The session that the agent is.
+/// The agent's own session.
 #[derive(Clone)]
-pub(super) struct Session {
+pub(super) struct SessionCredentials {
     pub(super) id: String,
     pub(super) key: String,
 }
 
 impl Settings {
-    pub(super) fn read() -> Self {
+    pub(super) fn from_env() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let id = variable("OUBLIETTE_SESSION_ID");
         let key = variable("OUBLIETTE_SESSION_KEY");
         let socket = variable("OUBLIETTE_SOCKET");
         Self {
-            socket: socket.unwrap_or_else(|| "/mcp/relay.sock".into()).into(),
-            session: id.zip(key).map(|(id, key)| Session { id, key }),
+            socket: socket.unwrap_or_else(|| RELAY_SOCKET_PATH.into()).into(),
+            session: id.zip(key).map(|(id, key)| SessionCredentials { id, key }),
             api_key: variable("OUBLIETTE_API_KEY"),
         }
     }

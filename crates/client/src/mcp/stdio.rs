@@ -1,116 +1,111 @@
-//! The agent's side: lines on the standard streams, as the SDK wants them.
+//! The transport to the agent: lines on the standard streams.
 //!
-//! Before an agent has introduced itself the SDK gives up on what it does not expect. Some agents
-//! ask first and introduce themselves later; here they get an answer and all the time they need.
+//! Before `initialize` the SDK ends the connection at a message that it does not expect. Some agents
+//! send other requests first; this transport replies to them with an error and waits.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use oubliette_wire::LineReader;
+use oubliette_wire::{Lines, Message, RpcError, codes};
 use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
 use rustix::fs::FileType;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-const METHOD_NOT_FOUND: i64 = -32601;
-const INVALID_REQUEST: i64 = -32600;
-const PARSE_ERROR: i64 = -32700;
-/// What a request of the protocol without introduction says about itself.
-const INLINE: &str = "io.modelcontextprotocol/protocolVersion";
+const READ_BUFFER_BYTES: usize = 8 << 10;
+/// Metadata of a request in the version of the protocol that has no `initialize`.
+const PROTOCOL_VERSION_META: &str = "io.modelcontextprotocol/protocolVersion";
 
 type Reader = Box<dyn AsyncRead + Send + Unpin>;
 type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// The standard streams.
-pub(super) struct Stdio {
+pub(super) struct StdioTransport {
     reader: Reader,
     writer: Arc<Mutex<Writer>>,
-    lines: LineReader,
-    chunk: Vec<u8>,
-    /// Whether the agent has introduced itself.
-    introduced: bool,
-    over: CancellationToken,
+    lines: Lines,
+    buffer: Vec<u8>,
+    initialized: bool,
+    input_ended: CancellationToken,
 }
 
-impl Stdio {
-    /// `over` is cancelled at the end of the input.
-    pub(super) fn open(over: CancellationToken) -> io::Result<Self> {
+impl StdioTransport {
+    /// `input_ended` is cancelled at the end of the input.
+    pub(super) fn open(input_ended: CancellationToken) -> io::Result<Self> {
         Ok(Self {
             reader: reader(rustix::io::dup(rustix::stdio::stdin())?)?,
             writer: Arc::new(Mutex::new(writer(rustix::io::dup(
                 rustix::stdio::stdout(),
             )?)?)),
-            lines: LineReader::default(),
-            chunk: vec![0; 8 << 10],
-            introduced: false,
-            over,
+            lines: Lines::default(),
+            buffer: vec![0; READ_BUFFER_BYTES],
+            initialized: false,
+            input_ended,
         })
     }
 
-    /// Says no to a request. Nobody waits for it here: whoever receives may be given up in the
-    /// middle of it.
-    fn refuse(&self, id: Value, code: i64, why: &'static str) {
+    /// Replies with an error, in a task of its own: the future of `receive` can be dropped at any
+    /// await.
+    fn reply_error(&self, id: Value, code: i64, why: &'static str) {
         let writer = self.writer.clone();
         tokio::spawn(async move {
-            let error = json!({ "code": code, "message": why });
-            let reply = json!({ "jsonrpc": "2.0", "id": id, "error": error });
+            let reply = Message::reply(id, Err(RpcError::new(code, why)));
             let _ = write(&writer, &reply).await;
         });
     }
 
-    /// What the SDK gets of a line.
-    fn understand(&mut self, line: &[u8]) -> Option<ClientJsonRpcMessage> {
+    /// The message for the SDK, if the line is one that it handles.
+    fn parse_line(&mut self, line: &[u8]) -> Option<ClientJsonRpcMessage> {
         if line.trim_ascii().is_empty() {
             return None;
         }
         let Ok(message) = serde_json::from_slice::<Value>(line) else {
-            self.refuse(Value::Null, PARSE_ERROR, "the line is not JSON");
+            self.reply_error(Value::Null, codes::PARSE_ERROR, "the line is not JSON");
             return None;
         };
-        if !self.introduced && !self.introduces(&message) {
+        if !self.initialized && !self.accept_first(&message) {
             return None;
         }
         let id = message["id"].clone();
         match serde_json::from_value(message) {
             Ok(message) => Some(message),
             Err(_) if !id.is_null() => {
-                let why = "that is not a request of the protocol";
-                self.refuse(id, INVALID_REQUEST, why);
+                let why = "the message is not a valid MCP request";
+                self.reply_error(id, codes::INVALID_REQUEST, why);
                 None
             }
             Err(_) => None,
         }
     }
 
-    /// Whether the SDK knows what to do with a message that comes first.
-    fn introduces(&mut self, message: &Value) -> bool {
-        let (id, method) = (message["id"].clone(), message["method"].as_str());
-        let (Some(method), false) = (method, id.is_null()) else {
+    /// Whether the SDK handles a message before `initialize`; otherwise a request gets an error.
+    fn accept_first(&mut self, message: &Value) -> bool {
+        let id = message["id"].clone();
+        let Some(method) = message["method"].as_str().filter(|_| !id.is_null()) else {
             return false;
         };
-        match method {
-            "initialize" => self.introduced = true,
-            "ping" => {}
-            "server/discover" => {
-                self.refuse(id, METHOD_NOT_FOUND, "method not found");
-                return false;
+        let why = match method {
+            "ping" => return true,
+            "server/discover" => "method not found",
+            "initialize" => {
+                self.initialized = true;
+                return true;
             }
-            _ if message["params"]["_meta"][INLINE].is_string() => self.introduced = true,
-            _ => {
-                let why = "method not found; `initialize` comes first";
-                self.refuse(id, METHOD_NOT_FOUND, why);
-                return false;
+            _ if message["params"]["_meta"][PROTOCOL_VERSION_META].is_string() => {
+                self.initialized = true;
+                return true;
             }
-        }
-        true
+            _ => "method not found; `initialize` comes first",
+        };
+        self.reply_error(id, codes::METHOD_NOT_FOUND, why);
+        false
     }
 }
 
@@ -122,7 +117,7 @@ async fn write(writer: &Mutex<Writer>, message: &impl Serialize) -> io::Result<(
     writer.flush().await
 }
 
-impl Transport<RoleServer> for Stdio {
+impl Transport<RoleServer> for StdioTransport {
     type Error = io::Error;
 
     fn send(
@@ -137,17 +132,17 @@ impl Transport<RoleServer> for Stdio {
         loop {
             while let Some(line) = self.lines.next_line() {
                 if let Ok(line) = line
-                    && let Some(message) = self.understand(&line)
+                    && let Some(message) = self.parse_line(&line)
                 {
                     return Some(message);
                 }
             }
-            match self.reader.read(&mut self.chunk).await {
+            match self.reader.read(&mut self.buffer).await {
                 Ok(0) | Err(_) => {
-                    self.over.cancel();
+                    self.input_ended.cancel();
                     return None;
                 }
-                Ok(read) => self.lines.push(&self.chunk[..read]),
+                Ok(read) => self.lines.push(&self.buffer[..read]),
             }
         }
     }
@@ -157,13 +152,13 @@ impl Transport<RoleServer> for Stdio {
     }
 }
 
-fn kind(fd: impl AsFd) -> io::Result<FileType> {
+fn file_type(fd: impl AsFd) -> io::Result<FileType> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode))
 }
 
-/// Pipes and sockets need no thread to wait for them.
+/// Unlike other files, pipes and sockets are read without a thread.
 fn reader(fd: OwnedFd) -> io::Result<Reader> {
-    Ok(match kind(&fd)? {
+    Ok(match file_type(&fd)? {
         FileType::Fifo => Box::new(pipe::Receiver::from_owned_fd(fd)?),
         FileType::Socket => Box::new(socket(fd)?),
         _ => Box::new(tokio::io::stdin()),
@@ -171,7 +166,7 @@ fn reader(fd: OwnedFd) -> io::Result<Reader> {
 }
 
 fn writer(fd: OwnedFd) -> io::Result<Writer> {
-    Ok(match kind(&fd)? {
+    Ok(match file_type(&fd)? {
         FileType::Fifo => Box::new(pipe::Sender::from_owned_fd(fd)?),
         FileType::Socket => Box::new(socket(fd)?),
         _ => Box::new(tokio::io::stdout()),

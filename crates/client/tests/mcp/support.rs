@@ -1,4 +1,4 @@
-//! An agent that starts the client, and a relay for it to dial.
+//! An agent that starts the client, and a relay that the client connects to.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::net::{UnixListener, UnixStream};
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Reader = BufReader<Box<dyn AsyncRead + Unpin>>;
 type Writer = Box<dyn AsyncWrite + Unpin>;
@@ -23,36 +23,37 @@ pub(crate) struct Options {
     pub(crate) session: bool,
     pub(crate) api_key: Option<&'static str>,
     pub(crate) socket: Option<PathBuf>,
-    /// Whether its standard streams are sockets, as some programs make them, and not pipes.
+    /// Whether its standard streams are sockets, as with some agents, instead of pipes.
     pub(crate) sockets: bool,
 }
 
-/// Lines of JSON, both ways.
-struct Lines {
+/// Lines of JSON in both directions.
+struct JsonLines {
     reader: Reader,
     writer: Writer,
 }
 
-impl Lines {
-    async fn raw(&mut self, bytes: &[u8]) {
+impl JsonLines {
+    async fn write_bytes(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).await.unwrap();
     }
 
     async fn next(&mut self) -> Option<Value> {
         let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.reader.read_line(&mut line)).await;
-        match read.expect("nothing is said") {
+        let read = tokio::time::timeout(RECEIVE_TIMEOUT, self.reader.read_line(&mut line)).await;
+        match read.expect("no line arrives") {
             Ok(0) | Err(_) => None,
             Ok(_) => Some(serde_json::from_str(&line).unwrap()),
         }
     }
 }
 
-/// The client, from an agent's side.
+/// The client as an agent sees it.
 pub(crate) struct Agent {
     child: Child,
-    lines: Lines,
-    aside: VecDeque<Value>,
+    lines: JsonLines,
+    /// Messages that were received and not looked for yet.
+    unread: VecDeque<Value>,
     socket: PathBuf,
     _home: TempDir,
 }
@@ -60,8 +61,8 @@ pub(crate) struct Agent {
 impl Agent {
     pub(crate) fn start(options: &Options) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let socket = options.socket.clone();
-        let socket = socket.unwrap_or_else(|| home.path().join("relay.sock"));
+        let own_socket = || home.path().join("relay.sock");
+        let socket = options.socket.clone().unwrap_or_else(own_socket);
         let mut command = Command::new(env!("CARGO_BIN_EXE_oubliette-client"));
         command
             .env_clear()
@@ -76,14 +77,15 @@ impl Agent {
         if let Some(key) = options.api_key {
             command.env("OUBLIETTE_API_KEY", key);
         }
-        let (child, lines) = match options.sockets {
-            true => on_sockets(command),
-            false => on_pipes(command),
+        let (child, lines) = if options.sockets {
+            spawn_on_sockets(command)
+        } else {
+            spawn_on_pipes(command)
         };
         Self {
             child,
             lines,
-            aside: VecDeque::new(),
+            unread: VecDeque::new(),
             socket,
             _home: home,
         }
@@ -93,15 +95,15 @@ impl Agent {
         self.socket.clone()
     }
 
-    pub(crate) async fn raw(&mut self, bytes: &[u8]) {
-        self.lines.raw(bytes).await;
+    pub(crate) async fn write_bytes(&mut self, bytes: &[u8]) {
+        self.lines.write_bytes(bytes).await;
     }
 
     pub(crate) async fn send(&mut self, message: &Value) {
-        self.raw(format!("{message}\n").as_bytes()).await;
+        self.write_bytes(format!("{message}\n").as_bytes()).await;
     }
 
-    pub(crate) async fn begin(&mut self, id: impl Into<Value>, method: &str, params: Value) {
+    pub(crate) async fn send_request(&mut self, id: impl Into<Value>, method: &str, params: Value) {
         let id: Value = id.into();
         let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
         self.send(&message).await;
@@ -112,17 +114,17 @@ impl Agent {
         self.send(&message).await;
     }
 
-    /// The first message that is as wanted; others are kept.
+    /// The first message that matches; the others stay unread.
     async fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
-        if let Some(at) = self.aside.iter().position(&wanted) {
-            return self.aside.remove(at).unwrap();
+        if let Some(at) = self.unread.iter().position(&wanted) {
+            return self.unread.remove(at).unwrap();
         }
         loop {
             let message = self.lines.next().await.expect("the client has ended");
             if wanted(&message) {
                 return message;
             }
-            self.aside.push_back(message);
+            self.unread.push_back(message);
         }
     }
 
@@ -137,14 +139,14 @@ impl Agent {
     }
 
     pub(crate) async fn tools_changed(&mut self) -> bool {
-        let told = self.notification("notifications/tools/list_changed").await;
-        told.get("id").is_none()
+        let notification = self.notification("notifications/tools/list_changed").await;
+        notification.get("id").is_none()
     }
 
-    /// Whether everything that was said has been looked at, but for changes of the list.
-    pub(crate) fn nothing_else(&self) -> bool {
-        let mut rest = self.aside.iter();
-        rest.all(|message| message["method"] == "notifications/tools/list_changed")
+    /// Whether no message is unread, except changes of the tool list.
+    pub(crate) fn has_no_unread(&self) -> bool {
+        let mut unread = self.unread.iter();
+        unread.all(|message| message["method"] == "notifications/tools/list_changed")
     }
 
     pub(crate) async fn initialize(&mut self, version: &str) -> Value {
@@ -152,73 +154,73 @@ impl Agent {
             "protocolVersion": version, "capabilities": {},
             "clientInfo": { "name": "test", "version": "0" },
         });
-        self.begin("initialize", "initialize", params).await;
+        self.send_request("initialize", "initialize", params).await;
         let reply = self.reply("initialize").await;
         self.notify("notifications/initialized", json!({})).await;
         reply
     }
 
     pub(crate) async fn tools(&mut self) -> Value {
-        self.begin("tools", "tools/list", json!({})).await;
+        self.send_request("tools", "tools/list", json!({})).await;
         self.reply("tools").await
     }
 
     pub(crate) async fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let params = json!({ "name": tool, "arguments": arguments });
-        self.begin("a call", "tools/call", params).await;
+        self.send_request("a call", "tools/call", params).await;
         self.reply("a call").await
     }
 
-    /// Ends its input, and waits for its end; what it said on standard error.
+    /// Closes the client's input, waits for its exit and returns its standard error.
     pub(crate) async fn end(self) -> String {
         let Self {
             mut child, lines, ..
         } = self;
         drop(lines);
         let mut stderr = child.stderr.take().unwrap();
-        let mut said = String::new();
-        let over = async {
-            stderr.read_to_string(&mut said).await.unwrap();
+        let mut log = String::new();
+        let exited = async {
+            stderr.read_to_string(&mut log).await.unwrap();
             child.wait().await.unwrap()
         };
-        let status = tokio::time::timeout(PATIENCE, over).await;
-        let status = status.expect("the client does not end");
-        assert!(status.success(), "{status:?} {said}");
-        said
+        let exited = tokio::time::timeout(RECEIVE_TIMEOUT, exited).await;
+        let status = exited.expect("the client does not exit");
+        assert!(status.success(), "{status:?} {log}");
+        log
     }
 }
 
-fn on_pipes(mut command: Command) -> (Child, Lines) {
+fn spawn_on_pipes(mut command: Command) -> (Child, JsonLines) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let lines = Lines {
+    let lines = JsonLines {
         reader: BufReader::new(Box::new(child.stdout.take().unwrap())),
         writer: Box::new(child.stdin.take().unwrap()),
     };
     (child, lines)
 }
 
-fn on_sockets(mut command: Command) -> (Child, Lines) {
+fn spawn_on_sockets(mut command: Command) -> (Child, JsonLines) {
     let pair = || std::os::unix::net::UnixStream::pair().unwrap();
     let ((input, theirs), (output, their_output)) = (pair(), pair());
     command
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::from(OwnedFd::from(their_output)));
     let child = command.spawn().unwrap();
-    // The command keeps its ends open as long as it lives.
+    // The command holds the client's ends open until it is dropped.
     drop(command);
     let ours = |stream: std::os::unix::net::UnixStream| {
         stream.set_nonblocking(true).unwrap();
         UnixStream::from_std(stream).unwrap()
     };
-    let lines = Lines {
+    let lines = JsonLines {
         reader: BufReader::new(Box::new(ours(output))),
         writer: Box::new(ours(input)),
     };
     (child, lines)
 }
 
-/// Where the client dials.
+/// The relay socket that the client connects to.
 pub(crate) struct Relay {
     listener: Option<UnixListener>,
     path: PathBuf,
@@ -258,11 +260,11 @@ impl Relay {
     }
 
     pub(crate) async fn accept(&mut self) -> Server {
-        let accepted = self.listener.as_ref().unwrap().accept();
-        let accepted = tokio::time::timeout(PATIENCE, accepted).await;
-        let (stream, _) = accepted.expect("nobody dials").unwrap();
+        let accepting = self.listener.as_ref().unwrap().accept();
+        let accepted = tokio::time::timeout(RECEIVE_TIMEOUT, accepting).await;
+        let (stream, _) = accepted.expect("the client does not connect").unwrap();
         let (reader, writer) = stream.into_split();
-        Server(Lines {
+        Server(JsonLines {
             reader: BufReader::new(Box::new(reader)),
             writer: Box::new(writer),
         })
@@ -270,7 +272,7 @@ impl Relay {
 }
 
 /// The relay's side of a connection.
-pub(crate) struct Server(Lines);
+pub(crate) struct Server(JsonLines);
 
 impl Server {
     pub(crate) async fn next(&mut self) -> Option<Value> {
@@ -278,31 +280,31 @@ impl Server {
     }
 
     async fn send(&mut self, message: &Value) {
-        self.0.raw(format!("{message}\n").as_bytes()).await;
+        self.0.write_bytes(format!("{message}\n").as_bytes()).await;
     }
 
-    pub(crate) async fn reply(&mut self, to: &Value, result: Value) {
-        let reply = json!({ "jsonrpc": "2.0", "id": to["id"], "result": result });
+    pub(crate) async fn reply(&mut self, request: &Value, result: Value) {
+        let reply = json!({ "jsonrpc": "2.0", "id": request["id"], "result": result });
         self.send(&reply).await;
     }
 
-    pub(crate) async fn fail(&mut self, to: &Value, code: i64, why: &str) {
-        let error = json!({ "code": code, "message": why });
-        let reply = json!({ "jsonrpc": "2.0", "id": to["id"], "error": error });
+    pub(crate) async fn fail(&mut self, request: &Value, code: i64, message: &str) {
+        let error = json!({ "code": code, "message": message });
+        let reply = json!({ "jsonrpc": "2.0", "id": request["id"], "error": error });
         self.send(&reply).await;
     }
 
-    /// Takes the client for the session that it says it is.
+    /// Accepts the client's `attach`, which it returns.
     pub(crate) async fn attach(&mut self) -> Value {
-        let asked = self.next().await.unwrap();
-        assert_eq!(asked["method"], "attach", "{asked}");
-        assert_eq!(asked["params"]["session_key"], "session-key");
-        let session = asked["params"]["session_id"].clone();
-        self.reply(&asked, json!({ "session_id": session })).await;
-        asked
+        let request = self.next().await.unwrap();
+        assert_eq!(request["method"], "attach", "{request}");
+        assert_eq!(request["params"]["session_key"], "session-key");
+        let session = request["params"]["session_id"].clone();
+        self.reply(&request, json!({ "session_id": session })).await;
+        request
     }
 
-    pub(crate) async fn caller_tools(&mut self, caller: &str, tools: Value) {
+    pub(crate) async fn send_caller_tools(&mut self, caller: &str, tools: Value) {
         let name = "caller_tools_config";
         let params = json!({ "caller_id": caller, "tools": tools });
         let message = json!({ "jsonrpc": "2.0", "type": name, "method": name, "params": params });

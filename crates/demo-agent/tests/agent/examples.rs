@@ -1,10 +1,10 @@
-//! The examples of the documentation, run.
+//! Runs the examples of the documentation.
 
 use crate::Agent;
 
 const PAGE: &str = include_str!("../../../../docs/demo-agent.md");
 
-/// The fenced blocks of the page: their language and what is in them.
+/// The fenced blocks of the page: language and content.
 fn blocks() -> Vec<(&'static str, &'static str)> {
     PAGE.split("\n```")
         .skip(1)
@@ -14,18 +14,21 @@ fn blocks() -> Vec<(&'static str, &'static str)> {
 }
 
 #[test]
-fn the_examples_in_the_documentation_are_true() {
+fn the_examples_in_the_documentation_have_their_documented_answers() {
     let blocks = blocks();
     assert!(blocks.len() >= 10, "{blocks:?}");
     for pair in blocks.chunks(2) {
         let [("prompt", prompt), (kind, expected)] = pair else {
-            panic!("no prompt with its answer: {pair:?}");
+            panic!("not a prompt with its answer: {pair:?}");
         };
         let (mut agent, session, _home) = Agent::ready();
         let turn = agent.turn(&session, prompt);
         let found = match *kind {
             "answer" => turn.text(),
-            _ => turn.answer["error"]["message"].as_str().unwrap().to_owned(),
+            _ => turn.response["error"]["message"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
         };
         assert_eq!(found, *expected, "{prompt}");
     }

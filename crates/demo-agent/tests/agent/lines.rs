@@ -1,11 +1,11 @@
-//! What each line of a prompt does.
+//! Each command of a prompt.
 
 use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
 
-use crate::process::eventually;
+use crate::process::wait_until;
 use crate::{Agent, Turn};
 
 #[test]
@@ -30,7 +30,7 @@ fn a_shell_command_is_a_tool_call_and_its_output_ends_the_text() {
     let turn = agent.turn(&session, "/say first\n/sh echo old\n/sh pwd; echo oops >&2");
     let home = home.path().canonicalize().unwrap();
     assert_eq!(turn.text(), format!("first\n{}\noops", home.display()));
-    let calls: Vec<_> = turn.of("tool_call").collect();
+    let calls: Vec<_> = turn.updates_of("tool_call").collect();
     assert_eq!(calls.len(), 2);
     assert_eq!(calls[1]["kind"], "execute");
     assert_eq!(calls[1]["title"], "pwd; echo oops >&2");
@@ -40,12 +40,12 @@ fn a_shell_command_is_a_tool_call_and_its_output_ends_the_text() {
     );
     assert_ne!(calls[0]["toolCallId"], calls[1]["toolCallId"]);
     let statuses: Vec<_> = turn
-        .of("tool_call_update")
+        .updates_of("tool_call_update")
         .filter(|update| update["toolCallId"] == calls[0]["toolCallId"])
         .map(|update| update["status"].as_str().unwrap())
         .collect();
     assert_eq!(statuses, ["in_progress", "completed"]);
-    let last = turn.of("tool_call_update").last().unwrap();
+    let last = turn.updates_of("tool_call_update").last().unwrap();
     assert_eq!(last["rawOutput"]["exitCode"], 0);
 }
 
@@ -71,31 +71,34 @@ fn output_of_a_command_is_bounded() {
 }
 
 #[test]
-fn a_command_ends_with_its_shell_whatever_runs_on() {
+fn a_command_ends_with_its_shell_and_leaves_background_processes() {
     let (mut agent, session, home) = Agent::ready();
     let turn = agent.turn(&session, "/sh sleep 1000 & echo $! > pid; echo started");
     assert_eq!(turn.text(), "started");
     let pid = pid(&home.path().join("pid"));
-    assert!(test_kill_process(pid).is_ok(), "it was killed");
+    assert!(
+        test_kill_process(pid).is_ok(),
+        "the background process was killed"
+    );
     kill_process(pid, Signal::KILL).unwrap();
 }
 
 #[test]
-fn cancel_kills_the_command_and_all_it_started() {
+fn cancel_kills_the_command_and_its_children() {
     let (mut agent, session, home) = Agent::ready();
     let id = agent.prompt(
         &session,
         "/sh sleep 1000 & echo $! > child.new; mv child.new child; wait\n/say not reached",
     );
     let file = home.path().join("child");
-    eventually("the command runs", || file.exists());
+    wait_until("the command runs", || file.exists());
     agent.cancel(&session);
     let turn = agent.finish(id, |_, _| {});
     assert_eq!(turn.stop_reason(), "cancelled");
     assert_eq!(turn.call()["status"], "failed");
     assert_eq!(turn.text(), "");
     let child = pid(&file);
-    eventually("the child is gone", || is_gone(child));
+    wait_until("the child is gone", || is_gone(child));
     assert_eq!(agent.turn(&session, "/say still here").text(), "still here");
 }
 
@@ -112,7 +115,7 @@ fn sleep_waits_and_can_be_cancelled() {
 }
 
 #[test]
-fn a_quick_line_repeated_for_long_can_be_cancelled() {
+fn a_quick_line_that_is_repeated_often_can_be_cancelled() {
     let (mut agent, session, _home) = Agent::ready();
     let id = agent.prompt(&session, "/repeat 1000000 /usage 1 1 0");
     agent.update(|update| update["sessionUpdate"] == "usage_update");
@@ -121,7 +124,7 @@ fn a_quick_line_repeated_for_long_can_be_cancelled() {
 }
 
 #[test]
-fn ask_says_what_was_answered() {
+fn ask_reports_the_answer() {
     let (mut agent, session, _home) = Agent::ready();
     for (option, status) in [
         ("allow_once", "completed"),
@@ -159,13 +162,13 @@ fn a_request_for_permission_offers_three_answers_and_names_its_call() {
     assert_eq!(kinds, ["allow_once", "allow_always", "reject_once"]);
     assert_eq!(request["toolCall"]["title"], "may I?");
     assert_eq!(request["sessionId"], session);
-    // Nobody answers: a cancel ends the turn all the same.
+    // Without an answer, a cancel ends the turn.
     agent.cancel(&session);
     assert_eq!(agent.finish(id, |_, _| {}).stop_reason(), "cancelled");
 }
 
 #[test]
-fn a_client_that_cannot_be_asked_ends_the_turn() {
+fn a_client_without_permission_requests_ends_the_turn() {
     let (mut agent, session, _home) = Agent::ready();
     let id = agent.prompt(&session, "/ask may I?");
     let turn = agent.finish(id, |agent, message| {
@@ -174,7 +177,7 @@ fn a_client_that_cannot_be_asked_ends_the_turn() {
             agent.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "error": error }));
         }
     });
-    let message = turn.answer["error"]["message"].as_str().unwrap();
+    let message = turn.response["error"]["message"].as_str().unwrap();
     assert!(
         message.contains("did not answer a request for permission"),
         "{message}"
@@ -183,7 +186,7 @@ fn a_client_that_cannot_be_asked_ends_the_turn() {
 }
 
 #[test]
-fn commands_are_asked_for_in_ask_mode() {
+fn commands_need_permission_in_the_modes_ask_and_each() {
     let (mut agent, session, _home) = Agent::ready();
     let mode = |id| json!({ "sessionId": session, "modeId": id });
     assert!(agent.call("session/set_mode", mode("ask"))["result"].is_object());
@@ -215,14 +218,14 @@ fn commands_are_asked_for_in_ask_mode() {
 }
 
 #[test]
-fn repeat_does_a_line_many_times() {
+fn repeat_executes_a_line_many_times() {
     let (mut agent, session, _home) = Agent::ready();
     let turn = agent.turn(
         &session,
         "/repeat 2 /repeat 2 /sh echo x >> log\n/sh wc -l < log",
     );
     assert_eq!(turn.text().trim(), "4");
-    assert_eq!(turn.of("tool_call").count(), 5);
+    assert_eq!(turn.updates_of("tool_call").count(), 5);
 }
 
 #[test]
@@ -230,69 +233,69 @@ fn usage_is_summed_over_the_turn_and_its_cost_over_the_session() {
     let (mut agent, session, _home) = Agent::ready();
     let turn = agent.turn(&session, "/usage 100 20 0.25\n/usage 10 2 0.5");
     let expected = json!({ "totalTokens": 132, "inputTokens": 110, "outputTokens": 22 });
-    assert_eq!(turn.answer["result"]["usage"], expected);
+    assert_eq!(turn.response["result"]["usage"], expected);
     let cost = |turn: &Turn| {
-        let last = turn.of("usage_update").last().unwrap();
+        let last = turn.updates_of("usage_update").last().unwrap();
         last["cost"]["amount"].as_f64().unwrap()
     };
     assert_eq!(cost(&turn), 0.75);
     let turn = agent.turn(&session, "/usage 1 1 0.25");
     assert_eq!(cost(&turn), 1.0);
-    assert_eq!(turn.answer["result"]["usage"]["totalTokens"], 2);
+    assert_eq!(turn.response["result"]["usage"]["totalTokens"], 2);
     let turn = agent.turn(&session, "/say nothing used");
-    assert!(turn.answer["result"].get("usage").is_none());
+    assert!(turn.response["result"].get("usage").is_none());
 }
 
 #[test]
-fn fail_ends_the_turn_with_an_error_and_leaves_the_session() {
+fn fail_ends_the_turn_with_an_error_and_keeps_the_session() {
     let (mut agent, session, _home) = Agent::ready();
     let turn = agent.turn(
         &session,
         "/say before\n/fail the model is on holiday\n/say after",
     );
-    assert_eq!(turn.answer["error"]["message"], "the model is on holiday");
+    assert_eq!(turn.response["error"]["message"], "the model is on holiday");
     assert_eq!(turn.text(), "before");
     assert_eq!(agent.turn(&session, "/say well").text(), "well");
 }
 
 #[test]
-fn exit_ends_the_process_after_what_was_said() {
+fn exit_ends_the_process_after_its_output() {
     let (mut agent, session, _home) = Agent::ready();
     agent.prompt(
         &session,
         "/flood 500\n/say goodbye\n/stderr the end\n/exit 7",
     );
     agent.update(|update| update["content"]["text"] == "goodbye");
-    assert_eq!(agent.ended(), (Some(7), "the end\n".to_owned()));
+    assert_eq!(agent.wait_for_exit(), (Some(7), "the end\n".to_owned()));
 }
 
 #[test]
-fn hang_answers_nothing_any_more() {
+fn a_hanging_agent_ignores_cancel_and_requests() {
     let (mut agent, session, home) = Agent::ready();
     agent.prompt(&session, "/say one moment\n/sh : > hung\n/hang");
     agent.update(|update| update["content"]["text"] == "one moment");
     agent.update(|update| update["status"] == "completed");
     assert!(home.path().join("hung").exists());
     agent.cancel(&session);
-    assert!(agent.is_silent(), "it heard the cancel");
+    assert!(agent.is_silent(), "it reacted to the cancel");
     agent.request(
         "session/new",
         json!({ "cwd": home.path(), "mcpServers": [] }),
     );
-    assert!(agent.is_silent(), "it answers");
+    assert!(agent.is_silent(), "it answered a request");
     agent.kill();
 }
 
 #[test]
-fn other_text_is_answered_with_what_is_in_the_workspace() {
+fn other_text_is_answered_with_a_description_of_the_workspace() {
     let (mut agent, _, home) = Agent::ready();
-    let place = home.path().join("place");
-    fs::create_dir_all(place.join("src")).unwrap();
-    fs::create_dir_all(place.join(".git")).unwrap();
-    fs::write(place.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-    fs::write(place.join("README.md"), "\n# A fine place\n").unwrap();
-    fs::write(place.join("Makefile"), "").unwrap();
-    let session = agent.session(&place, json!([]));
+    let workspace = home.path().join("place");
+    fs::create_dir_all(workspace.join("src")).unwrap();
+    fs::create_dir_all(workspace.join(".git")).unwrap();
+    fs::write(workspace.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::write(workspace.join("README.md"), "\n# A fine place\n").unwrap();
+    fs::write(workspace.join("Makefile"), "").unwrap();
+    let session = agent.new_session(&workspace, json!([]));
     let turn = agent.turn(&session, "What do you see?\nTell me all.");
     let text = turn.text();
     for part in [
@@ -306,7 +309,7 @@ fn other_text_is_answered_with_what_is_in_the_workspace() {
     assert_eq!(text.matches("Hello!").count(), 1);
     let empty = home.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    let session = agent.session(&empty, json!([]));
+    let session = agent.new_session(&empty, json!([]));
     let block = json!({ "type": "resource_link", "name": "x", "uri": "file:///x" });
     let prompt = json!([{ "type": "text", "text": "hi" }, block]);
     let id = agent.request(
@@ -322,7 +325,7 @@ fn other_text_is_answered_with_what_is_in_the_workspace() {
 }
 
 #[test]
-fn flood_garbage_and_stderr_are_what_they_say() {
+fn flood_garbage_and_stderr_write_their_lines() {
     let (mut agent, session, _home) = Agent::ready();
     let turn = agent.turn(
         &session,
@@ -330,16 +333,16 @@ fn flood_garbage_and_stderr_are_what_they_say() {
     );
     assert_eq!(turn.chunks().len(), 20_000);
     assert_eq!(turn.stop_reason(), "end_turn");
-    assert_eq!(agent.noise, ["this line is {no message", "{\"half"]);
+    assert_eq!(agent.garbage, ["this line is {no message", "{\"half"]);
     agent.close_input();
-    assert_eq!(agent.ended(), (Some(0), "psst\n".to_owned()));
+    assert_eq!(agent.wait_for_exit(), (Some(0), "psst\n".to_owned()));
 }
 
 #[test]
-fn a_prompt_with_a_mistake_does_nothing() {
+fn a_prompt_with_an_error_executes_nothing() {
     let (mut agent, session, home) = Agent::ready();
     let turn = agent.turn(&session, "/sh : > done\n/sleep forever");
-    let message = turn.answer["error"]["message"].as_str().unwrap();
+    let message = turn.response["error"]["message"].as_str().unwrap();
     assert!(
         message.starts_with("line 2: /sleep needs a number of seconds"),
         "{message}"
@@ -353,7 +356,7 @@ fn pid(file: &std::path::Path) -> Pid {
     Pid::from_raw(text.trim().parse().unwrap()).unwrap()
 }
 
-/// Dead, or dead and not yet taken note of by whoever inherited it.
+/// Whether a process has ended; its parent may not have reaped it yet.
 fn is_gone(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     stat.map_or(true, |stat| stat.contains(") Z "))

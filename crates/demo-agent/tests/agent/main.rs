@@ -1,4 +1,4 @@
-//! The real process, driven over stdio with plain JSON-RPC lines: nothing here knows the SDK.
+//! The real process, driven over stdio with JSON-RPC lines and without the SDK.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 

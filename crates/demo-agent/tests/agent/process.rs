@@ -1,4 +1,4 @@
-//! A process of the agent and what it says.
+//! A process of the agent, and its output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Far longer than anything here takes.
-const LIMIT: Duration = Duration::from_secs(30);
+/// Far longer than any step of these tests takes.
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Agent {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    next: u64,
-    /// Lines that are no messages.
-    pub(crate) noise: Vec<String>,
+    next_id: u64,
+    /// Lines that are not messages.
+    pub(crate) garbage: Vec<String>,
 }
 
-/// Everything that came until a prompt was answered.
+/// The updates of a turn, and the response to its prompt.
 pub(crate) struct Turn {
     pub(crate) updates: Vec<Value>,
-    pub(crate) answer: Value,
+    pub(crate) response: Value,
 }
 
 impl Agent {
@@ -53,15 +53,15 @@ impl Agent {
             child,
             stdin,
             lines,
-            next: 0,
-            noise: Vec::new(),
+            next_id: 0,
+            garbage: Vec::new(),
         };
-        let answer = agent.call(
+        let response = agent.call(
             "initialize",
             json!({ "protocolVersion": 1, "clientCapabilities": {} }),
         );
-        assert_eq!(answer["result"]["protocolVersion"], 1, "{answer}");
-        assert_eq!(answer["result"]["agentCapabilities"]["loadSession"], true);
+        assert_eq!(response["result"]["protocolVersion"], 1, "{response}");
+        assert_eq!(response["result"]["agentCapabilities"]["loadSession"], true);
         agent
     }
 
@@ -69,17 +69,17 @@ impl Agent {
     pub(crate) fn ready() -> (Self, String, TempDir) {
         let home = tempfile::tempdir().unwrap();
         let mut agent = Self::start(home.path());
-        let session = agent.session(home.path(), json!([]));
+        let session = agent.new_session(home.path(), json!([]));
         (agent, session, home)
     }
 
-    pub(crate) fn session(&mut self, directory: &Path, servers: Value) -> String {
-        let answer = self.call(
+    pub(crate) fn new_session(&mut self, directory: &Path, servers: Value) -> String {
+        let response = self.call(
             "session/new",
             json!({ "cwd": directory, "mcpServers": servers }),
         );
-        let session = answer["result"]["sessionId"].as_str();
-        session.unwrap_or_else(|| panic!("{answer}")).to_owned()
+        let session = response["result"]["sessionId"].as_str();
+        session.unwrap_or_else(|| panic!("{response}")).to_owned()
     }
 
     pub(crate) fn send(&mut self, message: &Value) {
@@ -88,33 +88,33 @@ impl Agent {
     }
 
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
-        self.next += 1;
-        let id = self.next;
+        self.next_id += 1;
+        let id = self.next_id;
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
         id
     }
 
-    /// The next message, or nothing at the end of output.
+    /// The next message; none at the end of the output.
     pub(crate) fn next(&mut self) -> Option<Value> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + RECEIVE_TIMEOUT;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = match self.lines.recv_timeout(left) {
                 Ok(line) => line,
                 Err(RecvTimeoutError::Disconnected) => return None,
-                Err(error) => panic!("the agent says nothing: {error}"),
+                Err(error) => panic!("the agent writes nothing: {error}"),
             };
             match serde_json::from_str(&line) {
                 Ok(message) => return Some(message),
-                Err(_) => self.noise.push(line),
+                Err(_) => self.garbage.push(line),
             }
         }
     }
 
-    /// Sends a request and returns its answer; updates meanwhile are dropped.
+    /// Sends a request and returns its response; updates are dropped.
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.request(method, params);
-        self.finish(id, |_, _| {}).answer
+        self.finish(id, |_, _| {}).response
     }
 
     pub(crate) fn prompt(&mut self, session: &str, text: &str) -> u64 {
@@ -130,7 +130,7 @@ impl Agent {
         self.finish(id, |_, _| {})
     }
 
-    /// A turn in which every request for permission is answered with this outcome.
+    /// A turn in which every permission request gets this outcome; the number of requests.
     pub(crate) fn turn_with(
         &mut self,
         session: &str,
@@ -142,8 +142,8 @@ impl Agent {
         let turn = self.finish(id, |agent, message| {
             if message["method"] == "session/request_permission" {
                 asked += 1;
-                let answer = json!({ "outcome": outcome });
-                agent.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": answer }));
+                let result = json!({ "outcome": outcome });
+                agent.send(&json!({ "jsonrpc": "2.0", "id": message["id"], "result": result }));
             }
         });
         (turn, asked)
@@ -154,7 +154,7 @@ impl Agent {
         self.send(&json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": params }));
     }
 
-    /// Reads until a request is answered.
+    /// Reads until the response to a request.
     pub(crate) fn finish(
         &mut self,
         id: u64,
@@ -166,31 +166,31 @@ impl Agent {
             if message["id"] == id && message.get("method").is_none() {
                 return Turn {
                     updates,
-                    answer: message,
+                    response: message,
                 };
             }
             on_message(self, &message);
             let update = &message["params"]["update"];
-            // The list of commands comes when it comes, once for each session.
-            let is_news = update["sessionUpdate"] != "available_commands_update";
-            if message["method"] == "session/update" && is_news {
+            // The list of commands arrives at any time, once for each session.
+            let belongs_to_turn = update["sessionUpdate"] != "available_commands_update";
+            if message["method"] == "session/update" && belongs_to_turn {
                 updates.push(update.clone());
             }
         }
     }
 
-    /// Reads until an update of this kind, and returns it.
-    pub(crate) fn update(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    /// Reads until an update matches, and returns it.
+    pub(crate) fn update(&mut self, matches: impl Fn(&Value) -> bool) -> Value {
         loop {
             let message = self.next().expect("the agent ended");
             let update = &message["params"]["update"];
-            if message["method"] == "session/update" && wanted(update) {
+            if message["method"] == "session/update" && matches(update) {
                 return update.clone();
             }
         }
     }
 
-    /// Whether nothing comes for long enough to tell that nothing will.
+    /// Whether the agent writes nothing for 300 ms.
     pub(crate) fn is_silent(&self) -> bool {
         self.lines.recv_timeout(Duration::from_millis(300)) == Err(RecvTimeoutError::Timeout)
     }
@@ -204,8 +204,8 @@ impl Agent {
         self.child.wait().unwrap();
     }
 
-    /// Waits for the end; the exit code and what is left on standard error.
-    pub(crate) fn ended(&mut self) -> (Option<i32>, String) {
+    /// Waits for the exit; the exit code and the standard error.
+    pub(crate) fn wait_for_exit(&mut self) -> (Option<i32>, String) {
         while self.next().is_some() {}
         let mut stderr = String::new();
         let mut pipe = self.child.stderr.take().unwrap();
@@ -223,13 +223,13 @@ impl Drop for Agent {
 
 impl Turn {
     pub(crate) fn stop_reason(&self) -> &str {
-        self.answer["result"]["stopReason"]
+        self.response["result"]["stopReason"]
             .as_str()
-            .unwrap_or_else(|| panic!("no result: {}", self.answer))
+            .unwrap_or_else(|| panic!("no result: {}", self.response))
     }
 
     pub(crate) fn chunks(&self) -> Vec<&str> {
-        self.of("agent_message_chunk")
+        self.updates_of("agent_message_chunk")
             .map(|update| update["content"]["text"].as_str().unwrap())
             .collect()
     }
@@ -239,24 +239,28 @@ impl Turn {
         self.chunks().concat()
     }
 
-    pub(crate) fn of(&self, kind: &str) -> impl Iterator<Item = &Value> {
+    pub(crate) fn updates_of(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.updates
             .iter()
             .filter(move |update| update["sessionUpdate"] == kind)
     }
 
-    /// The last word about the only tool call of the turn.
+    /// The last update of the only tool call of the turn.
     pub(crate) fn call(&self) -> &Value {
-        assert_eq!(self.of("tool_call").count(), 1, "{:?}", self.updates);
-        self.of("tool_call_update").last().unwrap()
+        assert_eq!(
+            self.updates_of("tool_call").count(),
+            1,
+            "{:?}",
+            self.updates
+        );
+        self.updates_of("tool_call_update").last().unwrap()
     }
 }
 
-/// Waits until something is so.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + RECEIVE_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::yield_now();
     }
 }

@@ -1,4 +1,4 @@
-//! Conversations: kept on disk, continued by another process, refused where they do not exist.
+//! Conversations: stored on disk, continued by another process, rejected if they do not exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use crate::process::eventually;
+use crate::process::wait_until;
 use crate::{Agent, Turn};
 
 fn reopen(agent: &mut Agent, how: &str, session: &str, directory: &std::path::Path) -> Turn {
@@ -27,8 +27,8 @@ fn load_replays_the_conversation_in_another_process() {
 
     let mut agent = Agent::start(home.path());
     let loaded = reopen(&mut agent, "session/load", &session, home.path());
-    let modes = &loaded.answer["result"]["modes"];
-    assert_eq!(modes["currentModeId"], "ask", "{}", loaded.answer);
+    let modes = &loaded.response["result"]["modes"];
+    assert_eq!(modes["currentModeId"], "ask", "{}", loaded.response);
     let kinds: Vec<&str> = loaded
         .updates
         .iter()
@@ -46,32 +46,36 @@ fn load_replays_the_conversation_in_another_process() {
     ];
     assert_eq!(kinds, expected);
     assert_eq!(loaded.text(), "hello there\nhi");
-    let prompt = loaded.of("user_message_chunk").next().unwrap();
+    let prompt = loaded.updates_of("user_message_chunk").next().unwrap();
     let text = prompt["content"]["text"].as_str().unwrap();
     assert!(text.starts_with("/say hello there\n/sh echo hi"), "{text}");
 
     let turn = agent.turn(&session, "where were we?\n/usage 1 1 0.25");
     assert!(turn.text().contains("This is turn 2 of our conversation."));
-    let usage = turn.of("usage_update").last().unwrap();
+    let usage = turn.updates_of("usage_update").last().unwrap();
     assert_eq!(usage["cost"]["amount"], 0.75);
 }
 
 #[test]
-fn resume_goes_on_without_a_replay() {
+fn resume_continues_without_a_replay() {
     let (mut agent, session, home) = Agent::ready();
     agent.turn(&session, "/say one");
     agent.turn(&session, "/say two");
     agent.kill();
     let mut agent = Agent::start(home.path());
     let resumed = reopen(&mut agent, "session/resume", &session, home.path());
-    assert!(resumed.answer["result"].is_object(), "{}", resumed.answer);
+    assert!(
+        resumed.response["result"].is_object(),
+        "{}",
+        resumed.response
+    );
     assert!(resumed.updates.is_empty());
     let turn = agent.turn(&session, "where were we?");
     assert!(turn.text().contains("This is turn 3 of our conversation."));
 }
 
 #[test]
-fn a_turn_that_was_killed_is_in_the_conversation_as_far_as_it_came() {
+fn the_part_of_a_turn_before_a_kill_is_in_the_conversation() {
     let (mut agent, session, home) = Agent::ready();
     agent.prompt(
         &session,
@@ -79,7 +83,7 @@ fn a_turn_that_was_killed_is_in_the_conversation_as_far_as_it_came() {
     );
     agent.update(|update| update["status"] == "in_progress");
     let pid = home.path().join("pid");
-    eventually("the command runs", || pid.exists());
+    wait_until("the command runs", || pid.exists());
     agent.kill();
     let group = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
     let group = rustix::process::Pid::from_raw(group).unwrap();
@@ -93,14 +97,14 @@ fn a_turn_that_was_killed_is_in_the_conversation_as_far_as_it_came() {
     let mut agent = Agent::start(home.path());
     let loaded = reopen(&mut agent, "session/load", &session, home.path());
     assert_eq!(loaded.text(), "before");
-    assert_eq!(loaded.of("tool_call").count(), 1);
+    assert_eq!(loaded.updates_of("tool_call").count(), 1);
     agent.turn(&session, "/say after");
     let loaded = reopen(&mut agent, "session/load", &session, home.path());
     assert_eq!(loaded.text(), "beforeafter");
 }
 
 #[test]
-fn tool_calls_have_names_of_their_own_over_restarts() {
+fn tool_call_ids_are_unique_over_restarts() {
     let (mut agent, session, home) = Agent::ready();
     agent.turn(&session, "/repeat 2 /sh :");
     agent.kill();
@@ -109,28 +113,28 @@ fn tool_calls_have_names_of_their_own_over_restarts() {
     agent.turn(&session, "/repeat 2 /sh :");
     let loaded = reopen(&mut agent, "session/load", &session, home.path());
     let names = loaded
-        .of("tool_call")
+        .updates_of("tool_call")
         .map(|call| call["toolCallId"].as_str());
     let names: BTreeSet<_> = names.collect();
     assert_eq!(names.len(), 4, "{names:?}");
 }
 
 #[test]
-fn sessions_that_do_not_exist_are_refused() {
+fn unknown_sessions_are_rejected() {
     let (mut agent, _, home) = Agent::ready();
     fs::write(home.path().join("x.jsonl"), "").unwrap();
-    for session in ["nobody", "../../x", "", "/etc/passwd"] {
+    for session in ["unknown", "../../x", "", "/etc/passwd"] {
         for how in ["session/load", "session/resume"] {
-            let refused = reopen(&mut agent, how, session, home.path()).answer;
+            let refused = reopen(&mut agent, how, session, home.path()).response;
             assert_eq!(refused["error"]["code"], -32002, "{session}: {refused}");
         }
-        let refused = agent.turn(session, "/say x").answer;
+        let refused = agent.turn(session, "/say x").response;
         assert_eq!(refused["error"]["code"], -32002, "{session}: {refused}");
     }
 }
 
 #[test]
-fn a_session_needs_a_directory_and_a_home_that_can_be_written() {
+fn a_session_needs_a_directory_and_a_writable_home() {
     let (mut agent, _, home) = Agent::ready();
     let nowhere = home.path().join("nowhere");
     let refused = agent.call("session/new", json!({ "cwd": nowhere, "mcpServers": [] }));
@@ -148,10 +152,10 @@ fn a_session_needs_a_directory_and_a_home_that_can_be_written() {
 #[test]
 fn a_session_has_one_turn_at_a_time_and_sessions_do_not_wait_for_each_other() {
     let (mut agent, session, home) = Agent::ready();
-    let other = agent.session(home.path(), json!([]));
+    let other = agent.new_session(home.path(), json!([]));
     let id = agent.prompt(&session, "/say busy\n/sleep 1000");
     agent.update(|update| update["content"]["text"] == "busy");
-    let refused = agent.turn(&session, "/say me too").answer;
+    let refused = agent.turn(&session, "/say me too").response;
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.contains("a turn is running"), "{message}");
     assert_eq!(agent.turn(&other, "/say free").text(), "free");
@@ -167,18 +171,18 @@ fn the_end_of_input_ends_the_process_and_its_command() {
         "/sh echo $$ > pid.new; mv pid.new pid; exec sleep 1000",
     );
     let pid = home.path().join("pid");
-    eventually("the command runs", || pid.exists());
+    wait_until("the command runs", || pid.exists());
     agent.close_input();
-    assert_eq!(agent.ended().0, Some(0));
+    assert_eq!(agent.wait_for_exit().0, Some(0));
     let pid = fs::read_to_string(pid).unwrap();
     let stat = format!("/proc/{}/stat", pid.trim());
-    eventually("the command is gone", || {
+    wait_until("the command is gone", || {
         fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))
     });
 }
 
 #[test]
-fn new_sessions_are_told_the_commands() {
+fn a_new_session_receives_the_list_of_commands() {
     let home = tempfile::tempdir().unwrap();
     let mut agent = Agent::start(home.path());
     agent.request(
@@ -191,7 +195,7 @@ fn new_sessions_are_told_the_commands() {
 }
 
 #[test]
-fn unknown_methods_are_refused_and_bad_lines_survived() {
+fn unknown_methods_and_invalid_lines_do_not_end_the_agent() {
     let (mut agent, session, _home) = Agent::ready();
     assert_eq!(
         agent.call("session/dance", json!({}))["error"]["code"],

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::Agent;
-use crate::process::eventually;
+use crate::process::wait_until;
 
-/// The server of these tests, as a client names it.
+/// The MCP server of these tests, as a client configures it.
 fn server(name: &str, marks: &Path) -> Value {
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -26,7 +26,7 @@ fn server(name: &str, marks: &Path) -> Value {
 fn with_server() -> (Agent, String, TempDir) {
     let home = tempfile::tempdir().unwrap();
     let mut agent = Agent::start(home.path());
-    let session = agent.session(home.path(), json!([server("marks", home.path())]));
+    let session = agent.new_session(home.path(), json!([server("marks", home.path())]));
     (agent, session, home)
 }
 
@@ -37,7 +37,7 @@ fn a_tool_is_called_by_its_name() {
     let home = home.path().canonicalize().unwrap();
     let expected = format!("echo: hi in {} with joy", home.display());
     assert_eq!(turn.text(), expected);
-    let call = turn.of("tool_call").next().unwrap();
+    let call = turn.updates_of("tool_call").next().unwrap();
     assert_eq!(call["title"], "app_echo");
     assert_eq!(call["rawInput"], json!({ "text": "hi" }));
     assert_eq!(turn.call()["status"], "completed");
@@ -85,11 +85,11 @@ fn progress_is_shown_and_a_cancel_reaches_the_server() {
     let turn = agent.finish(id, |_, _| {});
     assert_eq!(turn.stop_reason(), "cancelled");
     let mark = home.path().join("cancelled");
-    eventually("the server hears of it", || mark.exists());
+    wait_until("the server receives the cancel", || mark.exists());
 }
 
 #[test]
-fn tools_that_come_later_are_found() {
+fn tools_that_are_added_later_are_found() {
     let (mut agent, session, _home) = with_server();
     let turn = agent.turn(&session, "/tool app_grow\n/tool app_grown");
     assert_eq!(turn.text(), "{\"size\":7}");
@@ -101,7 +101,7 @@ fn tools_that_come_later_are_found() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_named_and_the_others_work() {
+fn a_server_that_does_not_start_is_reported_and_the_others_work() {
     let home = tempfile::tempdir().unwrap();
     let mut agent = Agent::start(home.path());
     let servers = json!([
@@ -109,24 +109,24 @@ fn a_server_that_does_not_start_is_named_and_the_others_work() {
         { "name": "mute", "command": "/bin/true", "args": [], "env": [] },
         server("marks", home.path()),
     ]);
-    let session = agent.session(home.path(), servers);
+    let session = agent.new_session(home.path(), servers);
     let turn = agent.turn(&session, "/tool app_echo {\"text\": \"hi\"}");
     assert_eq!(turn.call()["status"], "completed");
     let text = agent.turn(&session, "/tool nothing").text();
     for part in [
-        "the MCP server `missing` is not there: `/nowhere/server` cannot be started",
-        "the MCP server `mute` is not there: `/bin/true` did not answer as an MCP server",
+        "the MCP server `missing` is not running: `/nowhere/server` cannot be started",
+        "the MCP server `mute` is not running: `/bin/true` did not answer as an MCP server",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text:?}");
     }
 }
 
 #[test]
-fn servers_are_started_anew_for_a_loaded_session_and_end_with_the_agent() {
+fn servers_are_started_again_for_a_loaded_session_and_end_with_the_agent() {
     let (mut agent, session, home) = with_server();
     agent.turn(&session, "/tool app_echo");
     agent.close_input();
-    assert_eq!(agent.ended().0, Some(0));
+    assert_eq!(agent.wait_for_exit().0, Some(0));
     for how in ["session/load", "session/resume"] {
         let marks = home.path().join(how.replace('/', "-"));
         fs::create_dir(&marks).unwrap();
@@ -142,15 +142,15 @@ fn servers_are_started_anew_for_a_loaded_session_and_end_with_the_agent() {
         assert!(answer["result"].is_object(), "{answer}");
         let turn = agent.turn(&session, "/tool app_echo {\"text\": \"again\"}");
         assert!(turn.text().starts_with("echo: again"), "{}", turn.text());
-        // Killed, the agent leaves its servers with the end of their input.
+        // When the agent is killed, the input of its servers ends.
         agent.kill();
         let mark = marks.join("ended");
-        eventually("the server ends", || mark.exists());
+        wait_until("the server ends", || mark.exists());
     }
 }
 
 #[test]
-fn servers_that_are_not_on_stdio_are_refused() {
+fn servers_that_are_not_on_stdio_are_rejected() {
     let (mut agent, _, home) = Agent::ready();
     let server =
         json!({ "type": "http", "name": "x", "url": "http://127.0.0.1:1/mcp", "headers": [] });

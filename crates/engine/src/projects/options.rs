@@ -1,6 +1,6 @@
 //! `project_options`.
 
-use oubliette_agent::Keeper;
+use oubliette_agent::ToolEnforcement;
 use oubliette_model::{Access, Mode, Scope};
 use oubliette_runtime::Capabilities;
 use schemars::JsonSchema;
@@ -91,7 +91,7 @@ impl Operation for Options {
             about: agent.about,
             takes_model: agent.takes_model,
             takes_reasoning: agent.takes_reasoning,
-            takes_tools: !matches!(agent.keeper, Keeper::Nobody(_)),
+            takes_tools: !matches!(agent.tool_enforcement, ToolEnforcement::Unsupported(_)),
             credentials: agent.credentials.into_keys().collect(),
         };
         Ok(Output {

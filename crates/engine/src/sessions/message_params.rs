@@ -183,7 +183,7 @@ impl MessageParams {
     pub(super) fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
         let row = agents::find(engine.settings(), agent)?;
         let tools = self.tools_below(origin.parent.as_ref(), agent)?;
-        if let Some(objection) = row.keeper.objection(&tools) {
+        if let Some(objection) = row.tool_enforcement.unsupported_reason(&tools) {
             return Err(EngineError::invalid(format!(
                 "the agent `{agent}` {objection}; omit `tools_allowed` and `tools_disallowed`, or \
                  change them"

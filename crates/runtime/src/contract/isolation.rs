@@ -1,6 +1,6 @@
 //! What processes in a container can see, reach and change.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Fixture, TestContainer};
 use crate::{Mount, Network, Runtime, RuntimeError};
@@ -108,7 +108,7 @@ pub(super) async fn read_only_mounts_cannot_be_written(runtime: &dyn Runtime, fi
         format!("rm {client}"),
     ] {
         let finished = supervisor.run(&script).await;
-        assert_ne!(finished.ended, Ended::Code(0), "{script}");
+        assert_ne!(finished.ended, ExitStatus::Code(0), "{script}");
     }
     let file = std::fs::read_to_string(host.join("file"));
     assert_eq!(file.unwrap(), "as it was\n");
@@ -123,7 +123,7 @@ pub(super) async fn the_workspace_is_shared_both_ways(runtime: &dyn Runtime, fix
     let finished = supervisor.run(script).await;
     assert_eq!(
         (&*finished.stdout, &*finished.stderr, finished.ended),
-        ("host\n", "", Ended::Code(0))
+        ("host\n", "", ExitStatus::Code(0))
     );
     let read = |name| std::fs::read_to_string(container.workspace_path(name)).unwrap();
     assert_eq!(read("from-host"), "host\nmore\n");

@@ -68,7 +68,7 @@ pub(super) async fn a_started_container_authenticates_and_runs_commands(
     assert_eq!(container.state().await, Some(RunState::Running));
     let finished = supervisor.run("echo out; echo err >&2; exit 7").await;
     assert_eq!((&*finished.stdout, &*finished.stderr), ("out\n", "err\n"));
-    assert_eq!(finished.ended, oubliette_wire::Ended::Code(7));
+    assert_eq!(finished.ended, oubliette_wire::ExitStatus::Code(7));
     let hostname = supervisor.run("hostname").await;
     assert_eq!(hostname.stdout, "a-host\n");
     container.remove().await;

@@ -1,4 +1,4 @@
-//! Two sides over a pipe in memory.
+//! Two sessions over a pipe in memory.
 
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -7,21 +7,21 @@ use tokio::task::JoinHandle;
 use super::*;
 
 struct Pair {
-    near: Carrier,
-    arrivals: mpsc::Receiver<Carried>,
+    near: MuxSession,
+    incoming: mpsc::Receiver<MuxStream>,
     tasks: [JoinHandle<io::Result<()>>; 2],
 }
 
 fn pair() -> Pair {
-    // Small, so that frames are cut everywhere.
+    // Small, so that frames are split at every position.
     let (a, b) = duplex(1000);
-    let (sender, arrivals) = mpsc::channel(64);
-    let (near, one) = carry(a, None);
-    let (_, two) = carry(b, Some(sender));
+    let (sender, incoming) = mpsc::channel(64);
+    let (near, near_running) = MuxSession::new(a, None);
+    let (_, far_running) = MuxSession::new(b, Some(sender));
     Pair {
         near,
-        arrivals,
-        tasks: [tokio::spawn(one), tokio::spawn(two)],
+        incoming,
+        tasks: [tokio::spawn(near_running), tokio::spawn(far_running)],
     }
 }
 
@@ -32,13 +32,13 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn many_connections_carry_their_own_bytes_both_ways() {
+async fn many_streams_carry_their_own_bytes_both_ways() {
     let mut pair = pair();
-    let mut ends = Vec::new();
+    let mut tasks = Vec::new();
     for seed in 0..20 {
         let mut near = pair.near.open().unwrap();
-        let mut far = pair.arrivals.recv().await.unwrap();
-        ends.push(tokio::spawn(async move {
+        let mut far = pair.incoming.recv().await.unwrap();
+        tasks.push(tokio::spawn(async move {
             let echo = tokio::spawn(async move {
                 let mut bytes = Vec::new();
                 far.read_to_end(&mut bytes).await.unwrap();
@@ -53,22 +53,22 @@ async fn many_connections_carry_their_own_bytes_both_ways() {
             assert!(back == sent);
         }));
     }
-    for end in ends {
-        end.await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
     }
-    assert!(pair.near.shared.lock().connections.is_empty());
+    assert!(pair.near.shared.state.lock().streams.is_empty());
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_read_holds_up_nobody_and_stays_bounded() {
+async fn a_stream_that_is_not_read_blocks_no_other_and_stays_bounded() {
     let mut pair = pair();
-    let mut stuck = pair.near.open().unwrap();
-    let unread = pair.arrivals.recv().await.unwrap();
+    let mut blocked = pair.near.open().unwrap();
+    let unread = pair.incoming.recv().await.unwrap();
     let writing = tokio::spawn(async move {
-        let _ = stuck.write_all(&vec![7; 4 << 20]).await;
+        let _ = blocked.write_all(&vec![7; 4 << 20]).await;
     });
     let mut near = pair.near.open().unwrap();
-    let mut far = pair.arrivals.recv().await.unwrap();
+    let mut far = pair.incoming.recv().await.unwrap();
     for round in 0..100 {
         let sent = pattern(round, 10_000);
         near.write_all(&sent).await.unwrap();
@@ -76,28 +76,28 @@ async fn a_connection_that_is_not_read_holds_up_nobody_and_stays_bounded() {
         far.read_exact(&mut back).await.unwrap();
         assert!(back == sent);
     }
-    let held = far.shared.lock().connections[&unread.id].arrived.len();
-    assert!(held <= WINDOW as usize, "{held}");
+    let held = far.shared.state.lock().streams[&unread.id].received.len();
+    assert!(held <= STREAM_WINDOW_BYTES as usize, "{held}");
     assert!(!writing.is_finished());
     drop(unread);
     writing.await.unwrap();
 }
 
 #[tokio::test]
-async fn whoever_leaves_is_missed_as_a_socket_would_be() {
+async fn a_dropped_stream_and_a_lost_session_look_like_a_closed_socket() {
     let mut pair = pair();
     let mut near = pair.near.open().unwrap();
-    let mut far = pair.arrivals.recv().await.unwrap();
+    let mut far = pair.incoming.recv().await.unwrap();
     far.write_all(b"last words").await.unwrap();
     drop(far);
-    let mut heard = Vec::new();
-    near.read_to_end(&mut heard).await.unwrap();
-    assert_eq!(heard, b"last words");
+    let mut received = Vec::new();
+    near.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, b"last words");
     let error = near.write_all(b"too late").await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
 
     let mut cut = pair.near.open().unwrap();
-    let _far = pair.arrivals.recv().await.unwrap();
+    let _far = pair.incoming.recv().await.unwrap();
     pair.tasks[0].abort();
     let lost = cut.read(&mut [0; 1]).await.unwrap_err();
     assert_eq!(lost.kind(), io::ErrorKind::ConnectionReset);
@@ -105,73 +105,79 @@ async fn whoever_leaves_is_missed_as_a_socket_would_be() {
     assert!(pair.near.open().is_err() && !pair.near.is_open());
 }
 
-async fn accepting(bytes: &[u8]) -> io::Result<()> {
+async fn receive_bytes(bytes: &[u8]) -> io::Result<()> {
     let (mut a, b): (DuplexStream, DuplexStream) = duplex(1 << 20);
-    let (sender, arrivals) = mpsc::channel(4);
-    let (_, carrying) = carry(b, Some(sender));
+    let (sender, incoming) = mpsc::channel(4);
+    let (_, running) = MuxSession::new(b, Some(sender));
     a.write_all(bytes).await.unwrap();
     drop(a);
-    let outcome = carrying.await;
-    drop(arrivals);
+    let outcome = running.await;
+    drop(incoming);
     outcome
 }
 
 #[tokio::test]
-async fn what_breaks_the_rules_ends_the_stream_and_what_is_newer_is_let_pass() {
+async fn a_protocol_violation_ends_the_session_and_an_unknown_kind_is_ignored() {
     let mut flood = Vec::new();
-    Frame::new(1, Kind::Open).write(&mut flood);
-    for _ in 0..=(WINDOW as usize / frame::LONGEST) {
-        Frame::new(1, Kind::Data)
-            .with(&[0; frame::LONGEST])
+    Frame::new(1, FrameKind::Open).write(&mut flood);
+    for _ in 0..=(STREAM_WINDOW_BYTES as usize / frame::MAX_PAYLOAD_BYTES) {
+        Frame::new(1, FrameKind::Data)
+            .with_payload(&[0; frame::MAX_PAYLOAD_BYTES])
             .write(&mut flood);
     }
-    assert!(accepting(&flood).await.is_err());
+    assert!(receive_bytes(&flood).await.is_err());
     let mut twice = Vec::new();
-    Frame::new(1, Kind::Open).write(&mut twice);
-    Frame::new(1, Kind::Open).write(&mut twice);
-    // The first is dropped by nobody here, so the second is one too many.
-    assert!(accepting(&twice).await.is_err());
+    Frame::new(1, FrameKind::Open).write(&mut twice);
+    Frame::new(1, FrameKind::Open).write(&mut twice);
+    // Nothing drops the first stream, so the second one has a used id.
+    assert!(receive_bytes(&twice).await.is_err());
     assert!(
-        accepting(&[0, 0, 0, 1, 2, 0xFF, 0xFF, 0xFF, 0xFF])
+        receive_bytes(&[0, 0, 0, 1, 2, 0xFF, 0xFF, 0xFF, 0xFF])
             .await
             .is_err()
     );
     assert!(
-        accepting(&[0, 0, 0, 1, 99, 0, 0, 0, 2, b'o', b'k'])
+        receive_bytes(&[0, 0, 0, 1, 99, 0, 0, 0, 2, b'o', b'k'])
             .await
             .is_ok()
     );
 }
 
 #[tokio::test]
-async fn only_who_knows_the_key_is_let_in() {
+async fn only_a_server_that_knows_the_key_is_accepted() {
     let (mut a, mut b) = duplex(100);
-    let hash = hash_of_key("secret");
-    let (asked, given) = tokio::join!(challenge(&mut a, &hash, [3; 32]), introduce(&mut b, &hash));
+    let hash = hash_key("secret");
+    let (asked, given) = tokio::join!(
+        challenge_server(&mut a, &hash, [3; 32]),
+        answer_challenge(&mut b, &hash)
+    );
     asked.unwrap();
     given.unwrap();
-    let wrong = hash_of_key("guess");
-    let (asked, _) = tokio::join!(challenge(&mut a, &hash, [4; 32]), introduce(&mut b, &wrong));
+    let wrong = hash_key("guess");
+    let (asked, _) = tokio::join!(
+        challenge_server(&mut a, &hash, [4; 32]),
+        answer_challenge(&mut b, &wrong)
+    );
     assert_eq!(asked.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
 }
 
 proptest! {
     #[test]
-    fn no_bytes_from_a_container_take_the_server_down(
+    fn no_bytes_from_a_container_make_the_server_panic(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         kinds in proptest::collection::vec((0u32..4, 0u8..8, 0usize..40), 0..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut frames = Vec::new();
-            for (connection, kind, length) in kinds {
-                frames.extend(connection.to_be_bytes());
+            for (stream_id, kind, length) in kinds {
+                frames.extend(stream_id.to_be_bytes());
                 frames.push(kind);
                 frames.extend((length as u32).to_be_bytes());
                 frames.extend(vec![0; length]);
             }
             frames.extend(bytes);
-            let _ = accepting(&frames).await;
+            let _ = receive_bytes(&frames).await;
         });
     }
 }

@@ -1,12 +1,13 @@
-//! The MCP servers of a session: child processes on stdio, started at once and in the background,
-//! each with the agent's environment and what the client gave for it.
+//! The MCP servers of a session: child processes on stdio, which are started in the background with the
+//! agent's environment and the variables that the client sent.
 
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent_client_protocol::v1::schema::McpServerStdio;
+use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
@@ -18,66 +19,66 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-/// How long a server may take to start.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub(crate) struct Servers(Vec<Server>);
+pub(crate) struct McpServers(Vec<McpServer>);
 
 #[derive(Debug)]
-struct Server {
+struct McpServer {
     name: String,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ServerState>,
     start: AbortHandle,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+enum ServerState {
     Starting,
-    Ready(Arc<Running>),
+    Ready(Arc<RunningServer>),
     Failed(String),
 }
 
 #[derive(Debug)]
-struct Running {
-    service: RunningService<RoleClient, Listener>,
-    /// Killed when the session ends, if the end of its input was not enough.
+struct RunningServer {
+    service: RunningService<RoleClient, NotificationHandler>,
+    /// Killed when the session ends, if it did not exit at the end of its input.
     _child: Child,
 }
 
-/// What a server tells unasked.
+/// Handles the notifications of a server.
 #[derive(Debug, Default)]
-struct Listener {
+struct NotificationHandler {
+    /// The names of the tools; none if they must be listed again.
     tools: Mutex<Option<Vec<String>>>,
     progress: Mutex<Option<mpsc::Sender<String>>>,
 }
 
-/// A tool, found.
+/// A tool of a running server.
 #[derive(Debug)]
 pub(crate) struct Tool {
-    running: Arc<Running>,
+    running: Arc<RunningServer>,
     name: String,
 }
 
-impl Servers {
+impl McpServers {
     pub(crate) fn start(servers: Vec<McpServerStdio>, directory: &Path) -> Self {
         let start = |server: McpServerStdio| {
             let name = server.name.clone();
-            let (sender, state) = watch::channel(State::Starting);
+            let (sender, state) = watch::channel(ServerState::Starting);
             let directory = directory.to_owned();
             let task = tokio::spawn(async move {
-                let started = tokio::time::timeout(START_LIMIT, connect(server, &directory));
+                let started = tokio::time::timeout(START_TIMEOUT, connect(server, &directory));
                 let state = match started.await {
-                    Ok(Ok(running)) => State::Ready(Arc::new(running)),
-                    Ok(Err(reason)) => State::Failed(reason),
-                    Err(_) => State::Failed(format!("not ready after {START_LIMIT:?}")),
+                    Ok(Ok(running)) => ServerState::Ready(Arc::new(running)),
+                    Ok(Err(reason)) => ServerState::Failed(reason),
+                    Err(_) => ServerState::Failed(format!("not ready after {START_TIMEOUT:?}")),
                 };
-                if let State::Failed(reason) = &state {
+                if let ServerState::Failed(reason) = &state {
                     eprintln!("an MCP server did not start: {reason}");
                 }
                 let _ = sender.send(state);
             });
-            Server {
+            McpServer {
                 name,
                 state,
                 start: task.abort_handle(),
@@ -86,11 +87,11 @@ impl Servers {
         Self(servers.into_iter().map(start).collect())
     }
 
-    /// The names of all tools, and what went wrong with servers.
+    /// The names of all tools, and the errors of servers.
     pub(crate) async fn tools(&self) -> (Vec<String>, Vec<String>) {
         let (mut tools, mut problems) = (Vec::new(), Vec::new());
         for server in &self.0 {
-            // Some may have come or gone, and nobody said so yet.
+            // The list can have changed before the notification arrives.
             server.forget_tools();
             match server.tools().await {
                 Ok(found) => tools.extend(found),
@@ -100,50 +101,50 @@ impl Servers {
         (tools, problems)
     }
 
-    /// Finds a tool: by its exact name in any server, as `SERVER/NAME` whether the server lists it
-    /// or not, or by the end of its name if only one ends so.
+    /// Finds a tool by its exact name in any server, as `SERVER/NAME` even if the server does not list
+    /// it, or by the end of its name if that is unique.
     pub(crate) async fn find(&self, name: &str) -> Result<Tool, String> {
         if let Some((server, tool)) = name.split_once('/')
             && let Some(server) = self.0.iter().find(|known| known.name == server)
         {
             return server.tool(tool).await;
         }
-        match self.look(name).await {
+        match self.find_listed(name).await {
             Err(_) => {
-                // It may have come since the lists were read.
+                // The tool can be newer than the lists.
                 for server in &self.0 {
                     server.forget_tools();
                 }
-                self.look(name).await
+                self.find_listed(name).await
             }
             found => found,
         }
     }
 
-    async fn look(&self, name: &str) -> Result<Tool, String> {
-        let (mut all, mut near, mut problems) = (Vec::new(), Vec::new(), Vec::new());
-        let ending = format!("_{name}");
+    async fn find_listed(&self, name: &str) -> Result<Tool, String> {
+        let (mut all, mut similar, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+        let suffix = format!("_{name}");
         for server in &self.0 {
             match server.tools().await {
                 Ok(tools) if tools.iter().any(|tool| tool == name) => {
                     return server.tool(name).await;
                 }
                 Ok(tools) => {
-                    let same_end = tools.iter().filter(|tool| tool.ends_with(&ending));
-                    near.extend(same_end.map(|tool| (server, tool.clone())));
+                    let matching = tools.iter().filter(|tool| tool.ends_with(&suffix));
+                    similar.extend(matching.map(|tool| (server, tool.clone())));
                     all.extend(tools);
                 }
                 Err(problem) => problems.push(problem),
             }
         }
-        if let [(server, tool)] = &near[..] {
+        if let [(server, tool)] = &similar[..] {
             return server.tool(tool).await;
         }
-        let near: Vec<String> = near.into_iter().map(|(_, tool)| tool).collect();
-        let mut message = match (&near[..], &all[..]) {
-            ([], []) => format!("there is no tool `{name}`, nor any other"),
+        let names: Vec<String> = similar.into_iter().map(|(_, tool)| tool).collect();
+        let mut message = match (&names[..], &all[..]) {
+            ([], []) => format!("there is no tool `{name}`; there are no tools"),
             ([], _) => format!("there is no tool `{name}`; there are: {}", all.join(", ")),
-            _ => format!("`{name}` could be any of: {}", near.join(", ")),
+            _ => format!("`{name}` could be any of: {}", names.join(", ")),
         };
         for problem in problems {
             message = format!("{message}; {problem}");
@@ -152,41 +153,41 @@ impl Servers {
     }
 }
 
-impl Server {
-    async fn running(&self) -> Result<Arc<Running>, String> {
+impl McpServer {
+    async fn running(&self) -> Result<Arc<RunningServer>, String> {
         let mut state = self.state.clone();
-        let settled = state
-            .wait_for(|state| !matches!(state, State::Starting))
+        let started = state
+            .wait_for(|state| !matches!(state, ServerState::Starting))
             .await;
-        match settled.as_deref() {
-            Ok(State::Ready(running)) => Ok(running.clone()),
-            Ok(State::Failed(reason)) => Err(reason.clone()),
-            Ok(State::Starting) | Err(_) => Err("it was stopped".to_owned()),
+        match started.as_deref() {
+            Ok(ServerState::Ready(running)) => Ok(running.clone()),
+            Ok(ServerState::Failed(reason)) => Err(reason.clone()),
+            Ok(ServerState::Starting) | Err(_) => Err("it was stopped".to_owned()),
         }
-        .map_err(|reason| format!("the MCP server `{}` is not there: {reason}", self.name))
+        .map_err(|reason| format!("the MCP server `{}` is not running: {reason}", self.name))
     }
 
     async fn tools(&self) -> Result<Vec<String>, String> {
         let running = self.running().await?;
-        let listener = running.service.service();
-        if let Some(tools) = lock(&listener.tools).clone() {
+        let handler = running.service.service();
+        if let Some(tools) = handler.tools.lock().clone() {
             return Ok(tools);
         }
-        let tools = running.service.peer().list_all_tools().await;
-        let tools = tools.map_err(|error| {
+        let listed = running.service.peer().list_all_tools().await;
+        let tools = listed.map_err(|error| {
             format!(
                 "the MCP server `{}` does not list its tools: {error}",
                 self.name
             )
         })?;
-        let tools: Vec<String> = tools.into_iter().map(|tool| tool.name.into()).collect();
-        *lock(&listener.tools) = Some(tools.clone());
-        Ok(tools)
+        let names: Vec<String> = tools.into_iter().map(|tool| tool.name.into()).collect();
+        *handler.tools.lock() = Some(names.clone());
+        Ok(names)
     }
 
     fn forget_tools(&self) {
-        if let State::Ready(running) = &*self.state.borrow() {
-            *lock(&running.service.service().tools) = None;
+        if let ServerState::Ready(running) = &*self.state.borrow() {
+            *running.service.service().tools.lock() = None;
         }
     }
 
@@ -198,7 +199,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for McpServer {
     fn drop(&mut self) {
         self.start.abort();
     }
@@ -209,7 +210,7 @@ impl Tool {
         &self.name
     }
 
-    /// Calls the tool and waits as long as it takes; what it says meanwhile goes to `progress`.
+    /// Calls the tool without a timeout; progress messages go to `progress`.
     /// Dropping the future cancels the call.
     pub(crate) async fn call(
         &self,
@@ -217,27 +218,27 @@ impl Tool {
         progress: mpsc::Sender<String>,
     ) -> Result<CallToolResult, String> {
         let service = &self.running.service;
-        *lock(&service.service().progress) = Some(progress);
+        *service.service().progress.lock() = Some(progress);
         let mut request = CallToolRequestParams::new(self.name.clone());
         request.arguments = Some(arguments);
-        let answer = service.peer().call_tool_once(request).await;
-        *lock(&service.service().progress) = None;
-        match answer {
+        let response = service.peer().call_tool_once(request).await;
+        *service.service().progress.lock() = None;
+        match response {
             Ok(CallToolResponse::Complete(result)) => Ok(result),
-            Ok(_) => Err("the tool asked for something that this agent cannot give".to_owned()),
+            Ok(_) => Err("the tool requested input, which this agent does not support".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-impl ClientHandler for Listener {
+impl ClientHandler for NotificationHandler {
     fn get_info(&self) -> ClientConfig {
         let name = Implementation::new("oubliette-demo-agent", env!("CARGO_PKG_VERSION"));
         ClientConfig::new(ClientCapabilities::default(), name)
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        *lock(&self.tools) = None;
+        *self.tools.lock() = None;
     }
 
     async fn on_progress(
@@ -250,18 +251,23 @@ impl ClientHandler for Listener {
             (None, Some(total)) => format!("{} of {total}", progress.progress),
             (None, None) => progress.progress.to_string(),
         };
-        if let Some(sender) = &*lock(&self.progress) {
-            // What does not fit is older news by the time there is room.
+        if let Some(sender) = &*self.progress.lock() {
+            // If the queue is full, the message is outdated anyway.
             let _ = sender.try_send(text);
         }
     }
 }
 
-async fn connect(server: McpServerStdio, directory: &Path) -> Result<Running, String> {
+async fn connect(server: McpServerStdio, directory: &Path) -> Result<RunningServer, String> {
     let command = server.command.display().to_string();
     let mut child = Command::new(&server.command)
         .args(&server.args)
-        .envs(server.env.iter().map(|one| (&one.name, &one.value)))
+        .envs(
+            server
+                .env
+                .iter()
+                .map(|variable| (&variable.name, &variable.value)),
+        )
         .current_dir(directory)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -271,15 +277,11 @@ async fn connect(server: McpServerStdio, directory: &Path) -> Result<Running, St
     let (Some(stdout), Some(stdin)) = (child.stdout.take(), child.stdin.take()) else {
         return Err(format!("`{command}` has no standard input and output"));
     };
-    let service = serve_client(Listener::default(), (stdout, stdin))
+    let service = serve_client(NotificationHandler::default(), (stdout, stdin))
         .await
         .map_err(|error| format!("`{command}` did not answer as an MCP server: {error}"))?;
-    Ok(Running {
+    Ok(RunningServer {
         service,
         _child: child,
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

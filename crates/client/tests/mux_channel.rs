@@ -1,5 +1,5 @@
-//! The real supervisor where no socket of the host is mounted, with the test in the place of the
-//! server at the other end of the runtime's channel.
+//! The real supervisor without a mounted socket of the host; the test is the server at the other end
+//! of the runtime's channel.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use oubliette_wire::carry::{Carried, carry, hash_of_key, introduce};
-use oubliette_wire::{Message, OpenStream, Opened, Start, StreamKind, Supervise, methods};
+use oubliette_wire::mux::{MuxSession, MuxStream, answer_challenge, hash_key};
+use oubliette_wire::{
+    Message, OpenStream, Start, StreamKind, StreamOpened, Supervise, supervisor_methods,
+};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -18,29 +20,29 @@ use tokio::sync::mpsc;
 
 const KEY: &str = "the container's key";
 
-/// A supervisor and the place it was told about.
+/// A running supervisor.
 struct Container {
     directory: TempDir,
-    name: String,
+    socket_name: String,
     _child: Child,
 }
 
-/// A server at the other end.
+/// The server's side of the channel.
 struct Server {
-    arrivals: mpsc::Receiver<Carried>,
-    carrying: tokio::task::JoinHandle<std::io::Result<()>>,
+    incoming: mpsc::Receiver<MuxStream>,
+    session: tokio::task::JoinHandle<std::io::Result<()>>,
     _channel: Child,
 }
 
 impl Container {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let name = directory.path().to_string_lossy().into_owned();
+        let socket_name = directory.path().to_string_lossy().into_owned();
         let child = Command::new(env!("CARGO_BIN_EXE_oubliette-client"))
             .arg("init")
             .env_clear()
             .env("OUBLIETTE_CARRIED", "1")
-            .env("OUBLIETTE_CARRY", &name)
+            .env("OUBLIETTE_CARRY", &socket_name)
             .env("OUBLIETTE_SOCKET", directory.path().join("mcp/relay.sock"))
             .env("OUBLIETTE_SPOOLS", directory.path())
             .env("OUBLIETTE_CONTAINER_ID", "c1")
@@ -50,7 +52,7 @@ impl Container {
             .unwrap();
         Self {
             directory,
-            name,
+            socket_name,
             _child: child,
         }
     }
@@ -63,7 +65,7 @@ impl Container {
         Command::new(env!("CARGO_BIN_EXE_oubliette-client"))
             .arg("carry")
             .env_clear()
-            .env("OUBLIETTE_CARRY", &self.name)
+            .env("OUBLIETTE_CARRY", &self.socket_name)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -78,22 +80,22 @@ impl Container {
             channel.stdout.take().unwrap(),
         );
         let mut stream = tokio::io::join(stdout, stdin);
-        introduce(&mut stream, &hash_of_key(KEY)).await.unwrap();
-        let (sender, arrivals) = mpsc::channel(64);
-        let (_, carrying) = carry(stream, Some(sender));
+        answer_challenge(&mut stream, &hash_key(KEY)).await.unwrap();
+        let (sender, incoming) = mpsc::channel(64);
+        let (_, running) = MuxSession::new(stream, Some(sender));
         Server {
-            arrivals,
-            carrying: tokio::spawn(carrying),
+            incoming,
+            session: tokio::spawn(running),
             _channel: channel,
         }
     }
 }
 
 impl Server {
-    /// The next connection, and the line it begins with.
-    async fn next(&mut self) -> (Message, BufReader<Carried>) {
-        let coming = tokio::time::timeout(Duration::from_secs(20), self.arrivals.recv());
-        let mut connection = BufReader::new(coming.await.expect("nobody calls").unwrap());
+    /// The next stream, and its first line.
+    async fn next(&mut self) -> (Message, BufReader<MuxStream>) {
+        let opened = tokio::time::timeout(Duration::from_secs(20), self.incoming.recv());
+        let mut connection = BufReader::new(opened.await.expect("no stream is opened").unwrap());
         let mut line = String::new();
         connection.read_line(&mut line).await.unwrap();
         (serde_json::from_str(&line).unwrap(), connection)
@@ -101,7 +103,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn commands_and_clients_go_by_the_runtimes_channel() {
+async fn commands_and_clients_use_the_runtimes_channel() {
     let container = Container::start();
     let mut server = container.serve().await;
     let (hello, mut control) = server.next().await;
@@ -127,10 +129,10 @@ async fn commands_and_clients_go_by_the_runtimes_channel() {
             from: 0,
         }],
     };
-    let line = Message::request(1, methods::START, &start).line();
+    let line = Message::request(1, supervisor_methods::START, &start).to_line();
     control.get_mut().write_all(&line).await.unwrap();
     let (opened, mut stream) = server.next().await;
-    assert_eq!(opened.params::<Opened>().unwrap().stream_id, "s");
+    assert_eq!(opened.params::<StreamOpened>().unwrap().stream_id, "s");
     let mut output = Vec::new();
     stream.read_to_end(&mut output).await.unwrap();
     assert_eq!(output.len(), 3_000_000);
@@ -140,21 +142,21 @@ async fn commands_and_clients_go_by_the_runtimes_channel() {
         .write_all(b"{\"method\":\"attach\"}\n")
         .await
         .unwrap();
-    let (asked, mut connection) = server.next().await;
-    assert_eq!(asked.method.as_deref(), Some("attach"));
+    let (request, mut connection) = server.next().await;
+    assert_eq!(request.method.as_deref(), Some("attach"));
     connection
         .get_mut()
         .write_all(b"{\"result\":1}\n")
         .await
         .unwrap();
     drop(connection);
-    let mut heard = String::new();
-    client.read_to_string(&mut heard).await.unwrap();
-    assert_eq!(heard, "{\"result\":1}\n");
+    let mut reply = String::new();
+    client.read_to_string(&mut reply).await.unwrap();
+    assert_eq!(reply, "{\"result\":1}\n");
 }
 
 #[tokio::test]
-async fn the_next_server_takes_over_and_finds_the_same_processes() {
+async fn a_second_server_replaces_the_first_and_finds_the_same_processes() {
     let container = Container::start();
     let mut first = container.serve().await;
     let (hello, mut control) = first.next().await;
@@ -162,23 +164,23 @@ async fn the_next_server_takes_over_and_finds_the_same_processes() {
     let start = json!({
         "process_id": "a", "argv": ["/bin/sleep", "1000"], "cwd": "/", "spool_limit": 1000,
     });
-    let line = Message::request(1, methods::START, &start).line();
+    let line = Message::request(1, supervisor_methods::START, &start).to_line();
     control.get_mut().write_all(&line).await.unwrap();
     let mut reply = String::new();
     control.read_line(&mut reply).await.unwrap();
     assert!(reply.contains("pid"), "{reply}");
-    // The first is still there, as one whose machine hangs would be.
+    // The first server is still connected, as one that hangs would be.
     let mut second = container.serve().await;
     let (hello, _control) = second.next().await;
     let hello: Supervise = hello.params().unwrap();
     assert_eq!(hello.boot_id, boot);
     assert_eq!(hello.processes.len(), 1);
-    let ended = tokio::time::timeout(Duration::from_secs(20), first.carrying);
-    assert!(ended.await.is_ok(), "the first server was kept");
+    let ended = tokio::time::timeout(Duration::from_secs(20), first.session);
+    assert!(ended.await.is_ok(), "the first session did not end");
 }
 
 #[tokio::test]
-async fn a_stranger_at_the_channel_gets_nothing() {
+async fn a_peer_without_the_key_receives_nothing() {
     let container = Container::start();
     let mut channel = container.channel();
     let (stdin, stdout) = (
@@ -186,16 +188,16 @@ async fn a_stranger_at_the_channel_gets_nothing() {
         channel.stdout.take().unwrap(),
     );
     let mut stream = tokio::io::join(stdout, stdin);
-    introduce(&mut stream, &hash_of_key("a guess"))
+    answer_challenge(&mut stream, &hash_key("a guess"))
         .await
         .unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).await.unwrap();
-    assert_eq!(said, b"", "a stranger was told something");
-    // And keeps nobody from it.
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).await.unwrap();
+    assert_eq!(received, b"", "it received bytes without the key");
+    // It does not keep the server from connecting.
     let mut server = container.serve().await;
     assert_eq!(
         server.next().await.0.method.as_deref(),
-        Some(methods::SUPERVISE)
+        Some(supervisor_methods::SUPERVISE)
     );
 }

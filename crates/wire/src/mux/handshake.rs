@@ -1,16 +1,16 @@
-//! Before anything is carried, the server shows that it knows the container's key, without saying
-//! it: whatever runs in the container could be listening where it should not.
+//! The handshake before the first frame. The server proves that it knows the container's key without
+//! sending it, because another process in the container could be listening instead of the supervisor.
 
 use std::io;
 
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What a challenge begins with, so that anything else is known for what it is.
+/// The first bytes of a challenge.
 const MAGIC: &[u8; 8] = b"OUBLCAR1";
 
-/// What the server keeps of a container's key.
-pub fn hash_of_key(key: &str) -> [u8; 32] {
+/// The hash under which the server stores a container's key.
+pub fn hash_key(key: &str) -> [u8; 32] {
     Sha256::digest(key.as_bytes()).into()
 }
 
@@ -22,8 +22,8 @@ fn proof(hash: &[u8; 32], nonce: &[u8; 32]) -> [u8; 32] {
     digest.finalize().into()
 }
 
-/// The container's side: asks for the proof. `nonce` must be random.
-pub async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
+/// The container's side: requests the proof and checks it. `nonce` must be random.
+pub async fn challenge_server<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hash: &[u8; 32],
     nonce: [u8; 32],
@@ -39,8 +39,8 @@ pub async fn challenge<S: AsyncRead + AsyncWrite + Unpin>(
     Err(io::ErrorKind::PermissionDenied.into())
 }
 
-/// The server's side: gives it.
-pub async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
+/// The server's side: sends the proof.
+pub async fn answer_challenge<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     hash: &[u8; 32],
 ) -> io::Result<()> {
@@ -49,7 +49,7 @@ pub async fn introduce<S: AsyncRead + AsyncWrite + Unpin>(
     if magic != *MAGIC {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            "that is no challenge",
+            "expected a challenge",
         ));
     }
     let mut nonce = [0; 32];

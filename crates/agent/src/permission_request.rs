@@ -1,0 +1,189 @@
+//! An agent's request for permission, and the response.
+
+use agent_client_protocol_schema::v1::{
+    RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
+};
+use oubliette_model::{Level, Verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::request::reply;
+
+const MAX_OPTIONS: usize = 32;
+
+/// A `session/request_permission`, with everything that its response needs. The store keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PermissionRequest {
+    /// The id of the agent's request, as JSON.
+    pub rpc_id: String,
+    pub tool_call_id: Option<String>,
+    /// The tool's name, if the agent sends it.
+    #[serde(default)]
+    pub tool: Option<String>,
+    pub title: String,
+    pub kind: String,
+    pub input: Value,
+    options: Vec<PermissionOption>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct PermissionOption {
+    id: String,
+    kind: String,
+}
+
+impl PermissionRequest {
+    /// Parses the parameters. An option of an unknown kind must not make the request fail, because
+    /// the agent waits for a response.
+    pub fn parse(rpc_id: &str, params: &Value) -> Self {
+        let call = &params["toolCall"];
+        let field = |key: &str| call[key].as_str().unwrap_or_default().to_owned();
+        let options = params["options"].as_array().into_iter().flatten();
+        let parse_option = |option: &Value| {
+            Some(PermissionOption {
+                id: option["optionId"].as_str()?.to_owned(),
+                kind: option["kind"].as_str().unwrap_or_default().to_owned(),
+            })
+        };
+        Self {
+            rpc_id: rpc_id.to_owned(),
+            tool_call_id: call["toolCallId"].as_str().map(str::to_owned),
+            tool: call["name"].as_str().map(str::to_owned),
+            title: field("title"),
+            kind: field("kind"),
+            input: call["rawInput"].clone(),
+            options: options.filter_map(parse_option).take(MAX_OPTIONS).collect(),
+        }
+    }
+
+    /// The tool's name, or the title of the call.
+    pub fn tool_name(&self) -> &str {
+        self.tool.as_deref().unwrap_or(&self.title)
+    }
+
+    /// The response to the agent, as a line.
+    pub fn response(&self, verdict: Verdict) -> Vec<u8> {
+        let wanted: &[&str] = match verdict {
+            Verdict::Allow => &["allow_once", "allow_always"],
+            Verdict::AllowAlways => &["allow_always", "allow_once"],
+            Verdict::Deny => &["reject_once", "reject_always"],
+        };
+        let find = |kind: &&str| self.options.iter().find(|option| option.kind == **kind);
+        let outcome = match wanted.iter().find_map(find) {
+            Some(option) => RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(
+                option.id.clone(),
+            )),
+            // Also for an agent that offers no option to reject.
+            None => RequestPermissionOutcome::Cancelled,
+        };
+        self.outcome_line(outcome)
+    }
+
+    /// The response for a turn that is cancelled, as a line.
+    pub fn cancelled_response(&self) -> Vec<u8> {
+        self.outcome_line(RequestPermissionOutcome::Cancelled)
+    }
+
+    fn outcome_line(&self, outcome: RequestPermissionOutcome) -> Vec<u8> {
+        let response = RequestPermissionResponse::new(outcome);
+        let body = serde_json::to_value(response).unwrap_or_default();
+        reply(&self.rpc_id, Ok(body))
+    }
+}
+
+/// What an agent may do without the caller's permission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AutonomyPolicy(pub Level);
+
+impl AutonomyPolicy {
+    /// Whether the level of autonomy permits a request.
+    pub fn allows(self, request: &PermissionRequest) -> bool {
+        let reads = matches!(request.kind.as_str(), "read" | "search" | "think");
+        let edits = matches!(request.kind.as_str(), "edit" | "move" | "fetch");
+        match self.0 {
+            Level::Off => false,
+            Level::Low => reads,
+            Level::Medium => reads || edits,
+            // The container is the boundary.
+            Level::High => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request() -> PermissionRequest {
+        PermissionRequest::parse(
+            "5",
+            &json!({
+                "toolCall": { "toolCallId": "c", "title": "rm", "kind": "execute", "rawInput": { "a": 1 } },
+                "options": [
+                    { "optionId": "odd", "kind": "from_the_future" },
+                    { "optionId": "once", "kind": "allow_once" },
+                    { "optionId": "always", "kind": "allow_always" },
+                    { "optionId": "no", "kind": "reject_once" },
+                ],
+            }),
+        )
+    }
+
+    fn outcome(line: &[u8]) -> Value {
+        let value: Value = serde_json::from_slice(line).unwrap();
+        assert_eq!(value["id"], 5);
+        value["result"]["outcome"].clone()
+    }
+
+    #[test]
+    fn a_response_selects_the_option_of_the_verdict() {
+        let request = request();
+        for (verdict, option) in [
+            (Verdict::Allow, "once"),
+            (Verdict::AllowAlways, "always"),
+            (Verdict::Deny, "no"),
+        ] {
+            let outcome = outcome(&request.response(verdict));
+            assert_eq!(outcome["outcome"], "selected");
+            assert_eq!(outcome["optionId"], option);
+        }
+        assert_eq!(
+            outcome(&request.cancelled_response())["outcome"],
+            "cancelled"
+        );
+    }
+
+    #[test]
+    fn without_an_option_to_reject_the_request_is_cancelled() {
+        let bare = PermissionRequest::parse(
+            "5",
+            &json!({ "options": [{ "optionId": "y", "kind": "allow_once" }] }),
+        );
+        assert_eq!(
+            outcome(&bare.response(Verdict::Deny))["outcome"],
+            "cancelled"
+        );
+        let none = PermissionRequest::parse("5", &Value::Null);
+        assert_eq!(
+            outcome(&none.response(Verdict::Allow))["outcome"],
+            "cancelled"
+        );
+    }
+
+    #[test]
+    fn higher_levels_of_autonomy_allow_more() {
+        let of_kind = |kind: &str| PermissionRequest {
+            kind: kind.to_owned(),
+            ..request()
+        };
+        let allowed = |level| {
+            ["read", "edit", "execute", ""].map(|kind| AutonomyPolicy(level).allows(&of_kind(kind)))
+        };
+        assert_eq!(allowed(Level::Off), [false; 4]);
+        assert_eq!(allowed(Level::Low), [true, false, false, false]);
+        assert_eq!(allowed(Level::Medium), [true, true, false, false]);
+        assert_eq!(allowed(Level::High), [true; 4]);
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_engine::{Engine, Minted, RelayListeners, Settings};
+use oubliette_engine::{Engine, NewToken, RelayListeners, Settings};
 use oubliette_model::{ApiKey, ProjectId, ProjectSettings, Scope, SessionId, Status, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_server::RelayServer;
@@ -76,7 +76,7 @@ impl Frames {
         let runtime = Runtime::new().unwrap();
         let home = tempfile::tempdir().unwrap();
         let key = ApiKey::from_random([7; 32]);
-        let reader = Minted::draw("reader", Scope::Read, Timestamp::now(), None).unwrap();
+        let reader = NewToken::generate("reader", Scope::Read, Timestamp::now(), None).unwrap();
         let container = ContainerId::new(CONTAINER_ID).unwrap();
         let (engine, relay, session) = runtime.block_on(async {
             let store = Arc::new(Sqlite::open(&home.path().join("oubliette.db")).unwrap());

@@ -3,7 +3,7 @@
 use agent_client_protocol_schema::v1::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
-use oubliette_model::{Level, Verdict};
+use oubliette_model::{Level, PermissionDecision};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -62,11 +62,11 @@ impl PermissionRequest {
     }
 
     /// The response to the agent, as a line.
-    pub fn response(&self, verdict: Verdict) -> Vec<u8> {
+    pub fn response(&self, verdict: PermissionDecision) -> Vec<u8> {
         let wanted: &[&str] = match verdict {
-            Verdict::Allow => &["allow_once", "allow_always"],
-            Verdict::AllowAlways => &["allow_always", "allow_once"],
-            Verdict::Deny => &["reject_once", "reject_always"],
+            PermissionDecision::Allow => &["allow_once", "allow_always"],
+            PermissionDecision::AllowAlways => &["allow_always", "allow_once"],
+            PermissionDecision::Deny => &["reject_once", "reject_always"],
         };
         let find = |kind: &&str| self.options.iter().find(|option| option.kind == **kind);
         let outcome = match wanted.iter().find_map(find) {
@@ -141,9 +141,9 @@ mod tests {
     fn a_response_selects_the_option_of_the_verdict() {
         let request = request();
         for (verdict, option) in [
-            (Verdict::Allow, "once"),
-            (Verdict::AllowAlways, "always"),
-            (Verdict::Deny, "no"),
+            (PermissionDecision::Allow, "once"),
+            (PermissionDecision::AllowAlways, "always"),
+            (PermissionDecision::Deny, "no"),
         ] {
             let outcome = outcome(&request.response(verdict));
             assert_eq!(outcome["outcome"], "selected");
@@ -162,12 +162,12 @@ mod tests {
             &json!({ "options": [{ "optionId": "y", "kind": "allow_once" }] }),
         );
         assert_eq!(
-            outcome(&bare.response(Verdict::Deny))["outcome"],
+            outcome(&bare.response(PermissionDecision::Deny))["outcome"],
             "cancelled"
         );
         let none = PermissionRequest::parse("5", &Value::Null);
         assert_eq!(
-            outcome(&none.response(Verdict::Allow))["outcome"],
+            outcome(&none.response(PermissionDecision::Allow))["outcome"],
             "cancelled"
         );
     }

@@ -18,7 +18,7 @@ pub(crate) fn all(settings: &Settings) -> Vec<Agent> {
         match agents.iter_mut().find(|agent| agent.name == *name) {
             Some(agent) => apply_config(agent, configured),
             None => {
-                let mut agent = Agent::command(name, Vec::new());
+                let mut agent = Agent::from_command(name, Vec::new());
                 apply_config(&mut agent, configured);
                 agents.push(agent);
             }

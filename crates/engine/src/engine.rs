@@ -16,10 +16,12 @@ use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
 use crate::operations::RunningCalls;
+use crate::projects::Projects;
 use crate::recovery::RecoveryState;
 use crate::schedules::{ScheduleState, Schedules};
 use crate::sessions::SessionState;
 use crate::tokens::{TokenState, Tokens};
+use crate::workspaces::Workspaces;
 use crate::{Clock, EngineError, Result, Settings};
 
 /// How often records that are kept for a limited time are trimmed.
@@ -190,6 +192,14 @@ impl Engine {
 
     pub(crate) fn session_state(&self) -> &SessionState {
         &self.parts.sessions
+    }
+
+    pub(crate) fn projects(&self) -> Projects<'_> {
+        Projects { engine: self }
+    }
+
+    pub(crate) fn workspaces(&self) -> Workspaces<'_> {
+        Workspaces { engine: self }
     }
 
     pub fn callers(&self) -> Callers<'_> {

@@ -62,10 +62,10 @@ impl Engine {
         for (id, state) in self.store().unfinished().await? {
             tracing::info!(project = %id, ?state, "removing an unfinished project");
             if !self.store().containers_of(id).await?.is_empty() {
-                self.delete_project_in_background(id);
+                self.projects().purge_in_background(id);
             } else if let Err(error) = self.discard_files_and_row(id).await {
                 tracing::warn!(project = %id, %error, "could not remove an unfinished project");
-                self.delete_project_in_background(id);
+                self.projects().purge_in_background(id);
             }
         }
         Ok(())
@@ -73,14 +73,14 @@ impl Engine {
 
     /// Frees the project's name without waiting until its files are deleted.
     async fn discard_files_and_row(&self, id: ProjectId) -> Result<()> {
-        self.files().condemn_project(id).await?;
+        self.files().move_project_to_trash(id).await?;
         Ok(self.store().erase(id).await?)
     }
 
     async fn recover_trash(&self) -> Result<()> {
-        let trash = self.files().condemned().await?;
+        let trash = self.files().trash_entries().await?;
         let files = self.files().clone();
-        self.spawn(async move { files.sweep(trash).await });
+        self.spawn(async move { files.purge_trash(trash).await });
         Ok(())
     }
 
@@ -94,23 +94,6 @@ impl Engine {
         };
         self.repair_each("session", unsettled, wake).await;
         Ok(())
-    }
-
-    /// Deletes everything of a project that lists no longer show.
-    pub(crate) async fn delete_project_data(&self, id: ProjectId) -> Result<()> {
-        self.containers().remove_all(id).await?;
-        self.files().discard_project(id).await?;
-        Ok(self.store().erase(id).await?)
-    }
-
-    /// Deletes everything of a project, with retries.
-    pub(crate) fn delete_project_in_background(&self, id: ProjectId) {
-        let engine = self.clone();
-        self.spawn(async move {
-            engine
-                .retry(&format!("project {id}"), || engine.delete_project_data(id))
-                .await;
-        });
     }
 
     /// Repairs each item. A task of its own retries an item that fails.
@@ -138,7 +121,7 @@ impl Engine {
     }
 
     /// Repeats an attempt until it succeeds or the engine stops.
-    async fn retry<Fut>(&self, what: &str, attempt: impl Fn() -> Fut)
+    pub(crate) async fn retry<Fut>(&self, what: &str, attempt: impl Fn() -> Fut)
     where
         Fut: Future<Output = Result<()>>,
     {

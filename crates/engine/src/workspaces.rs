@@ -8,8 +8,8 @@ use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
-use crate::containers::exec::Inside;
-use crate::containers::{Place, Plan, mount};
+use crate::containers::CommandResult;
+use crate::containers::{ContainerScope, ContainerPlan, mount};
 use crate::files::{Draft, Files};
 use crate::{Call, Engine, EngineError, Result};
 
@@ -112,7 +112,7 @@ impl Workspaces<'_> {
         call: &Call,
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
-        let default = Place::of(&stored, &WorkspaceId::default()).container();
+        let default = ContainerScope::of_workspace(&stored, &WorkspaceId::default()).container_id();
         if self
             .engine
             .store()
@@ -149,12 +149,17 @@ impl Workspaces<'_> {
     /// Clones where an agent may have written: there, git runs only in the container.
     async fn clone_in_project_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
         let default = WorkspaceId::default();
-        let (container, link, _) = self.engine.ensure_container(project, &default).await?;
+        let running = self.engine.containers().ensure(project, &default).await?;
         let draft = self.files().new_draft();
         let directory = format!("/workspaces/{}", draft.name());
         let outcome = self
             .engine
-            .run_inside(&container, link, clone_command(&directory, id), Vec::new())
+            .containers().run_command(
+                &running.id,
+                running.link,
+                clone_command(&directory, id),
+                Vec::new(),
+            )
             .await?;
         // The command of a server that died may have created a draft after this server's start, when
         // leftover drafts were removed.
@@ -177,23 +182,23 @@ impl Workspaces<'_> {
             mount(directory, "/workspaces/new", false),
         ];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
-        let default = Place::of(project, &WorkspaceId::default());
-        let plan = Plan {
+        let default = ContainerScope::of_workspace(project, &WorkspaceId::default());
+        let plan = ContainerPlan {
             project,
-            place: Place::of(project, id),
+            scope: ContainerScope::of_workspace(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(default.container()),
+            users_of: Some(default.container_id()),
         };
         let clone = async {
-            let link = self.engine.bring_up(plan).await?;
+            let link = self.engine.containers().create(plan).await?;
             let argv = clone_command("/workspaces/new", id);
             self.engine
-                .run_inside(&container, link, argv, Vec::new())
+                .containers().run_command(&container, link, argv, Vec::new())
                 .await
         };
         let cloned = clone.await;
-        self.engine.discard_container(&container).await?;
+        self.engine.containers().remove(&container).await?;
         match cloned {
             Ok(outcome) => self.publish_draft(project.id, id, &draft, outcome).await,
             Err(error) => {
@@ -209,9 +214,9 @@ impl Workspaces<'_> {
         project: ProjectId,
         id: &WorkspaceId,
         draft: &Draft,
-        outcome: Inside,
+        outcome: CommandResult,
     ) -> Result<()> {
-        let Inside::Failed(reason) = outcome else {
+        let CommandResult::Failed(reason) = outcome else {
             return self.files().publish_draft(project, id, draft).await;
         };
         self.files().remove_draft(project, draft).await?;

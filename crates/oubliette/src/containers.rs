@@ -29,10 +29,10 @@ pub(crate) async fn retry_until_found(
         return;
     }
     let mut interval = FIRST_RETRY_INTERVAL;
-    while !engine.has_runtime() {
+    while !engine.containers().has_runtime() {
         tokio::time::sleep(interval).await;
-        if engine.lacks_runtime() {
-            engine.set_runtime(open_with_client(&name, &data_dir, &docker).await);
+        if engine.containers().lacks_runtime() {
+            engine.containers().set_runtime(open_with_client(&name, &data_dir, &docker).await);
             interval = (interval * 2).min(MAX_RETRY_INTERVAL);
         }
     }

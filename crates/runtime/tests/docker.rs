@@ -10,7 +10,7 @@ use oubliette_runtime::contract::{self, Fixture, TestContainer};
 use oubliette_runtime::{
     RunState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
 };
-use oubliette_wire::{Ended, User};
+use oubliette_wire::{ExitStatus, User};
 use tempfile::TempDir;
 
 #[path = "docker/channel_docker.rs"]
@@ -218,7 +218,7 @@ async fn processes_run_as_the_requested_user() {
     let expected = "1000\n1000\nCapEff:\t0000000000000000\n";
     assert_eq!(
         (&*finished.stdout, finished.ended),
-        (expected, Ended::Code(0))
+        (expected, ExitStatus::Code(0))
     );
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::metadata(container.workspace_path("file")).unwrap();

@@ -15,10 +15,10 @@ enum Recipient {
 
 fn classify(error: &EngineError) -> (i64, Recipient) {
     match error {
-        EngineError::UnknownTool { .. } => (codes::PARAMS, Recipient::Client),
+        EngineError::UnknownTool { .. } => (codes::INVALID_PARAMS, Recipient::Client),
         EngineError::Refused { .. } => (codes::REFUSED, Recipient::Client),
         EngineError::Fault(_) => (codes::FAILED, Recipient::Client),
-        EngineError::Invalid(_) => (codes::PARAMS, Recipient::Model),
+        EngineError::Invalid(_) => (codes::INVALID_PARAMS, Recipient::Model),
         EngineError::NotFound { .. }
         | EngineError::AlreadyExists { .. }
         | EngineError::Failed(_)

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oubliette_engine::{Doors, Engine, Incoming, Stream};
+use oubliette_engine::{RelayListeners, Engine, IncomingStream, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{RpcError, codes};
 use parking_lot::Mutex;
@@ -80,7 +80,7 @@ impl RelayServer {
 }
 
 #[async_trait]
-impl Doors for RelayServer {
+impl RelayListeners for RelayServer {
     async fn open(&self, container: &ContainerId, directory: Option<&Path>) -> io::Result<()> {
         let mut listeners = self.relay.listeners.lock();
         if listeners.contains_key(container) {
@@ -217,14 +217,14 @@ async fn serve_connection(
             )
             .await;
         }
-        Peer::Supervisor(hello) => engine.supervise(container, hello, stream, rest).await,
+        Peer::Supervisor(hello) => engine.containers().supervise(container, hello, stream, rest).await,
         Peer::Stream(opened) => {
             let incoming = Incoming {
                 from: opened.from,
                 stream,
                 rest,
             };
-            engine.deliver_stream(container, &opened.stream_id, incoming);
+            engine.containers().deliver_stream(container, &opened.stream_id, incoming);
         }
     }
 }

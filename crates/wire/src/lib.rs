@@ -11,7 +11,7 @@ mod relay;
 mod supervise;
 
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
-pub use lines::{LONGEST_LINE, LineTooLong, Lines};
+pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
 pub use paths::{CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use oubliette_wire::{
-    AckOutput, CloseStdin, Exited, Forget, Lines, Message, OpenStream, PROTOCOL_VERSION,
+    AckOutput, CloseStdin, Exited, Forget, LineReader, Message, OpenStream, PROTOCOL_VERSION,
     ProcessFault, ProcessFaultKind, Request, ResizeTerminal, RpcError, SignalProcess, Start,
     Started, StreamKind, Supervise, codes, supervisor_methods,
 };
@@ -73,7 +73,7 @@ impl Control<'_> {
     ) -> bool {
         let mut accepted = false;
         let (mut reader, mut writer) = tokio::io::split(connection);
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         let mut buffer = vec![0; READ_BUFFER_BYTES];
         loop {
             // Registered before the exits are read, so that no later exit is missed.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oubliette_wire::{
-    Attach, CallerTools, Cancel, LONGEST_LINE, Lines, ListTools, Message, RpcError, ToolList,
+    Attach, CallerTools, Cancel, MAX_LINE_BYTES, LineReader, ListTools, Message, RpcError, ToolList,
     codes, relay_methods,
 };
 use serde_json::{Map, Value};
@@ -203,7 +203,7 @@ impl ConnectionTask {
         if writer.write_all(&self.opening_lines()).await.is_err() {
             return received;
         }
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         let mut buffer = vec![0; READ_BUFFER_BYTES];
         let mut warned = false;
         loop {
@@ -213,7 +213,7 @@ impl ConnectionTask {
                     Err(_) if !warned => {
                         warned = true;
                         log(&format!(
-                            "warning: the server sent a line of more than {LONGEST_LINE} bytes, \
+                            "warning: the server sent a line of more than {MAX_LINE_BYTES} bytes, \
                              which was skipped; if it was a reply, its call gets none"
                         ));
                     }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use oubliette_wire::{Lines, Message, RpcError, codes};
+use oubliette_wire::{LineReader, Message, RpcError, codes};
 use rmcp::RoleServer;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -44,7 +44,7 @@ impl StdioTransport {
             writer: Arc::new(Mutex::new(writer(rustix::io::dup(
                 rustix::stdio::stdout(),
             )?)?)),
-            lines: Lines::default(),
+            lines: LineReader::default(),
             buffer: vec![0; READ_BUFFER_BYTES],
             initialized: false,
             input_ended,

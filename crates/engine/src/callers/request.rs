@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use jiff::SignedDuration;
-use oubliette_model::{CallerOutcome, Event, Mode, owns_session, quoted};
+use oubliette_model::{CallerToolOutcome, Event, Mode, owns_session, quoted};
 use oubliette_store::{Asked, AuditEntry, CallerRequest, Ended, Outcome, Session, Settled};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -21,7 +21,7 @@ const MAX_ARGUMENTS_BYTES: usize = 4 << 20;
 #[derive(Debug, Clone)]
 pub enum CallerError {
     /// The caller did not respond with a result: the outcome, and the sentence for the agent.
-    Ended(CallerOutcome, String),
+    Ended(CallerToolOutcome, String),
     /// The request could not be made.
     Engine(EngineError),
 }
@@ -155,7 +155,7 @@ impl Callers<'_> {
         let connected = self.state().presence.connected(session.id, settings);
         if connected == Connected::No && settings.on_disconnect == OnDisconnect::Fail {
             let why = disconnected(&caller_id);
-            return Err(CallerError::Ended(CallerOutcome::Disconnected, why));
+            return Err(CallerError::Ended(CallerToolOutcome::Disconnected, why));
         }
         let declared_timeout = declared.tool.timeout_seconds;
         let seconds = declared_timeout.unwrap_or(settings.timeout_seconds as f64);
@@ -203,10 +203,10 @@ impl Callers<'_> {
         let (request_id, tool) = (request.request_id.to_string(), request.tool.clone());
         let duration = now.duration_since(request.asked_at).as_millis();
         let event = match ended.outcome {
-            CallerOutcome::Cancelled => Event::CallerToolCancelled { request_id, tool },
+            CallerToolOutcome::Cancelled => Event::CallerToolCancelled { request_id, tool },
             outcome => {
                 let (result, error) = match (outcome, &ended.answer) {
-                    (CallerOutcome::Answered, result) => (result.clone(), None),
+                    (CallerToolOutcome::Answered, result) => (result.clone(), None),
                     (_, Value::String(error)) => (Value::Null, Some(error.clone())),
                     (_, other) => (Value::Null, Some(other.to_string())),
                 };
@@ -241,7 +241,7 @@ impl Callers<'_> {
         session: &Session,
     ) -> Result<()> {
         let ended = Ended {
-            outcome: CallerOutcome::Cancelled,
+            outcome: CallerToolOutcome::Cancelled,
             answer: Value::from("the call was cancelled"),
         };
         self.settle_request(request, session, ended, None).await?;
@@ -281,7 +281,7 @@ pub(super) fn disconnected(caller_id: &str) -> String {
 }
 
 fn into_result(ended: Ended) -> Result<Value, CallerError> {
-    if ended.outcome == CallerOutcome::Answered {
+    if ended.outcome == CallerToolOutcome::Answered {
         return Ok(ended.answer);
     }
     let why = match ended.answer {

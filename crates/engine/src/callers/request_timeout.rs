@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{CallerOutcome, SessionId, Status};
+use oubliette_model::{CallerToolOutcome, SessionId, Status};
 use oubliette_store::{CallerRequest, Ended, Session};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -150,9 +150,9 @@ impl Callers<'_> {
                 let left = self.time_left(request.deadline);
                 let connected = self.state().presence.connected(session.id, settings);
                 let ended = match connected {
-                    _ if left.is_zero() => Some((CallerOutcome::Timeout, timed_out(request))),
+                    _ if left.is_zero() => Some((CallerToolOutcome::Timeout, timed_out(request))),
                     Connected::No if fails => {
-                        Some((CallerOutcome::Disconnected, disconnected(caller_id)))
+                        Some((CallerToolOutcome::Disconnected, disconnected(caller_id)))
                     }
                     _ => None,
                 };

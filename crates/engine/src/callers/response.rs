@@ -1,6 +1,6 @@
 //! `caller_tool_response`.
 
-use oubliette_model::{Access, CallerOutcome, Mode, SessionId, may_respond_as_caller};
+use oubliette_model::{Access, CallerToolOutcome, Mode, SessionId, may_respond_as_caller};
 use oubliette_store::{Ended, Settled};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,11 +69,11 @@ impl Operation for Response {
                 ));
             }
             (_, Some(error)) => Ended {
-                outcome: CallerOutcome::Failed,
+                outcome: CallerToolOutcome::Failed,
                 answer: Value::from(error),
             },
             (result, None) => Ended {
-                outcome: CallerOutcome::Answered,
+                outcome: CallerToolOutcome::Answered,
                 answer: result.unwrap_or(Value::Null),
             },
         };

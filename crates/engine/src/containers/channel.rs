@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oubliette_runtime::{ContainerId, Program, RunState};
 use oubliette_wire::CLIENT_PATH;
-use oubliette_wire::carry::{carry, introduce};
+use oubliette_wire::mux::{MuxSession, answer_challenge};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -90,13 +90,13 @@ impl Containers<'_> {
             unset_env: vec![CONTAINER_KEY_VARIABLE.to_owned()],
         };
         let mut channel = runtime.channel(id, &program).await?;
-        let handshake = introduce(&mut channel, stored.key.as_bytes());
+        let handshake = answer_challenge(&mut channel, stored.key.as_bytes());
         tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake)
             .await
             .map_err(EngineError::fault)??;
         tracing::debug!(container = %id, "channel open");
         let (sender, mut connections) = mpsc::channel(MAX_QUEUED_CONNECTIONS);
-        let (_carrier, carrying) = carry(channel, Some(sender));
+        let (_session, running) = MuxSession::new(channel, Some(sender));
         let listeners = self.state().relay_listeners()?;
         let admitting = async {
             while let Some(connection) = connections.recv().await {
@@ -104,7 +104,7 @@ impl Containers<'_> {
             }
         };
         tokio::select! {
-            ended = carrying => ended?,
+            ended = running => ended?,
             () = admitting => {}
         }
         Ok(())

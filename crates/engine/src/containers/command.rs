@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Ended, Exited, StreamKind};
+use oubliette_wire::{ExitStatus, Exited, StreamKind};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ pub(super) struct Command {
 /// How a command ended, with its output.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Finished {
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ExitStatus>,
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: Vec<u8>,
     pub(super) truncated: bool,
@@ -46,7 +46,7 @@ impl Finished {
     /// What a shell reports for a program that it cannot run.
     fn not_started(code: i32, message: &str) -> Self {
         Self {
-            ended: Some(Ended::Code(code)),
+            ended: Some(ExitStatus::Code(code)),
             stderr: format!("{message}\n").into_bytes(),
             ..Self::default()
         }
@@ -86,7 +86,7 @@ impl Containers<'_> {
             .forget_process(container, &command.process.process_id)
             .await;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        Ok(if finished.ended == Some(Ended::Code(0)) {
+        Ok(if finished.ended == Some(ExitStatus::Code(0)) {
             CommandResult::Succeeded(text(&finished.stdout))
         } else {
             CommandResult::Failed(text(&finished.stderr))

@@ -62,7 +62,7 @@ impl Containers<'_> {
     }
 
     async fn measure_project(self, project: ProjectId, limit_bytes: u64) {
-        let bytes = match self.engine.files().size(project).await {
+        let bytes = match self.engine.files().disk_usage(project).await {
             Ok(bytes) => bytes,
             Err(error) => {
                 tracing::warn!(%project, %error, "could not measure the files of a project");

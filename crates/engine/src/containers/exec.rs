@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{self as store, Project};
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -18,7 +18,7 @@ use super::process::{ProcessError, ProcessSpec};
 use super::state::OperationLock;
 use super::{ContainerScope, ContainerState, InUseGuard, NAMED_PREFIX, UNNAMED_PREFIX};
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::workspaces::Choice;
+use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const DEFAULT_TIMEOUT_SECONDS: f64 = 50.0;
@@ -269,11 +269,11 @@ pub(super) async fn prepare(
     process_id: String,
     call: &Call,
 ) -> Result<PreparedCommand> {
-    let choice = Choice {
+    let choice = WorkspaceChoice {
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
     };
-    let workspace = engine.choose_workspace(project.id, &choice, call).await?.id;
+    let workspace = engine.workspaces().choose(project.id, &choice, call).await?.id;
     let command = command(project, params, &workspace, process_id)?;
     let container = ContainerScope::of_workspace(project, &workspace).container_id();
     let in_use = engine.containers().mark_in_use(&container);
@@ -399,10 +399,10 @@ pub(super) fn check_exec_id(name: &str) -> Result<&str> {
 }
 
 /// The exit code as a shell reports it.
-pub(super) fn exit_code(ended: Ended) -> i32 {
+pub(super) fn exit_code(ended: ExitStatus) -> i32 {
     match ended {
-        Ended::Code(code) => code,
-        Ended::Signal(signal) => 128 + signal,
+        ExitStatus::Code(code) => code,
+        ExitStatus::Signal(signal) => 128 + signal,
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use oubliette_model::{ProjectId, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::command::Command;
 use super::exec::{self, MAX_START_ATTEMPTS, Output, Params, check_exec_id};
@@ -70,7 +70,7 @@ pub(super) async fn run_call(
     let workspace = params
         .workspace_id
         .clone()
-        .unwrap_or_else(WorkspaceId::default_one);
+        .unwrap_or_default();
     let mut exec = InteractiveExec {
         engine,
         project_id: project.id,
@@ -174,7 +174,7 @@ impl InteractiveExec<'_> {
             tokio::time::sleep(RETRY_INTERVAL).await;
         };
         let received = Received {
-            ended: Some(Ended::Code(code)),
+            ended: Some(ExitStatus::Code(code)),
             ..Received::default()
         };
         let mut output = self.output(request, received, Instant::now());

@@ -55,8 +55,8 @@ impl Operation for Logs {
         }
         let project = engine.store().get(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
-        let workspace = params.workspace_id.unwrap_or_else(WorkspaceId::default_one);
-        engine.require_workspace(project_id, &workspace).await?;
+        let workspace = params.workspace_id.unwrap_or_default();
+        engine.workspaces().require(project_id, &workspace).await?;
         let id = ContainerScope::of_workspace(&project, &workspace).container_id();
         let is_running = engine.containers().is_running(&id).await?;
         let runtime = engine.containers().runtime().await?;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_wire::{
-    Ack, CloseStdin, Exited, FaultKind, OpenStream, Size, Start, Started, StreamKind,
-    TerminalResize, ToSignal, methods,
+    AckOutput, CloseStdin, Exited, ProcessFaultKind, OpenStream, TerminalSize, Start, Started, StreamKind,
+    ResizeTerminal, SignalProcess, supervisor_methods,
 };
 
 pub use pending_streams::IncomingStream;
@@ -41,7 +41,7 @@ pub(crate) struct ProcessSpec {
     pub(crate) argv: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: String,
-    pub(crate) terminal: Option<Size>,
+    pub(crate) terminal: Option<TerminalSize>,
     /// How many bytes of each output stream the supervisor keeps until they are acknowledged; a
     /// process that writes more is blocked.
     pub(crate) max_spool_bytes: u64,
@@ -75,11 +75,11 @@ impl From<LinkError> for ProcessError {
             LinkError::NotSent => Self::NotSent,
             LinkError::ConnectionLost => Self::ConnectionLost,
             LinkError::Rejected { kind, message } => match kind {
-                FaultKind::Stopping => Self::NotSent,
-                FaultKind::NoSuchProcess => Self::Gone,
-                FaultKind::NotFound => Self::ProgramNotFound(message),
-                FaultKind::Denied => Self::ProgramNotExecutable(message),
-                FaultKind::Other => Self::Rejected(message),
+                ProcessFaultKind::Stopping => Self::NotSent,
+                ProcessFaultKind::NoSuchProcess => Self::Gone,
+                ProcessFaultKind::NotFound => Self::ProgramNotFound(message),
+                ProcessFaultKind::Denied => Self::ProgramNotExecutable(message),
+                ProcessFaultKind::Other => Self::Rejected(message),
             },
         }
     }
@@ -150,7 +150,7 @@ impl Process {
             spool_limit: spec.max_spool_bytes,
             streams,
         };
-        let started = self.link.request(methods::START, &start).await?;
+        let started = self.link.request(supervisor_methods::START, &start).await?;
         let started = serde_json::from_value::<Started>(started);
         let is_opening = started.is_ok_and(|started| started.streams == pending.len());
         Ok(if is_opening { pending } else { Vec::new() })
@@ -199,7 +199,7 @@ impl Process {
     async fn open(&self, kind: StreamKind, from: u64) -> Result<IncomingStream, ProcessError> {
         for _ in 0..STREAM_REQUEST_ATTEMPTS {
             let (pending, request) = self.expect(kind, from);
-            self.link.request(methods::OPEN_STREAM, &request).await?;
+            self.link.request(supervisor_methods::OPEN_STREAM, &request).await?;
             if let Some(incoming) = self.arrival(pending).await? {
                 return Ok(incoming);
             }
@@ -232,24 +232,24 @@ impl Process {
     /// Lets the supervisor drop the output before `offset`.
     pub(crate) async fn acknowledge(&self, kind: StreamKind, offset: u64) {
         let process_id = self.id.clone();
-        let ack = Ack {
+        let ack = AckOutput {
             process_id,
             kind,
             offset,
         };
-        self.link.notify(methods::ACK, &ack).await;
+        self.link.notify(supervisor_methods::ACK, &ack).await;
     }
 
     /// Tells the process that its input ends at `offset`.
     pub(crate) async fn close_stdin(&self, offset: u64) {
         let close = self.end_of_input(offset);
-        self.link.notify(methods::CLOSE_STDIN, &close).await;
+        self.link.notify(supervisor_methods::CLOSE_STDIN, &close).await;
     }
 
     /// Does what [`Self::close_stdin`] does and waits until the supervisor confirms it.
     pub(super) async fn close_stdin_confirmed(&self, offset: u64) -> Result<(), ProcessError> {
         let close = self.end_of_input(offset);
-        self.link.request(methods::CLOSE_STDIN, &close).await?;
+        self.link.request(supervisor_methods::CLOSE_STDIN, &close).await?;
         Ok(())
     }
 
@@ -260,23 +260,23 @@ impl Process {
         }
     }
 
-    pub(super) async fn resize(&self, size: Size) -> Result<(), ProcessError> {
-        let resize = TerminalResize {
+    pub(super) async fn resize(&self, size: TerminalSize) -> Result<(), ProcessError> {
+        let resize = ResizeTerminal {
             process_id: self.id.clone(),
             size,
         };
-        self.link.request(methods::RESIZE, &resize).await?;
+        self.link.request(supervisor_methods::RESIZE, &resize).await?;
         Ok(())
     }
 
     /// Signals the process and every process that it started.
     pub(super) async fn signal(&self, signal: i32) -> Result<(), ProcessError> {
-        let signal = ToSignal {
+        let signal = SignalProcess {
             process_id: self.id.clone(),
             signal,
             tree: true,
         };
-        self.link.request(methods::SIGNAL, &signal).await?;
+        self.link.request(supervisor_methods::SIGNAL, &signal).await?;
         Ok(())
     }
 

@@ -162,10 +162,10 @@ impl Containers<'_> {
     /// Mounts of the project's files: those of all workspaces, or those of one.
     async fn mounts(self, project: &Project, scope: &ContainerScope) -> Result<Vec<Mount>> {
         let files = self.engine.files();
-        let default = WorkspaceId::default_one();
+        let default = WorkspaceId::default();
         let own = scope.workspace.as_ref().unwrap_or(&default);
         let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
-        let home = files.home_dir(project.id, own).await?;
+        let home = files.create_home_dir(project.id, own).await?;
         let mut mounts = vec![
             mount(workspace.clone(), &inside, false),
             mount(home, "/root", false),

@@ -49,7 +49,7 @@ impl Operation for Stop {
         let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
         let containers = match &params.workspace_id {
             Some(workspace) => {
-                engine.require_workspace(project_id, workspace).await?;
+                engine.workspaces().require(project_id, workspace).await?;
                 vec![ContainerScope::of_workspace(&project, workspace).container_id()]
             }
             None => engine.containers().of_project(project_id).await?,

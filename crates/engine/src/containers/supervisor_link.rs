@@ -8,8 +8,8 @@ use std::time::Duration;
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Exited, Fault, FaultKind, Forget, LineReader, Message, PROTOCOL, RpcError, Supervise,
-    Supervised, codes, methods,
+    Exited, ProcessFault, ProcessFaultKind, Forget, LineReader, Message, PROTOCOL_VERSION, RpcError, Supervise,
+    Supervised, codes, supervisor_methods,
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -38,7 +38,7 @@ pub(super) enum LinkError {
     /// The connection was lost: the supervisor connects again, or the container has ended.
     ConnectionLost,
     Rejected {
-        kind: FaultKind,
+        kind: ProcessFaultKind,
         message: String,
     },
 }
@@ -92,10 +92,10 @@ impl SupervisorLink {
         let serving = async move {
             let greeting = Supervised {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
-                protocol: PROTOCOL,
+                protocol: PROTOCOL_VERSION,
             };
             let greeting = serde_json::to_value(greeting).unwrap_or_default();
-            let mut out = Message::reply(Value::from(0), Ok(greeting)).line();
+            let mut out = Message::reply(Value::from(0), Ok(greeting)).to_line();
             let mut lines = LineReader::new(MAX_MESSAGE_BYTES);
             lines.push(&rest);
             let mut chunk = vec![0; 16 << 10];
@@ -104,7 +104,7 @@ impl SupervisorLink {
                     let reply = line
                         .ok()
                         .and_then(|line| handle_line(&line, &pending_replies, &exits));
-                    out.extend(reply.map(|reply| reply.line()).unwrap_or_default());
+                    out.extend(reply.map(|reply| reply.to_line()).unwrap_or_default());
                 }
                 if !out.is_empty() {
                     if stream.write_all(&out).await.is_err() {
@@ -186,7 +186,7 @@ impl SupervisorLink {
         let id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
         self.pending_replies.lock().insert(id, sender);
-        let line = Message::request(id, method, params).line();
+        let line = Message::request(id, method, params).to_line();
         let exchange = async {
             self.requests.send(line).await.ok()?;
             receiver.await.ok()
@@ -205,9 +205,9 @@ impl SupervisorLink {
             Some(Err(error)) => {
                 let fault = error
                     .data
-                    .and_then(|data| serde_json::from_value::<Fault>(data).ok());
+                    .and_then(|data| serde_json::from_value::<ProcessFault>(data).ok());
                 Err(LinkError::Rejected {
-                    kind: fault.map_or(FaultKind::Other, |fault| fault.kind),
+                    kind: fault.map_or(ProcessFaultKind::Other, |fault| fault.kind),
                     message: error.message,
                 })
             }
@@ -216,7 +216,7 @@ impl SupervisorLink {
     }
 
     pub(super) async fn notify(&self, method: &str, params: &impl Serialize) {
-        let line = Message::notification(method, params).line();
+        let line = Message::notification(method, params).to_line();
         tokio::select! {
             _ = self.requests.send(line) => {}
             () = self.closed() => {}
@@ -244,7 +244,7 @@ impl SupervisorLink {
         let forget = Forget {
             process_id: process_id.to_owned(),
         };
-        self.notify(methods::FORGET, &forget).await;
+        self.notify(supervisor_methods::FORGET, &forget).await;
     }
 }
 
@@ -252,7 +252,7 @@ impl SupervisorLink {
 /// parsed are dropped.
 fn handle_line(line: &[u8], pending_replies: &PendingReplies, exits: &Exits) -> Option<Message> {
     let message = serde_json::from_slice::<Message>(line).ok()?;
-    if message.method.as_deref() == Some(methods::EXITED) {
+    if message.method.as_deref() == Some(supervisor_methods::EXITED) {
         if let Ok(exited) = message.params::<Exited>() {
             exits.send_if_modified(|exits| {
                 let is_accepted =
@@ -266,7 +266,7 @@ fn handle_line(line: &[u8], pending_replies: &PendingReplies, exits: &Exits) -> 
         return None;
     }
     if let Some(method) = &message.method {
-        let error = RpcError::new(codes::METHOD, format!("unknown method {}", quoted(method)));
+        let error = RpcError::new(codes::METHOD_NOT_FOUND, format!("unknown method {}", quoted(method)));
         return message.id.map(|id| Message::reply(id, Err(error)));
     }
     let id = message.id.as_ref().and_then(Value::as_u64)?;
@@ -274,7 +274,7 @@ fn handle_line(line: &[u8], pending_replies: &PendingReplies, exits: &Exits) -> 
     let _ = reply.send(match (message.result, message.error) {
         (_, Some(error)) => Err(error),
         (Some(result), None) => Ok(result),
-        (None, None) => Err(RpcError::new(codes::SHAPE, "a reply without a result")),
+        (None, None) => Err(RpcError::new(codes::INVALID_REQUEST, "a reply without a result")),
     });
     None
 }

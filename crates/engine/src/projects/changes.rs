@@ -85,8 +85,8 @@ impl Operation for Changes {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?
             .map(parse_cursor)
             .transpose()?;
         let changes = engine
@@ -108,7 +108,7 @@ impl Operation for Changes {
         let page = Page::cut(rest, limit, |change| {
             format!("{}:{}", change.modified_ms, change.name)
         });
-        let (changes, next_cursor) = paging::close(page, LIST);
+        let (changes, next_cursor) = paging::rows_and_cursor(page, LIST);
         let mut sessions = if changes.is_empty() {
             HashMap::new()
         } else {

@@ -73,7 +73,7 @@ impl Operation for Create {
         let init_git = params.init_git.unwrap_or(true);
         let confirmed = async {
             create_files(engine, &project, init_git, &call).await?;
-            let audit = call.audit_of(project.id);
+            let audit = call.take_audit_entry_for(project.id);
             Ok(engine.store().confirm(project.id, audit).await?)
         };
         match confirmed.await {

@@ -42,12 +42,12 @@ impl Operation for Delete {
         let id = params.project_id;
         let tokens_revoked = engine
             .store()
-            .condemn(id, call.audit())
+            .condemn(id, call.take_audit_entry())
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
-        engine.token_watch().wake();
-        engine.disown(id);
-        engine.schedules().tell();
+        engine.tokens().notify_ended();
+        engine.sessions().abort_project(id);
+        engine.schedules().notify_changed();
         // The project is hidden now; if the server dies here, the next start goes on.
         if let Err(error) = engine.projects().purge(id).await {
             engine.projects().purge_in_background(id);

@@ -59,14 +59,14 @@ impl Operation for Get {
         let (mut any_running, mut containers) = (false, Vec::new());
         for stored in engine.store().containers_of(project.id).await? {
             let id = ContainerId::new(stored.id);
-            let running = id.is_some_and(|id| engine.containers().is_linked(&id));
+            let running = id.is_some_and(|id| engine.containers().is_connected(&id));
             any_running |= running;
             containers.extend(stored.workspace_id.map(|workspace_id| ContainerState {
                 workspace_id,
                 status: status(running),
             }));
         }
-        let disk_used_mb = engine.disk_used(project.id).map(|bytes| bytes >> 20);
+        let disk_used_mb = engine.containers().disk_usage_bytes(project.id).map(|bytes| bytes >> 20);
         Ok(Output {
             project: ProjectView::new(project, engine.settings()),
             container_status: status(any_running),

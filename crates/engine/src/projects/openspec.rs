@@ -79,7 +79,7 @@ impl Projects<'_> {
             let page = self
                 .engine
                 .store()
-                .sessions(visible, &filter, after.as_deref(), paging::MOST)
+                .sessions(visible, &filter, after.as_deref(), paging::MAX_LIMIT)
                 .await?;
             for session in page.rows {
                 if let Some(change) = session.choices.change_id {

@@ -54,7 +54,7 @@ impl Operation for Update {
         params: Params,
         call: Call,
     ) -> Result<ProjectView> {
-        let audit = call.audit();
+        let audit = call.take_audit_entry();
         for _ in 0..MAX_ATTEMPTS {
             let mut project = engine.project(params.project_id).await?;
             params

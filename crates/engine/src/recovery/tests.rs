@@ -192,7 +192,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
     let project = created["project_id"].as_str().unwrap().parse().unwrap();
     let (id, now) = (SessionId::new(Uuid::new_v4()), engine.now());
     let new = NewSession {
-        session: Session::new(id, project, WorkspaceId::default_one(), "demo", now),
+        session: Session::new(id, project, WorkspaceId::default(), "demo", now),
         message: Some(Message {
             id: 0,
             text: "hello".to_owned(),

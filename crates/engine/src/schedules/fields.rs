@@ -1,7 +1,7 @@
 //! The fields of a schedule, checked.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Cadence, ProjectId, WorkspaceId, quoted};
+use oubliette_model::{CronSchedule, ProjectId, WorkspaceId, quoted};
 use oubliette_store::Target;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -50,7 +50,7 @@ pub(super) async fn next_runs(
     timezone: &str,
     after: Timestamp,
 ) -> Result<Vec<Timestamp>> {
-    let cadence = Cadence::parse(cron_expr, timezone)?;
+    let cadence = CronSchedule::parse(cron_expr, timezone)?;
     let compute = move || cadence.runs_after(after).take(NEXT_RUNS_SHOWN).collect();
     tokio::task::spawn_blocking(compute)
         .await
@@ -64,11 +64,11 @@ impl Schedules<'_> {
         cron_expr: &str,
         timezone: &str,
     ) -> Result<CheckedCadence> {
-        let cadence = Cadence::parse(cron_expr, timezone)?;
+        let cadence = CronSchedule::parse(cron_expr, timezone)?;
         let now = self.engine.now();
         // Finding that there is no next run takes long.
         let compute = move || {
-            let gap = cadence.shortest_gap(now);
+            let gap = cadence.shortest_interval(now);
             let next: Vec<Timestamp> = cadence.runs_after(now).take(NEXT_RUNS_SHOWN).collect();
             (cadence.timezone().to_owned(), gap, next)
         };
@@ -111,7 +111,7 @@ impl Schedules<'_> {
             let id = self.engine.project(param.project_id).await?.id;
             let workspace_id = param.workspace_id.clone().filter(|id| !id.is_default());
             if let Some(workspace) = &workspace_id {
-                self.engine.require_workspace(id, workspace).await?;
+                self.engine.workspaces().require(id, workspace).await?;
             }
             let target = Target {
                 project_id: id,

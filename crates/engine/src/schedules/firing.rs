@@ -1,7 +1,7 @@
 //! Decides what a schedule that is due does: run, skip, or be disabled.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Cadence, Cause, MissedRuns};
+use oubliette_model::{CronSchedule, RunCause, MissedRuns};
 use oubliette_store::{Firing, Schedule};
 
 /// Decides about a schedule at `now`; none if it is not due. Only its last due time counts: within
@@ -16,13 +16,13 @@ pub(super) fn plan_firing(
         schedule_id: schedule.id,
         at: now,
         due_at: first,
-        cause: Cause::Schedule,
+        cause: RunCause::Schedule,
         moves: Some((first, None)),
         skipped: None,
         note: None,
         disabled: None,
     };
-    let cadence = match Cadence::parse(&schedule.cron_expr, &schedule.timezone) {
+    let cadence = match CronSchedule::parse(&schedule.cron_expr, &schedule.timezone) {
         Ok(cadence) => cadence,
         Err(why) => {
             firing.skipped = Some(why.to_string());
@@ -30,7 +30,7 @@ pub(super) fn plan_firing(
             return Some(firing);
         }
     };
-    let last = cadence.last_until(now).filter(|last| *last >= first);
+    let last = cadence.last_at_or_before(now).filter(|last| *last >= first);
     firing.due_at = last.unwrap_or(first);
     let next = cadence.next_after(now);
     firing.moves = Some((first, next));
@@ -38,7 +38,7 @@ pub(super) fn plan_firing(
         firing.disabled = Some("its cron expression matches no later date".to_owned());
     }
     if now.duration_since(firing.due_at) > grace {
-        firing.cause = Cause::Missed;
+        firing.cause = RunCause::Missed;
         let subject = if first < firing.due_at {
             format!("it and others since {first} were")
         } else {
@@ -104,7 +104,7 @@ mod tests {
         );
         let firing = firing.unwrap();
         assert_eq!(firing.due_at, at("2027-01-01T09:00:00Z"));
-        assert_eq!((firing.cause, &firing.skipped), (Cause::Schedule, &None));
+        assert_eq!((firing.cause, &firing.skipped), (RunCause::Schedule, &None));
         let (was, next) = firing.moves.unwrap();
         assert_eq!(was, at("2027-01-01T09:00:00Z"));
         assert_eq!(next, Some(at("2027-01-01T10:00:00Z")));
@@ -121,16 +121,16 @@ mod tests {
     fn missed_runs_are_skipped_or_run_once() {
         let (next, now) = ("2027-01-01T09:00:00Z", "2027-01-03T12:30:00Z");
         let skipped = plan_hourly(MissedRuns::Skip, next, now).unwrap();
-        assert_eq!(skipped.cause, Cause::Missed);
+        assert_eq!(skipped.cause, RunCause::Missed);
         assert_eq!(skipped.due_at, at("2027-01-03T12:00:00Z"));
         assert!(skipped.skipped.unwrap().contains("2027-01-01T09:00:00Z"));
         let once = plan_hourly(MissedRuns::RunOnce, next, now).unwrap();
-        assert_eq!((once.skipped, once.cause), (None, Cause::Missed));
+        assert_eq!((once.skipped, once.cause), (None, RunCause::Missed));
         assert_eq!(once.moves.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
         // A run that is due now starts even if earlier ones were missed.
         let now = "2027-01-03T12:00:10Z";
         let due = plan_hourly(MissedRuns::Skip, next, now).unwrap();
-        assert_eq!((due.cause, due.skipped), (Cause::Schedule, None));
+        assert_eq!((due.cause, due.skipped), (RunCause::Schedule, None));
     }
 
     #[test]

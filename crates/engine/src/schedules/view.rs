@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use oubliette_model::{
-    Cause, MissedRuns, Overlap, ProjectId, RunId, RunStatus, ScheduleId, SessionBehavior,
+    RunCause, MissedRuns, Overlap, ProjectId, RunId, RunStatus, ScheduleId, SessionBehavior,
     SessionId, TokenId, WorkspaceId,
 };
 use oubliette_store::{Run, Schedule};
@@ -63,7 +63,7 @@ impl Summary {
         let visible = targets.filter(|target| actor.sees(target.project_id));
         let view = |target: oubliette_store::Target| TargetView {
             project_id: target.project_id,
-            workspace_id: target.workspace_id.unwrap_or_else(WorkspaceId::default_one),
+            workspace_id: target.workspace_id.unwrap_or_default(),
             session_id: target.session_id,
         };
         Self {
@@ -104,7 +104,7 @@ pub(crate) struct RunView {
     run_id: RunId,
     status: RunStatus,
     /// `schedule`, `missed` for a run that was due while no server ran, or `trigger`.
-    cause: Cause,
+    cause: RunCause,
     due_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     started_at: Option<String>,
@@ -150,7 +150,7 @@ impl From<Run> for RunView {
             output: run.output,
             truncated: run.truncated.then_some(true),
             project_id: run.project_id,
-            workspace_id: run.workspace_id.unwrap_or_else(WorkspaceId::default_one),
+            workspace_id: run.workspace_id.unwrap_or_default(),
             session_id: run.session_id,
         }
     }

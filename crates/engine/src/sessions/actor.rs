@@ -13,7 +13,7 @@ mod step;
 mod termination;
 mod turn;
 
-use oubliette_agent::{Agent, Tools};
+use oubliette_agent::{Agent, ToolFilter};
 use oubliette_model::{Event, Level, SessionId, Status};
 use oubliette_store::{Project, Session, StoreError, Wanted};
 use tokio::sync::Notify;
@@ -270,7 +270,7 @@ impl<'a> SessionActor<'a> {
             .unwrap_or(Level::High)
     }
 
-    fn tools(&self) -> Tools {
+    fn tools(&self) -> ToolFilter {
         tools_from_choices(&self.session.choices)
     }
 }

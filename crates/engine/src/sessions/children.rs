@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use oubliette_model::{Level, Mode, SessionId, autonomy_below, is_below};
 use oubliette_store::{AuditEntry, Outcome, Project, Session};
-use oubliette_wire::calls;
+use oubliette_wire::relay_methods;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -57,10 +57,10 @@ impl AgentTool {
 
     fn name(self) -> &'static str {
         match self {
-            Self::Message => calls::SESSION_MESSAGE,
-            Self::Events => calls::SESSION_EVENTS,
-            Self::End => calls::SESSION_END,
-            Self::Limits => calls::CONFIG_LIMITS,
+            Self::Message => relay_methods::SESSION_MESSAGE,
+            Self::Events => relay_methods::SESSION_EVENTS,
+            Self::End => relay_methods::SESSION_END,
+            Self::Limits => relay_methods::CONFIG_LIMITS,
         }
     }
 

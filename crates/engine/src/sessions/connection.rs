@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use oubliette_wire::{Ended, Exited, LineReader, StreamKind};
+use oubliette_wire::{ExitStatus, Exited, LineReader, StreamKind};
 use tokio::time::Instant;
 
 use crate::containers::process::{InputWriter, OutputReader, Process, ProcessError};
@@ -98,7 +98,7 @@ impl AgentConnection {
             .collect()
     }
 
-    pub(super) fn ended(&self) -> Option<Ended> {
+    pub(super) fn ended(&self) -> Option<ExitStatus> {
         self.exited.as_ref().map(|exited| exited.ended)
     }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::Sessions;
 use super::message_params::MessageParams;
 use super::view::PendingRequest;
-use crate::workspaces::Choice;
+use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, EngineError, Result};
 
 /// The result of delivering a message.
@@ -76,7 +76,7 @@ impl Sessions<'_> {
         let granted = session.choices.granted;
         Ok(wanted
             .zip(granted)
-            .and_then(|(wanted, granted)| wanted.narrowed_to(granted)))
+            .and_then(|(wanted, granted)| wanted.intersection(granted)))
     }
 
     /// Delivers a message to the newest session of a workspace or to a new session. Returns when that is
@@ -109,11 +109,11 @@ impl Sessions<'_> {
         let parent_workspace = parent_here
             .filter(|_| !create_workspace)
             .map(|parent| parent.workspace_id.clone());
-        let choice = Choice {
+        let choice = WorkspaceChoice {
             workspace_id: params.workspace_id.clone().or(parent_workspace),
             create_workspace,
         };
-        let workspace = engine.choose_workspace(project.id, &choice, call).await?;
+        let workspace = engine.workspaces().choose(project.id, &choice, call).await?;
         let id = SessionId::new(Uuid::new_v4());
         let session = Session {
             parent_id: parent.map(|parent| parent.id),

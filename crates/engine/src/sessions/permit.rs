@@ -1,6 +1,6 @@
 //! `session_permit`.
 
-use oubliette_model::{Access, Mode, SessionId, Verdict};
+use oubliette_model::{Access, Mode, SessionId, PermissionDecision};
 use oubliette_store::Decided;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub(crate) struct Params {
     /// The request's id, from its `permission_request` event or from `waiting_for`.
     request_id: String,
     /// `allow`, `allow_always` or `deny`.
-    decision: Verdict,
+    decision: PermissionDecision,
     /// For a budget request: the new cost limit of the whole tree in US dollars. If absent, the tree may
     /// spend the project's limit once more. Project tokens cannot set this.
     max_cost_usd: Option<f64>,
@@ -27,7 +27,7 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     session_id: SessionId,
     request_id: String,
-    decision: Verdict,
+    decision: PermissionDecision,
 }
 
 /// The answer to a budget request, stored with its decision.

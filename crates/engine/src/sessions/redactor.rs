@@ -85,7 +85,7 @@ impl Sessions<'_> {
     /// The agent of a session, without a command if it is no longer configured.
     pub(super) fn configured_agent(self, session: &Session) -> Agent {
         agents::find(self.engine.settings(), &session.agent)
-            .unwrap_or_else(|_| Agent::command(&session.agent, Vec::new()))
+            .unwrap_or_else(|_| Agent::from_command(&session.agent, Vec::new()))
     }
 }
 

@@ -146,7 +146,7 @@ impl Drop for CallOutcome {
 
 #[cfg(test)]
 mod tests {
-    use oubliette_model::CallerOutcome;
+    use oubliette_model::CallerToolOutcome;
 
     use super::*;
 
@@ -157,7 +157,7 @@ mod tests {
         let mut first = subscriptions.call_outcome(call);
         let second = subscriptions.call_outcome(call);
         let ended = Ended {
-            outcome: CallerOutcome::Answered,
+            outcome: CallerToolOutcome::Answered,
             answer: "so it is".into(),
         };
         subscriptions.notify_call_outcome(call, ended.clone());

@@ -1,6 +1,6 @@
 //! The tools that a session may use.
 
-use oubliette_agent::Tools;
+use oubliette_agent::ToolFilter;
 use oubliette_model::quoted;
 use oubliette_store::{Choices, Session};
 
@@ -9,8 +9,8 @@ use crate::{EngineError, Result};
 
 const MAX_TOOL_NAMES: usize = 200;
 
-pub(super) fn tools_from_choices(choices: &Choices) -> Tools {
-    Tools {
+pub(super) fn tools_from_choices(choices: &Choices) -> ToolFilter {
+    ToolFilter {
         allowed: choices.tools_allowed.clone(),
         disallowed: choices.tools_disallowed.clone(),
     }
@@ -18,15 +18,15 @@ pub(super) fn tools_from_choices(choices: &Choices) -> Tools {
 
 impl MessageParams {
     /// The requested tools, validated.
-    pub(super) fn tools(&self) -> Result<Tools> {
-        Ok(Tools {
+    pub(super) fn tools(&self) -> Result<ToolFilter> {
+        Ok(ToolFilter {
             allowed: validate_tool_names("tools_allowed", self.tools_allowed.as_deref())?,
             disallowed: validate_tool_names("tools_disallowed", self.tools_disallowed.as_deref())?,
         })
     }
 
     /// The tools of a new session: at most those of its parent.
-    pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<Tools> {
+    pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<ToolFilter> {
         let requested = self.tools()?;
         let Some(parent) = parent else {
             return Ok(requested);

@@ -56,11 +56,11 @@ impl Operation for List {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let project_id = params.project_id;
-        let limit = paging::limit(params.limit)?;
-        let after = paging::open(params.cursor.as_deref(), LIST)?;
+        let limit = paging::check_limit(params.limit)?;
+        let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         engine.project(project_id).await?;
         let page = engine.store().workspaces(project_id, after, limit).await?;
-        let (workspaces, next_cursor) = paging::close(page, LIST);
+        let (workspaces, next_cursor) = paging::rows_and_cursor(page, LIST);
         let listed_workspace = |workspace: oubliette_store::Workspace| ListedWorkspace {
             project_id,
             default: workspace.id.is_default(),

@@ -1,6 +1,6 @@
 //! Limits, where the runtime reports that it enforces them.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Fixture, TestContainer};
 use crate::{Enforcement, Runtime};
@@ -18,7 +18,7 @@ pub(super) async fn memory_is_limited_and_the_supervisor_survives(
     let allowed = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=16M count=1")
         .await;
-    assert_eq!(allowed.ended, Ended::Code(0), "{}", allowed.stderr);
+    assert_eq!(allowed.ended, ExitStatus::Code(0), "{}", allowed.stderr);
     let exceeding = supervisor
         .run("dd if=/dev/zero of=/dev/null bs=256M count=1; echo $?")
         .await;

@@ -1,6 +1,6 @@
 //! The relay socket in the container across restarts of the server.
 
-use oubliette_wire::Ended;
+use oubliette_wire::ExitStatus;
 
 use super::{Fixture, RelayServer, TestContainer};
 use crate::Runtime;
@@ -27,7 +27,7 @@ pub(super) async fn a_restarted_server_finds_the_same_processes(
     std::fs::write(container.workspace_path("go"), "").unwrap();
     let exited =
         super::within_timeout("the exit of the script", supervisor.wait_for_exit(&id)).await;
-    assert_eq!(exited.ended, Ended::Code(3));
+    assert_eq!(exited.ended, ExitStatus::Code(3));
     assert_eq!(supervisor.run("echo well").await.stdout, "well\n");
     container.remove().await;
 }

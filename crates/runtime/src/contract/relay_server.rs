@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oubliette_wire::{
-    Ended, Exited, Message, Named, OpenStream, Opened, Start, StreamKind, Supervise, ToSignal,
-    User, methods,
+    ExitStatus, Exited, Message, Forget, OpenStream, StreamOpened, Start, StreamKind, Supervise, SignalProcess,
+    User, supervisor_methods,
 };
 use parking_lot::Mutex;
 use serde_json::json;
@@ -42,7 +42,7 @@ pub struct Supervisor {
 /// The exit and the output of a command.
 #[derive(Debug)]
 pub struct CommandOutput {
-    pub ended: Ended,
+    pub ended: ExitStatus,
     pub stdout: String,
     pub stderr: String,
 }
@@ -92,7 +92,7 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
             continue;
         };
         match message.method.as_deref() {
-            Some(methods::SUPERVISE) => {
+            Some(supervisor_methods::SUPERVISE) => {
                 let supervisor = Supervisor {
                     handshake: message.params().unwrap(),
                     connection,
@@ -104,8 +104,8 @@ async fn accept(listener: UnixListener, supervisors: mpsc::Sender<Supervisor>) {
                     return;
                 }
             }
-            Some(methods::STREAM) => {
-                let opened: Opened = message.params().unwrap();
+            Some(supervisor_methods::STREAM) => {
+                let opened: StreamOpened = message.params().unwrap();
                 let receiver = expected.lock().remove(&opened.stream_id);
                 if let Some(receiver) = receiver {
                     let _ = receiver.send(connection);
@@ -145,7 +145,7 @@ impl Supervisor {
         let ended = within_timeout("a command's exit", self.wait_for_exit(&id))
             .await
             .ended;
-        self.request(methods::FORGET, &Named { process_id: id })
+        self.request(supervisor_methods::FORGET, &Forget { process_id: id })
             .await;
         CommandOutput {
             ended,
@@ -170,12 +170,12 @@ impl Supervisor {
 
     /// Kills a process and its descendants.
     pub async fn kill(&mut self, id: &str) {
-        let kill = ToSignal {
+        let kill = SignalProcess {
             process_id: id.to_owned(),
             signal: 9,
             tree: true,
         };
-        self.request(methods::SIGNAL, &kill).await;
+        self.request(supervisor_methods::SIGNAL, &kill).await;
         within_timeout("the exit of a killed process", self.wait_for_exit(id)).await;
     }
 
@@ -227,7 +227,7 @@ impl Supervisor {
             spool_limit: 1 << 20,
             streams: streams.to_vec(),
         };
-        let reply = self.request(methods::START, &start).await;
+        let reply = self.request(supervisor_methods::START, &start).await;
         assert!(reply.error.is_none(), "{script:?}: {reply:?}");
         let mut outputs = Vec::new();
         for receiver in receivers {
@@ -263,7 +263,7 @@ impl Supervisor {
         let message = read(&mut self.connection)
             .await
             .expect("the supervisor closed its connection");
-        if message.method.as_deref() == Some(methods::EXITED) {
+        if message.method.as_deref() == Some(supervisor_methods::EXITED) {
             self.exits.push(message.params().unwrap());
             return None;
         }

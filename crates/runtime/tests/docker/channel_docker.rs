@@ -12,7 +12,7 @@ use oubliette_runtime::{
     ImageSource, Program, Progress, Result, Runtime,
 };
 use oubliette_wire::CLIENT_PATH;
-use oubliette_wire::carry::{carry, hash_of_key, introduce};
+use oubliette_wire::mux::{carry, hash_of_key, introduce};
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;

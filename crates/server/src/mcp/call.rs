@@ -88,7 +88,7 @@ impl Handler {
             return;
         };
         if self.pusher.is_bound(id, &mcp_session) {
-            self.engine.bind_line(id, &mcp_session);
+            self.engine.callers().bind_stream(id, &mcp_session);
         } else if self
             .engine
             .mcp_sessions()

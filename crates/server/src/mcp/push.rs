@@ -108,7 +108,7 @@ impl EventPusher {
     /// Sends all events of an agent session after `since` to the MCP session of its owner that named
     /// it last.
     pub(super) fn bind(&self, engine: &Engine, client: McpClient, id: SessionId, since: i64) {
-        engine.bind_line(id, &client.mcp_session);
+        engine.callers().bind_stream(id, &client.mcp_session);
         let mut bindings = self.bindings.lock();
         bindings.retain(|_, binding| !binding.task.is_finished());
         if let Some(binding) = bindings.get(&id) {
@@ -182,9 +182,9 @@ impl EventPusher {
 async fn notify_updates(engine: Engine, client: McpClient, uri: String, id: SessionId) {
     let owner = client.actor.token_id;
     if engine.mcp_sessions().may_bind(owner, id).await {
-        engine.bind_line(id, &client.mcp_session);
+        engine.callers().bind_stream(id, &client.mcp_session);
     }
-    let mut log = engine.follow(client.actor.clone(), id, -1);
+    let mut log = engine.sessions().follow(client.actor.clone(), id, -1);
     while let Ok(events) = log.next(LOG_WAIT_TIMEOUT).await {
         let notification = ResourceUpdatedNotificationParam::new(uri.clone());
         let is_gone = client.peer.is_transport_closed()
@@ -214,7 +214,7 @@ async fn push_events(
             "could not store the binding; its events are not pushed after a restart"
         );
     }
-    let mut log = engine.follow(client.actor.clone(), id, since);
+    let mut log = engine.sessions().follow(client.actor.clone(), id, since);
     while let Ok(events) = log.next(LOG_WAIT_TIMEOUT).await {
         for event in events {
             if !pusher.wants_info(&client.mcp_session) || !is_pushed(&event) {

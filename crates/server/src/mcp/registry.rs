@@ -158,7 +158,7 @@ impl SessionRegistry {
     {
         let counted = self.count_stream(id);
         // A caller with an open stream counts as connected: it gets events and can respond.
-        let connected = self.engine.open_line(id);
+        let connected = self.engine.callers().open_stream(id);
         let owner = self.sessions.lock().get(id).map(|session| session.owner);
         let (engine, draining) = (self.engine.clone(), self.draining.clone());
         let end = async move {

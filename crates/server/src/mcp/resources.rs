@@ -145,8 +145,8 @@ pub(super) async fn listen(
             let Some(id) = parse_events_uri(&uri) else {
                 return Err(not_found(&uri));
             };
-            let _listening = engine.listen_to(&actor, id).await;
-            let mut log = engine.follow(actor, id, -1);
+            let _listening = engine.callers().listen(&actor, id).await;
+            let mut log = engine.sessions().follow(actor, id, -1);
             loop {
                 let events = match log.next(LOG_WAIT_TIMEOUT).await {
                     Ok(events) => events,

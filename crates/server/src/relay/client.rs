@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, Ear, Speaker, Stream};
+use oubliette_engine::{Call, ToolListSubscriber, AttachedSession, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, Lines, Message, RpcError, calls, codes,
+    Attach, Attached, CallerTools, Cancel, LineReader, Message, RpcError, relay_methods, codes,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
@@ -111,8 +111,8 @@ struct ClientConnection {
     limits: Arc<ClientLimits>,
     own_in_flight: Arc<Semaphore>,
     /// The session that the connection is attached to.
-    session: Option<Speaker>,
-    tools_subscription: Option<Ear>,
+    session: Option<AttachedSession>,
+    tools_subscription: Option<ToolListSubscriber>,
     /// The caller's tools that the client was sent last.
     sent_tools: Option<CallerTools>,
     replies: ReplySender,
@@ -139,11 +139,11 @@ impl ClientConnection {
         first_line: ParsedLine,
         rest: Vec<u8>,
     ) {
-        let mut tools_declared = self.relay.engine.tools_declared();
+        let mut tools_declared = self.relay.engine.callers().subscribe_declarations();
         if self.handle_line(first_line).await.is_none() {
             return;
         }
-        let mut lines = Lines::default();
+        let mut lines = LineReader::default();
         lines.push(&rest);
         drop(rest);
         let mut chunk = vec![0; READ_CHUNK_BYTES];
@@ -155,7 +155,7 @@ impl ClientConnection {
                     Ok(line) => self.handle_line(parse_line(&line)).await,
                     Err(_) => {
                         let error = RpcError::new(
-                            codes::SHAPE,
+                            codes::INVALID_REQUEST,
                             "the line is longer than 16 MiB and was skipped",
                         );
                         self.replies.reply(Value::Null, Err(error)).await
@@ -215,8 +215,8 @@ impl ClientConnection {
         };
         match request.method.as_str() {
             // Not concurrent: requests after it rely on it.
-            calls::ATTACH => self.handle_attach(request).await,
-            calls::CANCEL => {
+            relay_methods::ATTACH => self.handle_attach(request).await,
+            relay_methods::CANCEL => {
                 self.cancel(request.params);
                 match request.id {
                     Some(id) => self.replies.reply(id, Ok(Value::Object(Map::new()))).await,
@@ -247,7 +247,7 @@ impl ClientConnection {
         let Some(session) = &self.session else {
             return Some(());
         };
-        let tools = match self.relay.engine.caller_tools(session.session()).await {
+        let tools = match self.relay.engine.callers().tools(session.session()).await {
             Ok(tools) => tools,
             Err(error) => {
                 tracing::error!(%error, "could not read a caller's tools");
@@ -270,7 +270,7 @@ impl ClientConnection {
             && session.session().to_string() != attach.session_id
         {
             return Err(RpcError::new(
-                codes::SHAPE,
+                codes::INVALID_REQUEST,
                 "this connection is attached to another session; open a new connection",
             ));
         }
@@ -287,7 +287,7 @@ impl ClientConnection {
         };
         let session_id = session.session().to_string();
         if self.tools_subscription.is_none() {
-            self.tools_subscription = Some(engine.ear(session.session()));
+            self.tools_subscription = Some(engine.callers().subscribe_tool_list(session.session()));
         }
         self.session = Some(session);
         to_json(&Attached {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{LineTooLong, Lines, Message, Opened, RpcError, Supervise, codes, methods};
+use oubliette_wire::{LineTooLong, LineReader, Message, StreamOpened, RpcError, Supervise, codes, methods};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -22,7 +22,7 @@ const READ_CHUNK_BYTES: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) enum Peer {
     Supervisor(Supervise),
-    Stream(Opened),
+    Stream(StreamOpened),
     /// An agent's client: every peer whose first line is neither of the others. It gets the response
     /// to this line from the client's protocol.
     Client(ParsedLine),
@@ -48,7 +48,7 @@ async fn read_until_identified(
     pending: &PendingConnections,
     stream: &mut dyn Stream,
 ) -> Option<(Peer, Vec<u8>)> {
-    let mut lines = Lines::default();
+    let mut lines = LineReader::default();
     let mut chunk = vec![0; READ_CHUNK_BYTES];
     let mut long_line_permit = None;
     loop {
@@ -59,7 +59,7 @@ async fn read_until_identified(
                     Err((id, error)) => id.map(|id| Message::reply(id, Err(error))),
                 },
                 Err(LineTooLong) => {
-                    let error = RpcError::new(codes::PARSE, "a line may have at most 16 MiB");
+                    let error = RpcError::new(codes::PARSE_ERROR, "a line may have at most 16 MiB");
                     Some(Message::reply(Value::Null, Err(error)))
                 }
             };
@@ -103,7 +103,7 @@ async fn handle_line(
         Ok(hello) => hello,
         Err(error) => return Err((id, error)),
     };
-    match relay.engine.knows(container, &hello).await {
+    match relay.engine.containers().verify_key(container, &hello).await {
         Ok(true) => Ok(Peer::Supervisor(hello)),
         Ok(false) => {
             let error = relay.reject_key(container, "invalid or expired API key");

@@ -1,9 +1,9 @@
 //! The methods of the relay: each parses, calls one verb of the engine and renders.
 
-use oubliette_engine::{Call, CallerError, EngineError, Speaker, Verb};
+use oubliette_engine::{Call, CallerError, EngineError, AttachedSession, AgentTool};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{CallerTool, ListTools, RpcError, calls, codes};
+use oubliette_wire::{CallerTool, ListTools, RpcError, relay_methods, codes};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ pub(super) struct RequestSource<'a> {
     pub(super) relay: &'a Relay,
     pub(super) container: &'a ContainerId,
     /// The session that its connection is attached to.
-    pub(super) session: Option<&'a Speaker>,
+    pub(super) session: Option<&'a AttachedSession>,
 }
 
 pub(super) async fn dispatch(
@@ -29,26 +29,26 @@ pub(super) async fn dispatch(
     params: Map<String, Value>,
     call: Call,
 ) -> RpcResult {
-    if let Some(verb) = Verb::named(method) {
+    if let Some(verb) = AgentTool::from_name(method) {
         let session = attached_session(source).await?;
         let address = audit_address(source.container);
         let engine = &source.relay.engine;
-        let result = engine.call_as(&session, address, verb, params, call).await;
+        let result = engine.sessions().call_from_agent(&session, address, verb, params, call).await;
         return result.map_err(|error| errors::rpc_error(&error));
     }
     match method {
-        calls::OUBLIETTE_TOOLS => {
+        relay_methods::OUBLIETTE_TOOLS => {
             let ListTools { api_key } = parse_params(params)?;
             tools::list(source, &api_key).await
         }
-        calls::OUBLIETTE_CALL_TOOL => tools::call(source, parse_params(params)?, call).await,
-        calls::CALLER_TOOL => {
+        relay_methods::OUBLIETTE_CALL_TOOL => tools::call(source, parse_params(params)?, call).await,
+        relay_methods::CALLER_TOOL => {
             let session = attached_session(source).await?;
             call_caller_tool(source, &session, parse_params(params)?, call).await
         }
         other => {
             let message = format!("unknown method {}", quoted(other));
-            Err(RpcError::new(codes::METHOD, message))
+            Err(RpcError::new(codes::METHOD_NOT_FOUND, message))
         }
     }
 }
@@ -61,7 +61,7 @@ async fn attached_session(source: RequestSource<'_>) -> Result<oubliette_store::
             "not attached to a session; call `attach` first",
         ));
     };
-    let session = source.relay.engine.speaking(attached).await;
+    let session = source.relay.engine.sessions().resolve(attached).await;
     session
         .map_err(|error| errors::rpc_error(&error))?
         .ok_or_else(|| {
@@ -80,7 +80,7 @@ async fn call_caller_tool(
     let address = audit_address(source.container);
     let arguments = params.arguments.unwrap_or_default();
     let engine = &source.relay.engine;
-    let calling = engine.call_caller(session, address, &params.tool, arguments, call_id, call);
+    let calling = engine.callers().call_tool(session, address, &params.tool, arguments, call_id, call);
     calling.await.map_err(|error| match error {
         CallerError::Engine(error) => errors::rpc_error(&error),
         CallerError::Ended(outcome, reason) => RpcError {
@@ -95,7 +95,7 @@ pub(super) fn parse_call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
     match given.map(Uuid::try_parse) {
         None => Ok(Uuid::new_v4()),
         Some(Ok(call_id)) => Ok(call_id),
-        Some(Err(_)) => Err(RpcError::new(codes::PARAMS, "`call_id` must be a UUID")),
+        Some(Err(_)) => Err(RpcError::new(codes::INVALID_PARAMS, "`call_id` must be a UUID")),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_engine::Stream;
-use oubliette_wire::{LONGEST_LINE, Message, RpcError, codes};
+use oubliette_wire::{MAX_LINE_BYTES, Message, RpcError, codes};
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt, WriteHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -71,11 +71,11 @@ fn reply_line(id: Value, result: RpcResult) -> Vec<u8> {
     let message = Message::reply(id, result);
     let line = message.line();
     let bytes = line.len() - 1;
-    if bytes <= LONGEST_LINE {
+    if bytes <= MAX_LINE_BYTES {
         return line;
     }
     let reason = format!(
-        "the result has {bytes} bytes, more than the maximum of {LONGEST_LINE}, and was dropped; ask \
+        "the result has {bytes} bytes, more than the maximum of {MAX_LINE_BYTES}, and was dropped; ask \
          for less: one page, a smaller limit, or have it written to a file"
     );
     let error = RpcError::new(codes::FAILED, reason);
@@ -90,7 +90,7 @@ mod tests {
     fn a_reply_that_is_too_long_becomes_an_error() {
         let fits = reply_line(Value::from(7), Ok("a".repeat(1000).into()));
         assert!(fits.len() > 1000);
-        let line = reply_line(Value::from(7), Ok("a".repeat(LONGEST_LINE).into()));
+        let line = reply_line(Value::from(7), Ok("a".repeat(MAX_LINE_BYTES).into()));
         let message: Message = serde_json::from_slice(&line).unwrap();
         assert_eq!(message.id, Some(Value::from(7)));
         assert_eq!(message.error.unwrap().code, codes::FAILED);

@@ -31,10 +31,10 @@ pub(super) fn parse_line(line: &[u8]) -> ParsedLine {
         Ok(Value::Object(message)) => parse_message(message, line.len()),
         Ok(_) => invalid(
             Value::Null,
-            codes::SHAPE,
+            codes::INVALID_REQUEST,
             "a message must be one object; batches are not supported",
         ),
-        Err(_) => invalid(Value::Null, codes::PARSE, "the line is not valid JSON"),
+        Err(_) => invalid(Value::Null, codes::PARSE_ERROR, "the line is not valid JSON"),
     }
 }
 
@@ -45,14 +45,14 @@ fn parse_message(mut message: Map<String, Value>, line_bytes: usize) -> ParsedLi
         None | Some(Value::Null | Value::String(_) | Value::Number(_))
     ) {
         let reason = "`id` must be a string or a number";
-        return invalid(Value::Null, codes::SHAPE, reason);
+        return invalid(Value::Null, codes::INVALID_REQUEST, reason);
     }
     let reply_id = id.clone().unwrap_or(Value::Null);
     if message
         .remove("jsonrpc")
         .is_some_and(|version| version != "2.0")
     {
-        return invalid(reply_id, codes::SHAPE, "`jsonrpc` must be \"2.0\"");
+        return invalid(reply_id, codes::INVALID_REQUEST, "`jsonrpc` must be \"2.0\"");
     }
     let method = match message.remove("method") {
         Some(Value::String(method)) => method,
@@ -60,13 +60,13 @@ fn parse_message(mut message: Map<String, Value>, line_bytes: usize) -> ParsedLi
         None if message.contains_key("result") || message.contains_key("error") => {
             return ParsedLine::Ignored;
         }
-        _ => return invalid(reply_id, codes::SHAPE, "`method` must be a string"),
+        _ => return invalid(reply_id, codes::INVALID_REQUEST, "`method` must be a string"),
     };
     let params = match message.remove("params") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(params)) => params,
         Some(_) if id.is_none() => return ParsedLine::Ignored,
-        Some(_) => return invalid(reply_id, codes::PARAMS, "`params` must be an object"),
+        Some(_) => return invalid(reply_id, codes::INVALID_PARAMS, "`params` must be an object"),
     };
     ParsedLine::Request(Request {
         id,
@@ -82,7 +82,7 @@ fn invalid(reply_id: Value, code: i64, reason: &str) -> ParsedLine {
 
 pub(super) fn parse_params<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {
     serde_json::from_value(Value::Object(params))
-        .map_err(|error| RpcError::new(codes::PARAMS, error.to_string()))
+        .map_err(|error| RpcError::new(codes::INVALID_PARAMS, error.to_string()))
 }
 
 #[cfg(test)]
@@ -125,10 +125,10 @@ mod tests {
 
     #[test]
     fn invalid_lines_get_the_error_code_of_what_is_wrong() {
-        assert_eq!(parse_invalid(b"{"), (Value::Null, codes::PARSE));
-        assert_eq!(parse_invalid(b"\xff"), (Value::Null, codes::PARSE));
+        assert_eq!(parse_invalid(b"{"), (Value::Null, codes::PARSE_ERROR));
+        assert_eq!(parse_invalid(b"\xff"), (Value::Null, codes::PARSE_ERROR));
         let deep = "[".repeat(100_000);
-        assert_eq!(parse_invalid(deep.as_bytes()), (Value::Null, codes::PARSE));
+        assert_eq!(parse_invalid(deep.as_bytes()), (Value::Null, codes::PARSE_ERROR));
         for line in [
             &b"[]"[..],
             b"1",
@@ -136,16 +136,16 @@ mod tests {
             br#"{"id":[],"method":"m"}"#,
             br#"{"id":true,"method":"m"}"#,
         ] {
-            assert_eq!(parse_invalid(line), (Value::Null, codes::SHAPE));
+            assert_eq!(parse_invalid(line), (Value::Null, codes::INVALID_REQUEST));
         }
         for line in [
             &br#"{"id":7}"#[..],
             br#"{"id":7,"method":1}"#,
             br#"{"id":7,"method":"m","jsonrpc":"1.0"}"#,
         ] {
-            assert_eq!(parse_invalid(line), (json!(7), codes::SHAPE));
+            assert_eq!(parse_invalid(line), (json!(7), codes::INVALID_REQUEST));
         }
         let params = br#"{"id":7,"method":"m","params":[1]}"#;
-        assert_eq!(parse_invalid(params), (json!(7), codes::PARAMS));
+        assert_eq!(parse_invalid(params), (json!(7), codes::INVALID_PARAMS));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_wire::{Ended, Exited, StreamKind};
+use oubliette_wire::{ExitStatus, Exited, StreamKind};
 use tokio::time::Instant;
 
 use super::output::OutputStream;
@@ -24,7 +24,7 @@ pub(super) struct Received {
     pub(super) stdin: Option<u64>,
     pub(super) stdout: Option<OutputStream>,
     pub(super) stderr: Option<OutputStream>,
-    pub(super) ended: Option<Ended>,
+    pub(super) ended: Option<ExitStatus>,
 }
 
 /// Sends what the call has for the command, and waits for new output until the call times out.
@@ -92,7 +92,7 @@ async fn receive_output(
     process: &Process,
     stdout: &mut Option<OutputStream>,
     stderr: &mut Option<OutputStream>,
-) -> Result<Option<Ended>, ProcessError> {
+) -> Result<Option<ExitStatus>, ProcessError> {
     let mut exited: Option<Exited> = None;
     loop {
         if let Some(exited) = &exited {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_wire::Size;
+use oubliette_wire::TerminalSize;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +103,7 @@ pub(super) struct InteractiveCall {
     pub(super) input: Vec<u8>,
     pub(super) close_stdin: bool,
     pub(super) signal: Option<i32>,
-    pub(super) terminal_size: Option<Size>,
+    pub(super) terminal_size: Option<TerminalSize>,
     pub(super) wait: Duration,
     encoding: Encoding,
 }
@@ -133,7 +133,7 @@ impl InteractiveCall {
                     "`terminal` needs at least one row and one column",
                 ));
             }
-            size => size.map(|Terminal { rows, columns }| Size { rows, columns }),
+            size => size.map(|Terminal { rows, columns }| TerminalSize { rows, columns }),
         };
         let encoding = interactive.encoding.unwrap_or_default();
         let stdin = params.stdin.take().unwrap_or_default();

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use oubliette_model::{
-    Cause, Overlap, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
+    RunCause, Overlap, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
 };
 use oubliette_store::{
     Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
@@ -44,7 +44,7 @@ impl TestEngine {
             schedule_id: schedule.id,
             at: now,
             due_at: now,
-            cause: Cause::Trigger,
+            cause: RunCause::Trigger,
             moves: None,
             skipped: None,
             note: None,
@@ -305,7 +305,7 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
         ..Session::new(
             own,
             world.project,
-            WorkspaceId::default_one(),
+            WorkspaceId::default(),
             "demo",
             at(START),
         )

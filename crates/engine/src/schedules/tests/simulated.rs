@@ -8,7 +8,7 @@ use croner::parser::{CronParser, Seconds};
 use futures_util::future::join_all;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
-use oubliette_model::{Cause, MissedRuns, RunStatus};
+use oubliette_model::{RunCause, MissedRuns, RunStatus};
 use oubliette_store::{Finished, Run, Schedule};
 
 use super::{TestEngine, at, seconds};
@@ -99,7 +99,7 @@ fn expected(
     instants: &[Timestamp],
     checks: &[Timestamp],
     grace: SignedDuration,
-) -> Vec<(Timestamp, Cause, RunStatus)> {
+) -> Vec<(Timestamp, RunCause, RunStatus)> {
     let mut runs = Vec::new();
     let mut rest = instants;
     for check in checks {
@@ -110,9 +110,9 @@ fn expected(
         rest = &rest[due..];
         let on_time = check.duration_since(*last) <= grace;
         runs.push(match (on_time, schedule.missed_runs) {
-            (true, _) => (*last, Cause::Schedule, RunStatus::Success),
-            (false, MissedRuns::RunOnce) => (*last, Cause::Missed, RunStatus::Success),
-            (false, MissedRuns::Skip) => (*last, Cause::Missed, RunStatus::Skipped),
+            (true, _) => (*last, RunCause::Schedule, RunStatus::Success),
+            (false, MissedRuns::RunOnce) => (*last, RunCause::Missed, RunStatus::Success),
+            (false, MissedRuns::Skip) => (*last, RunCause::Missed, RunStatus::Skipped),
         });
     }
     runs

@@ -1,7 +1,7 @@
 //! What a session uses and costs, and the cost limit of its tree.
 
-use oubliette_agent::{OwnFile, Reported, usage_file};
-use oubliette_model::{Event, Status, StopReason, Usage, Verdict, WaitingKind};
+use oubliette_agent::{UsageFile, UsageReport};
+use oubliette_model::{Event, Status, StopReason, Usage, PermissionDecision, AwaitedRequestKind};
 use oubliette_store::TreeUse;
 
 use super::output::AGENT_HOME;
@@ -17,7 +17,7 @@ pub(super) const OVER_BUDGET: &str = "the tree of sessions has reached its `max_
 
 impl SessionActor<'_> {
     /// Adds the usage that an agent reported; whether usage or cost changed.
-    pub(super) fn add_usage(&mut self, reported: Reported) -> bool {
+    pub(super) fn add_usage(&mut self, reported: UsageReport) -> bool {
         let Some(live) = &mut self.process.live else {
             return false;
         };
@@ -35,7 +35,7 @@ impl SessionActor<'_> {
             live.reports_cost = true;
         }
         if let Some(turn) = reported.turn {
-            usage = usage.plus(turn);
+            usage = usage.saturating_add(turn);
             if !live.reports_cost {
                 cost += self.price(turn);
             }
@@ -72,10 +72,10 @@ impl SessionActor<'_> {
     }
 
     /// The tokens of this turn, computed from the totals that the agent keeps in a file.
-    pub(super) async fn read_usage_file(&self, file: OwnFile) -> Option<Usage> {
-        let path = file.of(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+    pub(super) async fn read_usage_file(&self, file: UsageFile) -> Option<Usage> {
+        let path = file.file.glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
         let text = self.run_script(&format!("cat {path}")).await?;
-        let total = usage_file(&text)?;
+        let total = (file.parse_totals)(&text)?;
         let before = self.session.usage;
         let increase = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         Some(Usage {
@@ -135,17 +135,17 @@ impl SessionActor<'_> {
             used.cost_usd
         );
         let input = serde_json::json!({ "cost_usd": used.cost_usd, "max_cost_usd": limit });
-        self.request_decision(WaitingKind::Budget, title, input, "{}".to_owned())
+        self.request_decision(AwaitedRequestKind::Budget, title, input, "{}".to_owned())
             .await
     }
 
     /// Raises the cost limit of the tree, or ends the queued messages.
     pub(super) async fn apply_budget_decision(
         &mut self,
-        verdict: Verdict,
+        verdict: PermissionDecision,
         answer: Option<String>,
     ) -> Result<(), ActorError> {
-        if verdict != Verdict::Deny {
+        if verdict != PermissionDecision::Deny {
             let answer = answer.and_then(|answer| serde_json::from_str(&answer).ok());
             let BudgetAnswer { max_cost_usd } = answer.unwrap_or_default();
             let (used, _) = self.tree_cost().await?;

@@ -1,8 +1,8 @@
 //! Decisions that a session waits for: permissions for tools, and a higher cost limit.
 
 use jiff::SignedDuration;
-use oubliette_agent::{Keeper, Permission, Policy};
-use oubliette_model::{Event, Happening, Status, Verdict, Waiting, WaitingKind, quoted};
+use oubliette_agent::{ToolEnforcement, PermissionRequest, AutonomyPolicy};
+use oubliette_model::{Event, Transition, Status, PermissionDecision, AwaitedRequest, AwaitedRequestKind, quoted};
 use oubliette_store::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use crate::EngineError;
 struct PermissionDetail {
     /// Request ids are only unique within one process.
     process_id: String,
-    permission: Permission,
+    permission: PermissionRequest,
 }
 
 impl SessionActor<'_> {
@@ -27,13 +27,13 @@ impl SessionActor<'_> {
         id: &str,
         params: &Value,
     ) -> Result<(), ActorError> {
-        let permission = Permission::read(id, params);
+        let permission = PermissionRequest::parse(id, params);
         let turn = self.process.turn();
         if turn.is_some_and(|turn| turn.cancelled.is_some()) {
-            self.send(permission.withdraw());
+            self.send(permission.cancelled_response());
             return Ok(());
         }
-        let asks_for_all = matches!(self.agent.keeper, Keeper::Question { .. });
+        let asks_for_all = matches!(self.agent.tool_enforcement, ToolEnforcement::PermissionRequests { .. });
         if asks_for_all && !self.tools().permits(permission.tool_name()) {
             let tool = quoted(permission.tool_name());
             if let Some(live) = &mut self.process.live {
@@ -42,11 +42,11 @@ impl SessionActor<'_> {
             self.step.events.log(format!(
                 "the tool {tool} was denied: the session may not use it"
             ));
-            self.send(permission.answer(Verdict::Deny));
+            self.send(permission.response(PermissionDecision::Deny));
             return Ok(());
         }
-        if Policy(self.autonomy()).allows(&permission) {
-            self.send(permission.answer(Verdict::Allow));
+        if AutonomyPolicy(self.autonomy()).allows(&permission) {
+            self.send(permission.response(PermissionDecision::Allow));
             return Ok(());
         }
         let Some(live) = &mut self.process.live else {
@@ -67,14 +67,14 @@ impl SessionActor<'_> {
         };
         let stored = serde_json::to_string(&detail).map_err(EngineError::fault)?;
         let input = detail.permission.input;
-        self.request_decision(WaitingKind::Permission, title, input, stored)
+        self.request_decision(AwaitedRequestKind::Permission, title, input, stored)
             .await
     }
 
     /// Asks callers to decide something; the session waits for that.
     pub(super) async fn request_decision(
         &mut self,
-        kind: WaitingKind,
+        kind: AwaitedRequestKind,
         title: String,
         input: Value,
         detail: String,
@@ -99,7 +99,7 @@ impl SessionActor<'_> {
             answer: None,
         });
         if self.session.status != Status::Waiting || self.session.waiting.is_none() {
-            self.wait_for_decision(Waiting {
+            self.wait_for_decision(AwaitedRequest {
                 kind,
                 request_id,
                 until: deadline,
@@ -108,8 +108,8 @@ impl SessionActor<'_> {
         self.commit().await
     }
 
-    fn wait_for_decision(&mut self, waiting: Waiting) {
-        if let Some(status) = self.session.status.after(Happening::Asked) {
+    fn wait_for_decision(&mut self, waiting: AwaitedRequest) {
+        if let Some(status) = self.session.status.after(Transition::WaitStarted) {
             self.set_status(status, Some(waiting), None);
         }
     }
@@ -127,25 +127,25 @@ impl SessionActor<'_> {
         for decision in due {
             let (verdict, by) = match decision.verdict {
                 Some(verdict) => (verdict, "caller"),
-                None => (Verdict::Deny, "deadline"),
+                None => (PermissionDecision::Deny, "deadline"),
             };
             match decision.kind {
-                WaitingKind::Permission => self.answer_permission(&decision.detail, Some(verdict)),
-                WaitingKind::Budget => {
+                AwaitedRequestKind::Permission => self.answer_permission(&decision.detail, Some(verdict)),
+                AwaitedRequestKind::Budget => {
                     self.apply_budget_decision(verdict, decision.answer).await?;
                 }
-                WaitingKind::CallerTool => {}
+                AwaitedRequestKind::CallerTool => {}
             }
             self.close_decision(decision.request_id, verdict, by);
         }
         match open.into_iter().next() {
-            Some(next) => self.wait_for_decision(Waiting {
+            Some(next) => self.wait_for_decision(AwaitedRequest {
                 kind: next.kind,
                 request_id: next.request_id,
                 until: next.deadline,
             }),
-            None if self.process.in_turn() => self.transition(Happening::Settled),
-            None => self.transition(Happening::TurnEnded),
+            None if self.process.in_turn() => self.transition(Transition::WaitEnded),
+            None => self.transition(Transition::TurnEnded),
         }
         self.deadlines.last_activity = Instant::now();
         self.commit().await
@@ -153,20 +153,20 @@ impl SessionActor<'_> {
 
     /// Answers a permission request if the process that sent it still runs; without a verdict, the
     /// request is withdrawn.
-    fn answer_permission(&mut self, detail: &str, verdict: Option<Verdict>) {
+    fn answer_permission(&mut self, detail: &str, verdict: Option<PermissionDecision>) {
         let Ok(detail) = serde_json::from_str::<PermissionDetail>(detail) else {
             return;
         };
         let live = self.process.live.as_ref();
         if live.is_some_and(|live| live.process_id == detail.process_id) {
             self.send(match verdict {
-                Some(verdict) => detail.permission.answer(verdict),
-                None => detail.permission.withdraw(),
+                Some(verdict) => detail.permission.response(verdict),
+                None => detail.permission.cancelled_response(),
             });
         }
     }
 
-    fn close_decision(&mut self, request_id: String, decision: Verdict, by: &str) {
+    fn close_decision(&mut self, request_id: String, decision: PermissionDecision, by: &str) {
         self.step.events.push(Event::PermissionAnswer {
             request_id: request_id.clone(),
             decision,
@@ -178,10 +178,10 @@ impl SessionActor<'_> {
     /// Withdraws every open decision because its turn is over.
     pub(super) async fn withdraw_decisions(&mut self) -> Result<(), ActorError> {
         for decision in self.engine.store().decisions(self.session.id).await? {
-            if decision.kind == WaitingKind::Permission {
+            if decision.kind == AwaitedRequestKind::Permission {
                 self.answer_permission(&decision.detail, None);
             }
-            self.close_decision(decision.request_id, Verdict::Deny, "interrupt");
+            self.close_decision(decision.request_id, PermissionDecision::Deny, "interrupt");
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A pure function of updates and flushes: output that was not committed before a crash is read again
 //! and produces the same events.
 
-use oubliette_agent::{Chunk, Said, Tool};
+use oubliette_agent::{TextChunk, AgentUpdate, ToolCall};
 use oubliette_model::Event;
 
 use crate::sessions::live_agent::{LiveAgent, OpenText};
@@ -73,33 +73,33 @@ impl EventBuilder {
     }
 
     /// `log_end` is the end of the committed log.
-    pub(super) fn handle_update(&mut self, live: &mut LiveAgent, update: Said, log_end: i64) {
+    pub(super) fn handle_update(&mut self, live: &mut LiveAgent, update: AgentUpdate, log_end: i64) {
         match update {
-            Said::Text(chunk) => self.add_text(live, chunk, false, log_end),
-            Said::Thought(chunk) => self.add_text(live, chunk, true, log_end),
-            Said::Plan(entries) => {
+            AgentUpdate::Text(chunk) => self.add_text(live, chunk, false, log_end),
+            AgentUpdate::Thought(chunk) => self.add_text(live, chunk, true, log_end),
+            AgentUpdate::Plan(entries) => {
                 self.end_text(live);
                 self.events.push(Event::Plan { entries });
             }
-            Said::Tool(tool) => self.update_tool(live, tool),
-            Said::Unknown(kind) => self.log(format!("the agent sent an unknown update `{kind}`")),
-            Said::Usage(_) | Said::Nothing => {}
+            AgentUpdate::Tool(tool) => self.update_tool(live, tool),
+            AgentUpdate::Unknown(kind) => self.log(format!("the agent sent an unknown update `{kind}`")),
+            AgentUpdate::Usage(_) | AgentUpdate::Ignored => {}
         }
     }
 
-    fn add_text(&mut self, live: &mut LiveAgent, chunk: Chunk, is_thought: bool, log_end: i64) {
-        let Chunk { text, message } = chunk;
+    fn add_text(&mut self, live: &mut LiveAgent, chunk: TextChunk, is_thought: bool, log_end: i64) {
+        let TextChunk { text, message_id } = chunk;
         let is_other = live
             .open_text
             .as_ref()
-            .is_some_and(|open| open.is_thought != is_thought || open.message_id != message);
+            .is_some_and(|open| open.is_thought != is_thought || open.message_id != message_id);
         let bytes = self.flushed.len() + self.unflushed.len() + text.len();
         if is_other || bytes > MAX_MESSAGE_BYTES {
             self.end_text(live);
         }
         live.open_text.get_or_insert(OpenText {
             is_thought,
-            message_id: message,
+            message_id,
             start_index: log_end,
         });
         self.unflushed.push_str(&text);
@@ -107,7 +107,7 @@ impl EventBuilder {
 
     /// Adds one `tool_call` event per call: when the call starts or ends, or when more of its input is
     /// known than its announcement said, which some agents send before the model has finished.
-    fn update_tool(&mut self, live: &mut LiveAgent, tool: Tool) {
+    fn update_tool(&mut self, live: &mut LiveAgent, tool: ToolCall) {
         if live.ended_tools.contains(&tool.id) {
             return;
         }
@@ -127,14 +127,14 @@ impl EventBuilder {
             open.input = input;
         }
         let room = MAX_STREAMED_OUTPUT_BYTES.saturating_sub(streamed_bytes);
-        let end = tool.more.floor_char_boundary(room);
-        open.output.push_str(&tool.more[..end]);
-        open.truncated |= tool.more.len() > room;
-        let is_input_known = !tool.announced && !open.input.is_null();
-        if tool.begun || is_input_known || is_large {
+        let end = tool.output_delta.floor_char_boundary(room);
+        open.output.push_str(&tool.output_delta[..end]);
+        open.truncated |= tool.output_delta.len() > room;
+        let is_input_known = !tool.is_first && !open.input.is_null();
+        if tool.started || is_input_known || is_large {
             self.add_tool_call(live, &tool.id);
         }
-        if let Some(mut end) = tool.end {
+        if let Some(mut end) = tool.outcome {
             let open = live.open_tools.remove(&tool.id).unwrap_or_default();
             if end.output.is_empty() {
                 end.output = open.output;
@@ -243,12 +243,12 @@ mod tests {
         }
     }
 
-    fn text(text: &str) -> Said {
-        Said::Text(chunk(text, None))
+    fn text(text: &str) -> AgentUpdate {
+        AgentUpdate::Text(chunk(text, None))
     }
 
-    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> Said {
-        Said::Tool(Tool {
+    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> AgentUpdate {
+        AgentUpdate::Tool(Tool {
             id: id.to_owned(),
             title: Some("sh".to_owned()),
             kind: Some("execute".to_owned()),
@@ -280,8 +280,8 @@ mod tests {
         assert!(live.open_tools.is_empty());
     }
 
-    fn parse_update(update: Value) -> Said {
-        Said::read(&json!({ "update": update }))
+    fn parse_update(update: Value) -> AgentUpdate {
+        AgentUpdate::parse(&json!({ "update": update }))
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
         builder.handle_update(&mut live, text("one "), 3);
         builder.flush(&live);
         builder.handle_update(&mut live, text("two"), 4);
-        builder.handle_update(&mut live, Said::Thought(chunk("hm", None)), 4);
+        builder.handle_update(&mut live, AgentUpdate::Thought(chunk("hm", None)), 4);
         assert_eq!(builder.end_turn(&mut live), "one two");
         assert_eq!(kinds(&builder.events), ["delta", "message", "thought"]);
         assert_eq!(
@@ -387,7 +387,7 @@ mod tests {
             ("c", Some("2")),
             ("d", None),
         ] {
-            builder.handle_update(&mut live, Said::Text(chunk(text, message)), 0);
+            builder.handle_update(&mut live, AgentUpdate::Text(chunk(text, message)), 0);
         }
         assert_eq!(builder.end_turn(&mut live), "ab\n\nc\n\nd");
         assert_eq!(kinds(&builder.events), ["message"; 3]);
@@ -403,8 +403,8 @@ mod tests {
         ) {
             let update = |builder: &mut EventBuilder, live: &mut LiveAgent, line: &str, n: usize, end: i64| match line {
                 "T" => builder.handle_update(live, tool(&n.to_string(), true, true, Some("o")), end),
-                "t" => builder.handle_update(live, Said::Thought(chunk("q", None)), end),
-                "M" => builder.handle_update(live, Said::Text(chunk("m", Some(&n.to_string()))), end),
+                "t" => builder.handle_update(live, AgentUpdate::Thought(chunk("q", None)), end),
+                "M" => builder.handle_update(live, AgentUpdate::Text(chunk("m", Some(&n.to_string()))), end),
                 other => builder.handle_update(live, text(other), end),
             };
             let without_deltas = |events: &[Event]| -> Vec<Event> {

@@ -1,7 +1,7 @@
 //! Handles what the agent writes.
 
-use oubliette_agent::{Line, OwnFile, Said, output_line, output_mark, read};
-use oubliette_wire::{Ended, LineTooLong};
+use oubliette_agent::{AgentMessage, AgentUpdate, TranscriptFile};
+use oubliette_wire::{ExitStatus, LineTooLong};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -38,8 +38,8 @@ impl SessionActor<'_> {
             return "the container ended".to_owned();
         }
         match connection.and_then(AgentConnection::ended) {
-            Some(Ended::Code(code)) => format!("the agent ended with exit code {code}"),
-            Some(Ended::Signal(signal)) => format!("the agent was killed by signal {signal}"),
+            Some(ExitStatus::Code(code)) => format!("the agent ended with exit code {code}"),
+            Some(ExitStatus::Signal(signal)) => format!("the agent was killed by signal {signal}"),
             None => "the agent is gone".to_owned(),
         }
     }
@@ -69,48 +69,48 @@ impl SessionActor<'_> {
 
     async fn handle_line(&mut self, line: &[u8]) -> Result<(), ActorError> {
         let redacted = self.redactor.redact_bytes(line);
-        match read(redacted.as_deref().unwrap_or(line)) {
-            Line::Reply { id, outcome } => {
+        match AgentMessage::parse(redacted.as_deref().unwrap_or(line)) {
+            AgentMessage::Response { id, outcome } => {
                 let turn = self.process.turn();
                 if turn.is_some_and(|turn| turn.request_id == id) {
                     self.end_turn(outcome).await?;
                 }
             }
-            Line::Notification { method, params } => {
+            AgentMessage::Notification { method, params } => {
                 if method == "session/update" {
                     self.handle_update(&params).await?;
                 }
             }
-            Line::Request { id, method, params } => {
+            AgentMessage::Request { id, method, params } => {
                 if method == "session/request_permission" {
                     self.handle_permission_request(&id, &params).await?;
                 } else {
-                    self.send(oubliette_agent::refuse(&id, &method));
+                    self.send(oubliette_agent::method_not_found(&id, &method));
                 }
             }
-            Line::Noise(text) => {
+            AgentMessage::Invalid(text) => {
                 self.step.invalid_lines += 1;
                 if self.step.invalid_lines == 1 {
                     let text = format!("the agent wrote a line that is not a message: {text}");
                     self.step.events.log(text);
                 }
             }
-            Line::Empty => {}
+            AgentMessage::Blank => {}
         }
         Ok(())
     }
 
     /// Handles a `session/update` notification.
     async fn handle_update(&mut self, params: &Value) -> Result<(), ActorError> {
-        let mut update = Said::read(params);
-        if let Said::Tool(tool) = &mut update
-            && let Some(end) = tool.end.as_mut().filter(|end| end.output.is_empty())
-            && let Some(file) = self.agent.output_file
+        let mut update = AgentUpdate::parse(params);
+        if let AgentUpdate::Tool(tool) = &mut update
+            && let Some(end) = tool.outcome.as_mut().filter(|end| end.output.is_empty())
+            && let Some(file) = self.agent.transcript_file
         {
             let output = self.read_tool_output(file, &tool.id).await;
             end.output = output.unwrap_or_default();
         }
-        if let Said::Usage(reported) = update {
+        if let AgentUpdate::Usage(reported) = update {
             if self.add_usage(reported) {
                 self.commit().await?;
                 self.enforce_budget().await?;
@@ -125,15 +125,15 @@ impl SessionActor<'_> {
     }
 
     /// The output of a tool call, from the file in which the agent keeps its conversation.
-    async fn read_tool_output(&self, file: OwnFile, call: &str) -> Option<String> {
-        let path = file.of(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
-        let mark = output_mark(call)?;
+    async fn read_tool_output(&self, file: TranscriptFile, call: &str) -> Option<String> {
+        let path = file.file.glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+        let mark = (file.output_marker)(call)?;
         // Some agents report the end of a tool call before they write it to the file.
         let script = format!(
             "for n in 1 2 3 4 5 6 7 8 9 10; do grep -h -F '{mark}' {path} && exit; sleep 0.1; done"
         );
         let lines = self.run_script(&script).await?;
-        let output = output_line(lines.lines().last()?, call)?;
+        let output = (file.parse_output)(lines.lines().last()?, call)?;
         Some(self.redactor.redact_text(output))
     }
 }

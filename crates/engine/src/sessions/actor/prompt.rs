@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_agent::Attached;
+use oubliette_agent::Attachment;
 use oubliette_model::Event;
 use oubliette_store::Message;
 
@@ -21,7 +21,7 @@ impl SessionActor<'_> {
     pub(super) async fn write_attachments(
         &self,
         message: &Message,
-    ) -> Result<Result<Vec<Attached>, String>, ActorError> {
+    ) -> Result<Result<Vec<Attachment>, String>, ActorError> {
         let mut written = Vec::new();
         let Some(live) = self.process.live.as_ref() else {
             return Ok(Ok(written));
@@ -45,7 +45,7 @@ impl SessionActor<'_> {
             let writing = self
                 .engine.containers().run_command(&container, link.clone(), argv.into(), bytes);
             match writing.await {
-                Ok(CommandResult::Succeeded(_)) => written.push(Attached {
+                Ok(CommandResult::Succeeded(_)) => written.push(Attachment {
                     name: name.clone(),
                     path,
                 }),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_agent::{Handshake, HandshakeHeard, Line, Opened, Plan, Resumed, Server, read};
+use oubliette_agent::{Handshake, HandshakeStep, AgentMessage, OpenedSession, SessionOptions, ResumeMethod, McpServerConfig};
 use oubliette_model::Event;
 use oubliette_runtime::ContainerId;
 use oubliette_store::StoreError;
@@ -51,7 +51,7 @@ impl SessionActor<'_> {
         let settings = engine.settings();
         // Looked up again: the configuration may have changed.
         self.agent = agents::find(settings, &self.session.agent)?;
-        if let Some(objection) = self.agent.keeper.objection(&self.tools()) {
+        if let Some(objection) = self.agent.tool_enforcement.unsupported_reason(&self.tools()) {
             let name = &self.agent.name;
             return Err(StartError::Failed(format!(
                 "the agent `{name}` {objection}"
@@ -155,21 +155,21 @@ impl SessionActor<'_> {
         Ok(())
     }
 
-    async fn shake_hands(&mut self, deadline: Instant) -> Result<Opened, StartError> {
+    async fn shake_hands(&mut self, deadline: Instant) -> Result<OpenedSession, StartError> {
         let plan = self.handshake_plan().await?;
-        let (mut handshake, first) = Handshake::begin(plan);
+        let (mut handshake, first) = Handshake::start(plan);
         self.send_uncommitted(&first);
         loop {
             while let Some(connection) = &mut self.process.connection
                 && let Some((line, end)) = connection.lines.next_piece()
             {
-                let line = line.map_or(Line::Empty, |line| read(&line));
+                let line = line.map_or(AgentMessage::Blank, |line| AgentMessage::parse(&line));
                 self.process.read_offset = end;
-                match handshake.hear(&line) {
-                    HandshakeHeard::Nothing => {}
-                    HandshakeHeard::Send(line) => self.send_uncommitted(&line),
-                    HandshakeHeard::Ready(opened) => return Ok(opened),
-                    HandshakeHeard::Failed(reason) => return Err(StartError::Failed(reason)),
+                match handshake.handle_message(&line) {
+                    HandshakeStep::Wait => {}
+                    HandshakeStep::Send(line) => self.send_uncommitted(&line),
+                    HandshakeStep::Ready(opened) => return Ok(opened),
+                    HandshakeStep::Failed(reason) => return Err(StartError::Failed(reason)),
                 }
             }
             let read_offset = self.process.read_offset;
@@ -213,7 +213,7 @@ impl SessionActor<'_> {
     }
 
     /// What the handshake opens the agent's session with.
-    async fn handshake_plan(&mut self) -> Result<Plan, StartError> {
+    async fn handshake_plan(&mut self) -> Result<SessionOptions, StartError> {
         let api_key = self.create_api_key().await?;
         if self.step.changes.token.is_some() {
             self.commit().await?;
@@ -222,25 +222,25 @@ impl SessionActor<'_> {
         let defaults = &self.project.settings;
         let model = choices.model.clone().or_else(|| defaults.model.clone());
         let reasoning = choices.reasoning.or(defaults.reasoning);
-        let (mode, needs_mode) = self.agent.mode(self.autonomy(), &self.tools());
-        Ok(Plan {
+        let (mode, requires_mode) = self.agent.mode(self.autonomy(), &self.tools());
+        Ok(SessionOptions {
             cwd: path_in_container(&self.session.workspace_id),
             servers: self.mcp_servers(api_key),
             resume: self.session.agent_session_id.clone(),
-            sign_in: self
+            auth_method: self
                 .agent
-                .sign_in
+                .auth_method
                 .clone()
                 .filter(|_| self.process.has_credential),
             mode,
-            needs_mode,
+            requires_mode,
             model: model.filter(|_| self.agent.takes_model),
             reasoning: reasoning.filter(|_| self.agent.takes_reasoning),
         })
     }
 
     /// The agent's MCP servers: Oubliette's own and the project's.
-    fn mcp_servers(&self, api_key: Option<String>) -> Vec<Server> {
+    fn mcp_servers(&self, api_key: Option<String>) -> Vec<McpServerConfig> {
         let key = self.process.session_key.as_ref();
         let session_key = key.map_or("", |key| key.reveal()).to_owned();
         let env = [
@@ -249,7 +249,7 @@ impl SessionActor<'_> {
             ("OUBLIETTE_SESSION_KEY", Some(session_key)),
             (API_KEY_VARIABLE, api_key),
         ];
-        let own = Server {
+        let own = McpServerConfig {
             name: "oubliette".to_owned(),
             command: CLIENT_PATH.to_owned(),
             args: vec!["mcp".to_owned()],
@@ -260,7 +260,7 @@ impl SessionActor<'_> {
         };
         let of_project = self.project.settings.mcp_servers.iter().map(|server| {
             let env = server.env.iter();
-            Server {
+            McpServerConfig {
                 name: server.name.clone(),
                 command: server.command.clone(),
                 args: server.args.clone(),
@@ -289,28 +289,28 @@ impl SessionActor<'_> {
     }
 
     /// Records that the agent takes prompts.
-    async fn finish_start(&mut self, opened: Opened) -> Result<(), ActorError> {
+    async fn finish_start(&mut self, opened: OpenedSession) -> Result<(), ActorError> {
         let Some(live) = &mut self.process.live else {
             return Ok(());
         };
         live.ready = true;
         live.stdout_offset = self.process.read_offset;
         live.next_request_id = opened.next_id;
-        live.needs_transcript = opened.resumed == Resumed::Afresh;
-        if matches!(opened.resumed, Resumed::Resume | Resumed::Load) {
+        live.needs_transcript = opened.resume_method == ResumeMethod::FromTranscript;
+        if matches!(opened.resume_method, ResumeMethod::Resume | ResumeMethod::Load) {
             // The agent continues its own total.
             live.reported_cost_usd = self.session.cost_usd;
         }
         self.session.agent_session_id = Some(opened.session.clone());
         self.step.changes.agent_session_id = Some(Some(opened.session));
-        for note in opened.notes {
+        for note in opened.warnings {
             self.step.events.log(note);
         }
-        let (resumed_by, message) = match opened.resumed {
-            Resumed::New => return self.commit().await,
-            Resumed::Resume => ("resume", "the agent resumed its own session"),
-            Resumed::Load => ("load", "the agent loaded its own session"),
-            Resumed::Afresh => (
+        let (resumed_by, message) = match opened.resume_method {
+            ResumeMethod::New => return self.commit().await,
+            ResumeMethod::Resume => ("resume", "the agent resumed its own session"),
+            ResumeMethod::Load => ("load", "the agent loaded its own session"),
+            ResumeMethod::FromTranscript => (
                 "transcript",
                 "the agent could not resume its own session; it gets the transcript instead",
             ),

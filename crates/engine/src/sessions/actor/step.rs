@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Event, Happening, Status, StopReason, Waiting};
+use oubliette_model::{Event, Transition, Status, StopReason, AwaitedRequest};
 use oubliette_store::{Message, Step, StoreError};
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;
@@ -54,14 +54,14 @@ impl StepBuilder {
 
 impl SessionActor<'_> {
     /// Changes the status as a transition demands; ignored if the status does not permit it.
-    pub(super) fn transition(&mut self, happening: Happening) {
+    pub(super) fn transition(&mut self, happening: Transition) {
         if let Some(status) = self.session.status.after(happening) {
             self.set_status(status, None, None);
         }
     }
 
     /// Ends the session and reports that to its parent.
-    pub(super) fn transition_to_end(&mut self, happening: Happening, error: Option<String>) {
+    pub(super) fn transition_to_end(&mut self, happening: Transition, error: Option<String>) {
         let Some(status) = self.session.status.after(happening) else {
             return;
         };
@@ -77,7 +77,7 @@ impl SessionActor<'_> {
     pub(super) fn set_status(
         &mut self,
         status: Status,
-        waiting_for: Option<Waiting>,
+        waiting_for: Option<AwaitedRequest>,
         error: Option<String>,
     ) {
         self.session.status = status;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Happening, Status, StopReason};
+use oubliette_model::{Transition, Status, StopReason};
 use oubliette_store::Message;
 
 use super::turn::cancelled_completion;
@@ -30,7 +30,7 @@ impl SessionActor<'_> {
             let stop_reason = StopReason::Error;
             self.step
                 .add_completion(text, stop_reason, Some(error.clone()));
-            self.transition_to_end(Happening::Died, Some(error));
+            self.transition_to_end(Transition::AgentFailed, Some(error));
         } else if was_ready {
             self.step
                 .events
@@ -61,7 +61,7 @@ impl SessionActor<'_> {
         reason: &str,
     ) -> Result<(), ActorError> {
         self.complete_unstarted(message, StopReason::Error, Some(reason.to_owned()));
-        self.transition_to_end(Happening::Died, Some(reason.to_owned()));
+        self.transition_to_end(Transition::AgentFailed, Some(reason.to_owned()));
         self.commit().await?;
         self.end_children().await
     }
@@ -74,7 +74,7 @@ impl SessionActor<'_> {
         if in_turn {
             self.step.add_completion(text, StopReason::Cancelled, None);
         }
-        self.transition_to_end(Happening::Ended, None);
+        self.transition_to_end(Transition::Ended, None);
         self.step.changes.wanted_done = true;
         self.step.changes.messages_dropped = true;
         self.commit().await?;
@@ -140,7 +140,7 @@ impl SessionActor<'_> {
         let (stop_reason, error) =
             cancelled_completion(cancelled.unwrap_or(CancelReason::Requested));
         self.step.add_completion(text, stop_reason, error);
-        self.transition(Happening::TurnEnded);
+        self.transition(Transition::TurnEnded);
         self.commit().await?;
         self.enforce_budget().await
     }

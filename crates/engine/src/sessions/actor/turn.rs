@@ -1,8 +1,9 @@
 //! One turn: a prompt, and how it ends.
 
-use oubliette_agent::{Reported, RpcError};
-use oubliette_model::{Happening, Status, StopReason};
+use oubliette_agent::UsageReport;
+use oubliette_model::{Transition, Status, StopReason};
 use oubliette_store::Message;
+use oubliette_wire::RpcError;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ impl SessionActor<'_> {
             Ok(attachments) => attachments,
             Err(reason) => {
                 self.complete_unstarted(&message, StopReason::Error, Some(reason));
-                self.transition(Happening::TurnEnded);
+                self.transition(Transition::TurnEnded);
                 return self.commit().await;
             }
         };
@@ -36,7 +37,7 @@ impl SessionActor<'_> {
             .chain([&message.text])
             .map(String::as_str)
             .collect();
-        let line = oubliette_agent::prompt(request_id, &agent_session, &texts, &attachments);
+        let line = oubliette_agent::prompt_request(request_id, &agent_session, &texts, &attachments);
         live.needs_transcript = false;
         live.turn = Some(Turn {
             request_id,
@@ -46,7 +47,7 @@ impl SessionActor<'_> {
         });
         self.send(line);
         self.step.add_prompt(&message);
-        self.transition(Happening::Prompted);
+        self.transition(Transition::Prompted);
         self.deadlines.last_activity = Instant::now();
         self.commit().await
     }
@@ -69,7 +70,7 @@ impl SessionActor<'_> {
     ) -> Result<(), ActorError> {
         let mut reported = outcome
             .as_ref()
-            .map(Reported::from_reply)
+            .map(UsageReport::from_response)
             .unwrap_or_default();
         if let Some(file) = self.agent.usage_file.filter(|_| reported.turn.is_none()) {
             reported.turn = self.read_usage_file(file).await;
@@ -87,7 +88,7 @@ impl SessionActor<'_> {
         };
         self.withdraw_decisions().await?;
         self.step.add_completion(text, stop_reason, error);
-        self.transition(Happening::TurnEnded);
+        self.transition(Transition::TurnEnded);
         self.step.changes.input_taken = Some(turn.request_end_offset);
         self.deadlines.cancel_by = None;
         self.deadlines.last_activity = Instant::now();
@@ -122,7 +123,7 @@ impl SessionActor<'_> {
                 let next = self.engine.store().next_message(self.session.id).await?;
                 if let Some(message) = next.filter(|_| !self.session.status.is_ended()) {
                     self.complete_unstarted(&message, StopReason::Cancelled, None);
-                    self.transition(Happening::TurnEnded);
+                    self.transition(Transition::TurnEnded);
                 }
             }
         }
@@ -134,10 +135,10 @@ impl SessionActor<'_> {
     pub(super) async fn cancel_turn(&mut self, reason: CancelReason) -> Result<(), ActorError> {
         self.withdraw_decisions().await?;
         if self.session.status == Status::Waiting {
-            self.transition(Happening::Settled);
+            self.transition(Transition::WaitEnded);
         }
         let session = self.session.agent_session_id.clone().unwrap_or_default();
-        self.send(oubliette_agent::cancel(&session));
+        self.send(oubliette_agent::cancel_notification(&session));
         let live = self.process.live.as_mut();
         if let Some(turn) = live.and_then(|live| live.turn.as_mut()) {
             turn.cancelled = Some(reason);

@@ -174,7 +174,7 @@ pub(crate) async fn serve(
             },
             on_receive_notification!(),
         )
-        .connect_to(LineReader::new(sink, input))
+        .connect_to(Lines::new(sink, input))
         .await
 }
 

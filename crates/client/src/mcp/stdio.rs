@@ -30,7 +30,7 @@ type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 pub(super) struct StdioTransport {
     reader: Reader,
     writer: Arc<Mutex<Writer>>,
-    lines: Lines,
+    lines: LineReader,
     buffer: Vec<u8>,
     initialized: bool,
     input_ended: CancellationToken,

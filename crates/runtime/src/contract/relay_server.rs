@@ -243,7 +243,7 @@ impl Supervisor {
     async fn request(&mut self, method: &str, params: &impl serde::Serialize) -> Message {
         let id = self.next_request_id;
         self.next_request_id += 1;
-        let line = Message::request(id, method, params).line();
+        let line = Message::request(id, method, params).to_line();
         let writing = self.connection.get_mut().write_all(&line);
         within_timeout("sending a request", writing).await.unwrap();
         within_timeout("a reply", async {

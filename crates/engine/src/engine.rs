@@ -112,7 +112,7 @@ impl Engine {
 
     /// Takes away all that a project has, which must be hidden already.
     pub(crate) async fn erase_project(&self, id: ProjectId) -> Result<()> {
-        self.containers().remove_all(id).await?;
+        self.containers().remove_of_project(id).await?;
         self.files().discard_project(id).await?;
         Ok(self.store().erase(id).await?)
     }

@@ -86,7 +86,7 @@ impl Containers<'_> {
         Ok(RunningContainer { id, link, started })
     }
 
-    /// Creates a container and starts it. The caller holds the lock of the container.
+    /// Creates a container and starts it. The caller holds its lock, unless the id is new.
     pub(crate) async fn create(self, plan: ContainerPlan<'_>) -> Result<Arc<SupervisorLink>> {
         let runtime = self.runtime().await?;
         let spec = self.container_spec(plan).await?;
@@ -159,7 +159,7 @@ impl Containers<'_> {
     }
 
     /// Removes all containers of a project.
-    pub(crate) async fn remove_all(self, project: ProjectId) -> Result<()> {
+    pub(crate) async fn remove_of_project(self, project: ProjectId) -> Result<()> {
         for id in self.of_project(project).await? {
             self.remove(&id).await?;
         }

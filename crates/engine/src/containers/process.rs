@@ -31,7 +31,8 @@ const STREAM_REQUEST_ATTEMPTS: u32 = 5;
 /// The pause before another attempt over a connection that may be lost like the one before.
 pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-const SIGKILL: i32 = 9;
+pub(super) const SIGHUP: i32 = 1;
+pub(super) const SIGKILL: i32 = 9;
 
 /// A process to start.
 #[derive(Debug, Clone)]

@@ -14,15 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::InteractiveExec;
 use crate::containers::exec::exit_code;
-use crate::containers::process::Process;
+use crate::containers::process::{Process, SIGHUP, SIGKILL};
 use crate::containers::state::SUPERVISOR_RECONNECT_TIMEOUT;
 use crate::containers::{Containers, INTERACTIVE_PREFIX};
 use crate::{EngineError, Result};
 
 /// How long a command may take to exit after each signal.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
-const SIGHUP: i32 = 1;
-const SIGKILL: i32 = 9;
 const AUDIT_INTERVAL: Duration = Duration::from_secs(60);
 const MAX_COMMANDS_PER_CONTAINER: usize = 64;
 

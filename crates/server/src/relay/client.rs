@@ -65,7 +65,7 @@ impl Default for ClientLimits {
 /// A parsed line and its length.
 #[derive(Debug)]
 pub(super) struct ReceivedLine {
-    pub(super) request: Result<Option<Request>, InvalidRequest>,
+    pub(super) request: Result<Option<Request>, Box<InvalidRequest>>,
     pub(super) bytes: usize,
 }
 

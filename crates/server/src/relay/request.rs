@@ -28,11 +28,11 @@ impl InvalidRequest {
 impl Request {
     /// Parses a line. None if it needs no reply: an empty line, a response, or a notification with
     /// invalid parameters.
-    pub(super) fn parse(line: &[u8]) -> Result<Option<Self>, InvalidRequest> {
+    pub(super) fn parse(line: &[u8]) -> Result<Option<Self>, Box<InvalidRequest>> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        let invalid = |id, code, reason| Err(InvalidRequest::new(id, code, reason));
+        let invalid = |id, code, reason| Err(Box::new(InvalidRequest::new(id, code, reason)));
         let mut message = match serde_json::from_slice(line) {
             Ok(Value::Object(message)) => message,
             Ok(_) => {

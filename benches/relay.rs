@@ -139,11 +139,11 @@ async fn start_agent(server: &Server) -> (Agent, Vec<String>) {
         let ms = event["arguments"]["ms"].as_u64().unwrap();
         Some((ms, caller.request("tools/call", call)))
     }));
-    let told = told_to(server, &project, &session);
-    let mut agent = AgentClient::start(server, &project, &told).await;
+    let credentials = told_to(server, &project, &session);
+    let mut agent = AgentClient::start(server, &project, &credentials).await;
     agent.begin(0, "tools/list", json!({})).await;
     agent.reply(0).await;
-    let variables = AgentClient::variables(server, &project, &told);
+    let variables = AgentClient::variables(server, &project, &credentials);
     (Agent::Ours(agent), variables)
 }
 

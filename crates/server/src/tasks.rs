@@ -43,7 +43,7 @@ mod tests {
             let held = held.clone();
             tasks.spawn(async move {
                 let _held = held;
-                std::future::pending().await
+                std::future::pending::<()>().await;
             });
         }
         drop(held);

@@ -140,7 +140,7 @@ impl EventPusher {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "could not restore the bindings of an MCP session")
+                tracing::warn!(%error, "could not restore the bindings of an MCP session");
             }
         }
     }

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::methods::{self, RequestSource, RpcResult, to_json};
+use super::methods::{self, RequestSource, RpcResult, parse_params, to_json};
 use super::replies::{self, MAX_UNREAD_KIB_PER_CONTAINER, ReplySender};
-use super::request::{ParsedLine, Request, parse_line, parse_params};
+use super::request::{InvalidRequest, Request};
 use crate::errors;
 
 /// Fewer than the listener accepts: the supervisor always gets a connection.
@@ -62,13 +62,29 @@ impl Default for ClientLimits {
     }
 }
 
+/// A parsed line and its length.
+#[derive(Debug)]
+pub(super) struct ReceivedLine {
+    pub(super) request: Result<Option<Request>, Box<InvalidRequest>>,
+    pub(super) bytes: usize,
+}
+
+impl ReceivedLine {
+    pub(super) fn parse(line: &[u8]) -> Self {
+        Self {
+            request: Request::parse(line),
+            bytes: line.len(),
+        }
+    }
+}
+
 /// Serves a connection to its end. The handshake has read `first_line` and the bytes `rest` after it.
 pub(super) async fn serve(
     relay: &Arc<Relay>,
     container: &ContainerId,
     limits: &Arc<ClientLimits>,
     mut stream: Box<dyn Stream>,
-    first_line: ParsedLine,
+    first_line: ReceivedLine,
     rest: Vec<u8>,
 ) {
     let Ok(_permit) = limits.connections.try_acquire() else {
@@ -136,7 +152,7 @@ impl ClientConnection {
     async fn run(
         mut self,
         mut reader: ReadHalf<Box<dyn Stream>>,
-        first_line: ParsedLine,
+        first_line: ReceivedLine,
         rest: Vec<u8>,
     ) {
         let mut tools_declared = self.relay.engine.callers().subscribe_declarations();
@@ -152,7 +168,7 @@ impl ClientConnection {
             while let Some(line) = lines.next_line() {
                 long_line = None;
                 let handled = match line {
-                    Ok(line) => self.handle_line(parse_line(&line)).await,
+                    Ok(line) => self.handle_line(ReceivedLine::parse(&line)).await,
                     Err(_) => {
                         let error = RpcError::new(
                             codes::INVALID_REQUEST,
@@ -207,11 +223,11 @@ impl ClientConnection {
     }
 
     /// None if the connection is closed.
-    async fn handle_line(&mut self, line: ParsedLine) -> Option<()> {
-        let request = match line {
-            ParsedLine::Request(request) => request,
-            ParsedLine::Ignored => return Some(()),
-            ParsedLine::Invalid(id, error) => return self.replies.reply(id, Err(error)).await,
+    async fn handle_line(&mut self, line: ReceivedLine) -> Option<()> {
+        let request = match line.request {
+            Ok(Some(request)) => request,
+            Ok(None) => return Some(()),
+            Err(invalid) => return self.replies.reply(invalid.id, Err(invalid.error)).await,
         };
         match request.method.as_str() {
             // Not concurrent: requests after it rely on it.
@@ -223,7 +239,7 @@ impl ClientConnection {
                     None => Some(()),
                 }
             }
-            _ => self.spawn_request(request).await,
+            _ => self.spawn_request(request, line.bytes).await,
         }
     }
 
@@ -308,8 +324,8 @@ impl ClientConnection {
     }
 
     /// Runs a request concurrently with the others, once the limits allow it.
-    async fn spawn_request(&mut self, request: Request) -> Option<()> {
-        let permits = self.acquire_permits(request.line_bytes).await?;
+    async fn spawn_request(&mut self, request: Request, line_bytes: usize) -> Option<()> {
+        let permits = self.acquire_permits(line_bytes).await?;
         let (number, cancellation) = (self.next_number, CancellationToken::new());
         self.next_number += 1;
         let in_flight = InFlight {

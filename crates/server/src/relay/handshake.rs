@@ -10,8 +10,10 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::Relay;
+use super::client::ReceivedLine;
+use super::methods::parse_params;
 use super::pending_connections::PendingConnections;
-use super::request::{ParsedLine, Request, parse_line, parse_params};
+use super::request::Request;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Few lines longer than this are read at once.
@@ -25,7 +27,7 @@ pub(super) enum Peer {
     Stream(StreamOpened),
     /// An agent's client: every peer whose first line is neither of the others. It gets the response
     /// to this line from the client's protocol.
-    Client(ParsedLine),
+    Client(ReceivedLine),
 }
 
 /// Identifies the peer. Also returns the bytes after the line that identified it. None if the
@@ -85,21 +87,20 @@ async fn handle_line(
     container: &ContainerId,
     line: &[u8],
 ) -> Result<Peer, (Option<Value>, RpcError)> {
-    let request = match parse_line(line) {
-        ParsedLine::Request(request) => request,
-        other => return Ok(Peer::Client(other)),
-    };
-    let Request { id, params, .. } = match request.method.as_str() {
-        methods::SUPERVISE => request,
-        methods::STREAM => {
-            let opened = parse_params(request.params);
-            return opened
-                .map(Peer::Stream)
-                .map_err(|error| (request.id, error));
+    let ReceivedLine { request, bytes } = ReceivedLine::parse(line);
+    let Request { id, method, params } = match request {
+        Ok(Some(request))
+            if [methods::SUPERVISE, methods::STREAM].contains(&request.method.as_str()) =>
+        {
+            request
         }
-        _ => return Ok(Peer::Client(ParsedLine::Request(request))),
+        request => return Ok(Peer::Client(ReceivedLine { request, bytes })),
     };
-    let hello = match parse_params::<Supervise>(params) {
+    if method == methods::STREAM {
+        let opened = parse_params(params);
+        return opened.map(Peer::Stream).map_err(|error| (id, error));
+    }
+    let hello: Supervise = match parse_params(params) {
         Ok(hello) => hello,
         Err(error) => return Err((id, error)),
     };

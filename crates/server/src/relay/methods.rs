@@ -5,10 +5,10 @@ use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{CallerTool, ListTools, RpcError, relay_methods, codes};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::request::parse_params;
 use super::{Relay, audit_address, tools};
 use crate::errors;
 
@@ -97,6 +97,11 @@ pub(super) fn parse_call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
         Some(Ok(call_id)) => Ok(call_id),
         Some(Err(_)) => Err(RpcError::new(codes::INVALID_PARAMS, "`call_id` must be a UUID")),
     }
+}
+
+pub(super) fn parse_params<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {
+    serde_json::from_value(Value::Object(params))
+        .map_err(|error| RpcError::new(codes::PARAMS, error.to_string()))
 }
 
 pub(super) fn to_json(result: &impl Serialize) -> RpcResult {

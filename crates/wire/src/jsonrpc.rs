@@ -164,14 +164,14 @@ pub struct InvalidRequest {
 }
 
 impl InvalidRequest {
-    fn new(id: Value, code: i64, message: &str) -> Self {
+    fn boxed(id: Value, code: i64, message: &str) -> Box<Self> {
         let error = RpcError::new(code, message);
-        Self { id, error }
+        Box::new(Self { id, error })
     }
 }
 
-impl From<InvalidRequest> for Message {
-    fn from(invalid: InvalidRequest) -> Self {
+impl From<Box<InvalidRequest>> for Message {
+    fn from(invalid: Box<InvalidRequest>) -> Self {
         Self::reply(invalid.id, Err(invalid.error))
     }
 }
@@ -179,12 +179,17 @@ impl From<InvalidRequest> for Message {
 impl Request {
     /// Reads a line. None if it needs no reply: it is blank, a response, or a notification with
     /// invalid parameters.
-    pub fn parse(line: &[u8]) -> Result<Option<Self>, InvalidRequest> {
+    pub fn parse(line: &[u8]) -> Result<Option<Self>, Box<InvalidRequest>> {
         if line.trim_ascii().is_empty() {
             return Ok(None);
         }
-        let invalid =
-            |id: &Value, why| Err(InvalidRequest::new(id.clone(), codes::INVALID_REQUEST, why));
+        let invalid = |id: &Value, why| {
+            Err(InvalidRequest::boxed(
+                id.clone(),
+                codes::INVALID_REQUEST,
+                why,
+            ))
+        };
         let mut message = match serde_json::from_slice(line) {
             Ok(Value::Object(message)) => message,
             Ok(_) => {
@@ -195,7 +200,7 @@ impl Request {
             }
             Err(_) => {
                 let why = "the line is not JSON";
-                return Err(InvalidRequest::new(Value::Null, codes::PARSE_ERROR, why));
+                return Err(InvalidRequest::boxed(Value::Null, codes::PARSE_ERROR, why));
             }
         };
         let id = message.remove("id");
@@ -225,7 +230,7 @@ impl Request {
             Some(_) if id.is_none() => return Ok(None),
             Some(_) => {
                 let why = "`params` must be an object";
-                return Err(InvalidRequest::new(reply_to, codes::INVALID_PARAMS, why));
+                return Err(InvalidRequest::boxed(reply_to, codes::INVALID_PARAMS, why));
             }
         };
         Ok(Some(Self { id, method, params }))

@@ -9,7 +9,7 @@ use oubliette_store::{Project, StoreError, Workspace};
 use uuid::Uuid;
 
 use crate::containers::CommandResult;
-use crate::containers::{ContainerScope, ContainerPlan, mount};
+use crate::containers::{ContainerPlan, ContainerScope, mount};
 use crate::files::{Draft, Files};
 use crate::{Call, Engine, EngineError, Result};
 
@@ -154,7 +154,8 @@ impl Workspaces<'_> {
         let directory = format!("/workspaces/{}", draft.name());
         let outcome = self
             .engine
-            .containers().run_command(
+            .containers()
+            .run_command(
                 &running.id,
                 running.link,
                 clone_command(&directory, id),
@@ -194,7 +195,8 @@ impl Workspaces<'_> {
             let link = self.engine.containers().create(plan).await?;
             let argv = clone_command("/workspaces/new", id);
             self.engine
-                .containers().run_command(&container, link, argv, Vec::new())
+                .containers()
+                .run_command(&container, link, argv, Vec::new())
                 .await
         };
         let cloned = clone.await;

@@ -32,7 +32,9 @@ pub(crate) async fn retry_until_found(
     while !engine.containers().has_runtime() {
         tokio::time::sleep(interval).await;
         if engine.containers().lacks_runtime() {
-            engine.containers().set_runtime(open_with_client(&name, &data_dir, &docker).await);
+            engine
+                .containers()
+                .set_runtime(open_with_client(&name, &data_dir, &docker).await);
             interval = (interval * 2).min(MAX_RETRY_INTERVAL);
         }
     }

@@ -139,10 +139,8 @@ impl Opened {
     async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) {
         let engine = self.engine;
         let closing = CancellationToken::new();
-        let relay = oubliette_server::Relay::new(engine.clone(), closing.clone());
-        engine
-            .containers()
-            .accept_connections(Arc::new(oubliette_server::Doorkeeper(relay)));
+        let relay = Arc::new(oubliette_server::RelayServer::new(engine.clone()));
+        engine.containers().accept_connections(relay.clone());
         if self.stays {
             engine.schedules().start();
         }
@@ -154,6 +152,7 @@ impl Opened {
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
         home.withdraw();
         closing.cancel();
+        relay.shut_down().await;
         engine.stop().await;
     }
 }

@@ -14,9 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
-    DataDirNames, Enforcement, ImageSource, Networks, Program, Progress, Result, Runtime,
-    RuntimeError,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, DataDirNames, Enforcement,
+    ImageSource, Networks, Program, Progress, Result, RunState, Runtime, RuntimeError,
 };
 use cli::Cli;
 

@@ -32,8 +32,8 @@ pub(crate) use driver::DRIVER;
 
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
-    ImageSource, Program, Progress, Result, Runtime, RuntimeError,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, ImageSource, Program,
+    Progress, Result, RunState, Runtime, RuntimeError,
 };
 use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
 

@@ -36,8 +36,8 @@ pub use names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 pub use oubliette_model::Network;
 pub use sandbox::Sandbox;
 pub use spec::{
-    ContainerId, ContainerLimits, ContainerSpec, RunState, ContainerStatus, ImageSource,
-    Init, Mount, Program,
+    ContainerId, ContainerLimits, ContainerSpec, ContainerStatus, ImageSource, Init, Mount,
+    Program, RunState,
 };
 
 /// Called with each line that long work prints.

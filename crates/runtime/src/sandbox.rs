@@ -20,9 +20,8 @@ pub(crate) use driver::DRIVER;
 use record::{Record, create_private_dir};
 
 use crate::{
-    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
-    Enforcement, ImageSource, Mount, Network, Networks, Program, Progress, Result, Runtime,
-    RuntimeError,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Enforcement, ImageSource,
+    Mount, Network, Networks, Program, Progress, Result, RunState, Runtime, RuntimeError,
 };
 
 /// The file that the sandbox writes the output of PID 1 to; the first start creates it.

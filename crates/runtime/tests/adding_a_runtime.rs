@@ -8,10 +8,9 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use oubliette_runtime::contract::{self, Fixture};
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus,
-    DockerSettings, Enforcement, ImageSource, Networks, OpenedRuntime, Platform, ProbeFinding,
-    Program, Progress, Result, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError,
-    RuntimeSettings, choose,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, DockerSettings,
+    Enforcement, ImageSource, Networks, OpenedRuntime, Platform, ProbeFinding, Program, Progress,
+    Result, RunState, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError, RuntimeSettings, choose,
 };
 use parking_lot::Mutex;
 

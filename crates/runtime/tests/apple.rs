@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use oubliette_runtime::{
-    Apple, ContainerId, ContainerLimits, ContainerSpec, RunState, DataDirNames, ImageSource,
-    Init, Network, Program, Runtime, RuntimeError,
+    Apple, ContainerId, ContainerLimits, ContainerSpec, DataDirNames, ImageSource, Init, Network,
+    Program, RunState, Runtime, RuntimeError,
 };
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -120,10 +120,7 @@ async fn a_container_goes_from_creation_to_removal() {
 
     apple.create(&spec).await.unwrap();
     let status = apple.inspect(&id).await.unwrap().unwrap();
-    assert_eq!(
-        (status.state, &*status.project),
-        (RunState::Created, "p1")
-    );
+    assert_eq!((status.state, &*status.project), (RunState::Created, "p1"));
     let create = fake.calls().into_iter().find(|c| c.starts_with("create"));
     let create = create.unwrap();
     assert!(create.ends_with("init key=secret"), "{create}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Fixture, TestContainer};
 use oubliette_runtime::{
-    RunState, DataDirNames, Docker, DockerSettings, ImageSource, Runtime, RuntimeError,
+    DataDirNames, Docker, DockerSettings, ImageSource, RunState, Runtime, RuntimeError,
 };
 use oubliette_wire::{ExitStatus, User};
 use tempfile::TempDir;

@@ -41,6 +41,7 @@ impl Authenticator {
         let key = bearer_key(headers).unwrap_or_default();
         let found = self
             .engine
+            .tokens()
             .authenticate(key, Some(address.to_string()))
             .await;
         match found {
@@ -69,6 +70,7 @@ impl Authenticator {
                 .into_response();
         }
         self.engine
+            .tokens()
             .record_authentication_failure(address.to_string(), None)
             .await;
         let text = "a valid API key is needed: send `Authorization: Bearer oub_…`; \

@@ -9,7 +9,6 @@ mod handshake;
 mod methods;
 mod pending_connections;
 mod replies;
-mod request;
 mod socket;
 mod tools;
 
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use oubliette_engine::{RelayListeners, Engine, IncomingStream, Stream};
+use oubliette_engine::{Engine, IncomingStream, RelayListeners, Stream};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{RpcError, codes};
 use parking_lot::Mutex;
@@ -131,6 +130,7 @@ impl Relay {
         }
         tracing::warn!(%container, "a connection showed a wrong key");
         self.engine
+            .tokens()
             .record_authentication_failure(audit_address(container), Some(container))
             .await;
         RpcError::new(codes::UNAUTHENTICATED, reason)
@@ -217,14 +217,21 @@ async fn serve_connection(
             )
             .await;
         }
-        Peer::Supervisor(hello) => engine.containers().supervise(container, hello, stream, rest).await,
+        Peer::Supervisor(hello) => {
+            engine
+                .containers()
+                .supervise(container, hello, stream, rest)
+                .await
+        }
         Peer::Stream(opened) => {
-            let incoming = Incoming {
+            let incoming = IncomingStream {
                 from: opened.from,
                 stream,
                 rest,
             };
-            engine.containers().deliver_stream(container, &opened.stream_id, incoming);
+            engine
+                .containers()
+                .deliver_stream(container, &opened.stream_id, incoming);
         }
     }
 }

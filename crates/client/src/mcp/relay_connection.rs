@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oubliette_wire::{
-    Attach, CallerTools, Cancel, MAX_LINE_BYTES, LineReader, ListTools, Message, RpcError, ToolList,
-    codes, relay_methods,
+    Attach, CallerTools, Cancel, LineReader, ListTools, MAX_LINE_BYTES, Message, RpcError,
+    ToolList, codes, relay_methods,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

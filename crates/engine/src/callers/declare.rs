@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 
 use super::{Callers, schema};
-use crate::{EngineError, Result, AgentTool};
+use crate::{AgentTool, EngineError, Result};
 
 const MAX_NAME_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 16 << 10;

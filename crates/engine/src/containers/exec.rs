@@ -273,7 +273,11 @@ pub(super) async fn prepare(
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
     };
-    let workspace = engine.workspaces().choose(project.id, &choice, call).await?.id;
+    let workspace = engine
+        .workspaces()
+        .choose(project.id, &choice, call)
+        .await?
+        .id;
     let command = command(project, params, &workspace, process_id)?;
     let container = ContainerScope::of_workspace(project, &workspace).container_id();
     let in_use = engine.containers().mark_in_use(&container);
@@ -302,7 +306,11 @@ pub(super) async fn find_result(
         started_at: engine.now(),
         result: None,
     };
-    let Some(stored) = engine.store().begin_exec(&exec, call.take_audit_entry()).await? else {
+    let Some(stored) = engine
+        .store()
+        .begin_exec(&exec, call.take_audit_entry())
+        .await?
+    else {
         return Ok(None);
     };
     match stored.result {

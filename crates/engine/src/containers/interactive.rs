@@ -67,10 +67,7 @@ pub(super) async fn run_call(
     let name = check_exec_id(&request.exec_id)?.to_owned();
     let is_start = params.command.is_some();
     let process_id = format!("{INTERACTIVE_PREFIX}{name}");
-    let workspace = params
-        .workspace_id
-        .clone()
-        .unwrap_or_default();
+    let workspace = params.workspace_id.clone().unwrap_or_default();
     let mut exec = InteractiveExec {
         engine,
         project_id: project.id,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_wire::{
-    AckOutput, CloseStdin, Exited, ProcessFaultKind, OpenStream, TerminalSize, Start, Started, StreamKind,
-    ResizeTerminal, SignalProcess, supervisor_methods,
+    AckOutput, CloseStdin, Exited, OpenStream, ProcessFaultKind, ResizeTerminal, SignalProcess,
+    Start, Started, StreamKind, TerminalSize, supervisor_methods,
 };
 
 pub use pending_streams::IncomingStream;
@@ -200,7 +200,9 @@ impl Process {
     async fn open(&self, kind: StreamKind, from: u64) -> Result<IncomingStream, ProcessError> {
         for _ in 0..STREAM_REQUEST_ATTEMPTS {
             let (pending, request) = self.expect(kind, from);
-            self.link.request(supervisor_methods::OPEN_STREAM, &request).await?;
+            self.link
+                .request(supervisor_methods::OPEN_STREAM, &request)
+                .await?;
             if let Some(incoming) = self.arrival(pending).await? {
                 return Ok(incoming);
             }
@@ -244,13 +246,17 @@ impl Process {
     /// Tells the process that its input ends at `offset`.
     pub(crate) async fn close_stdin(&self, offset: u64) {
         let close = self.end_of_input(offset);
-        self.link.notify(supervisor_methods::CLOSE_STDIN, &close).await;
+        self.link
+            .notify(supervisor_methods::CLOSE_STDIN, &close)
+            .await;
     }
 
     /// Does what [`Self::close_stdin`] does and waits until the supervisor confirms it.
     pub(super) async fn close_stdin_confirmed(&self, offset: u64) -> Result<(), ProcessError> {
         let close = self.end_of_input(offset);
-        self.link.request(supervisor_methods::CLOSE_STDIN, &close).await?;
+        self.link
+            .request(supervisor_methods::CLOSE_STDIN, &close)
+            .await?;
         Ok(())
     }
 
@@ -266,7 +272,9 @@ impl Process {
             process_id: self.id.clone(),
             size,
         };
-        self.link.request(supervisor_methods::RESIZE, &resize).await?;
+        self.link
+            .request(supervisor_methods::RESIZE, &resize)
+            .await?;
         Ok(())
     }
 
@@ -277,7 +285,9 @@ impl Process {
             signal,
             tree: true,
         };
-        self.link.request(supervisor_methods::SIGNAL, &signal).await?;
+        self.link
+            .request(supervisor_methods::SIGNAL, &signal)
+            .await?;
         Ok(())
     }
 

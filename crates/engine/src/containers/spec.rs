@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use oubliette_model::{ApiKey, Network as NetworkSetting, WorkspaceId};
-use oubliette_runtime::{ContainerId, ContainerSpec, ImageSource, Init, ContainerLimits, Mount, Network};
+use oubliette_runtime::{
+    ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount, Network,
+};
 use oubliette_store::{Container, Project};
 use oubliette_wire::{CLIENT_PATH, RELAY_DIR_PATH};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::ProjectId;
-use oubliette_runtime::{ContainerId, Runtime, RunState};
+use oubliette_runtime::{ContainerId, RunState, Runtime};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, watch};
 use tokio_util::sync::CancellationToken;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Exited, ProcessFault, ProcessFaultKind, Forget, LineReader, Message, PROTOCOL_VERSION, RpcError, Supervise,
-    Supervised, codes, supervisor_methods,
+    Exited, Forget, LineReader, Message, PROTOCOL_VERSION, ProcessFault, ProcessFaultKind,
+    RpcError, Supervise, Supervised, codes, supervisor_methods,
 };
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -266,7 +266,10 @@ fn handle_line(line: &[u8], pending_replies: &PendingReplies, exits: &Exits) -> 
         return None;
     }
     if let Some(method) = &message.method {
-        let error = RpcError::new(codes::METHOD_NOT_FOUND, format!("unknown method {}", quoted(method)));
+        let error = RpcError::new(
+            codes::METHOD_NOT_FOUND,
+            format!("unknown method {}", quoted(method)),
+        );
         return message.id.map(|id| Message::reply(id, Err(error)));
     }
     let id = message.id.as_ref().and_then(Value::as_u64)?;
@@ -274,7 +277,10 @@ fn handle_line(line: &[u8], pending_replies: &PendingReplies, exits: &Exits) -> 
     let _ = reply.send(match (message.result, message.error) {
         (_, Some(error)) => Err(error),
         (Some(result), None) => Ok(result),
-        (None, None) => Err(RpcError::new(codes::INVALID_REQUEST, "a reply without a result")),
+        (None, None) => Err(RpcError::new(
+            codes::INVALID_REQUEST,
+            "a reply without a result",
+        )),
     });
     None
 }

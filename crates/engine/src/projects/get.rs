@@ -66,7 +66,10 @@ impl Operation for Get {
                 status: status(running),
             }));
         }
-        let disk_used_mb = engine.containers().disk_usage_bytes(project.id).map(|bytes| bytes >> 20);
+        let disk_used_mb = engine
+            .containers()
+            .disk_usage_bytes(project.id)
+            .map(|bytes| bytes >> 20);
         Ok(Output {
             project: ProjectView::new(project, engine.settings()),
             container_status: status(any_running),

@@ -8,7 +8,7 @@ use crate::Result;
 impl Projects<'_> {
     /// Removes the containers, files and row of a project, which must be hidden already.
     pub(crate) async fn purge(self, id: ProjectId) -> Result<()> {
-        self.engine.containers().remove_all(id).await?;
+        self.engine.containers().remove_of_project(id).await?;
         self.engine.files().remove_project(id).await?;
         Ok(self.engine.store().erase(id).await?)
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oubliette_model::{Scope, SessionId, WorkspaceId};
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, Enforcement, ImageSource, Networks, Program,
-    Progress, Runtime, RuntimeError, State, Status,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Enforcement, ImageSource,
+    Networks, Program, Progress, RunState, Runtime, RuntimeError,
 };
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{Message, NewSession, Session, TreeLimits};
@@ -19,7 +19,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::{Actor, Call, Doors, Engine, EngineError, NewToken, Settings, Stream};
+use crate::{Actor, Call, Engine, EngineError, NewToken, RelayListeners, Settings, Stream};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -108,20 +108,20 @@ impl Runtime for FailingRuntime {
         Ok(())
     }
 
-    async fn inspect(&self, _: &ContainerId) -> Result<Option<Status>, RuntimeError> {
+    async fn inspect(&self, _: &ContainerId) -> Result<Option<ContainerStatus>, RuntimeError> {
         Ok(None)
     }
 
-    async fn list(&self) -> Result<Vec<Status>, RuntimeError> {
+    async fn list(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
         let left = self.list_failures.load(Ordering::SeqCst);
         if left > 0 {
             self.list_failures.store(left - 1, Ordering::SeqCst);
             return Err(failure());
         }
-        let status = |id: &ContainerId| Status {
+        let status = |id: &ContainerId| ContainerStatus {
             id: id.clone(),
             project: String::new(),
-            state: State::Running,
+            state: RunState::Running,
         };
         Ok(self.listed.iter().map(status).collect())
     }
@@ -152,7 +152,7 @@ impl Runtime for FailingRuntime {
 struct UnusedRelay;
 
 #[async_trait]
-impl Doors for UnusedRelay {
+impl RelayListeners for UnusedRelay {
     async fn open(&self, _: &ContainerId, _: Option<&Path>) -> std::io::Result<()> {
         Ok(())
     }
@@ -227,11 +227,14 @@ async fn a_container_that_cannot_be_removed_is_retried_and_stops_neither_others_
     let engine = engine(&home, runtime.clone()).await;
     let before = engine.store().session(session).await.unwrap().unwrap();
     assert!(!before.status.is_ended());
-    engine.open_doors(Arc::new(UnusedRelay));
+    engine
+        .containers()
+        .accept_connections(Arc::new(UnusedRelay));
     runtime.wait_until_removed(&["first", "third"]).await;
     assert_eq!(runtime.list_failures.load(Ordering::SeqCst), 0);
     let ended = engine
-        .wait_for_session(session, DEADLINE, |session| session.status.is_ended())
+        .sessions()
+        .wait_until(session, DEADLINE, |session| session.status.is_ended())
         .await
         .unwrap();
     let after = engine.store().session(session).await;

@@ -1,7 +1,7 @@
 //! Decides what a schedule that is due does: run, skip, or be disabled.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{CronSchedule, RunCause, MissedRuns};
+use oubliette_model::{CronSchedule, MissedRuns, RunCause};
 use oubliette_store::{Firing, Schedule};
 
 /// Decides about a schedule at `now`; none if it is not due. Only its last due time counts: within

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use oubliette_model::{
-    RunCause, MissedRuns, Overlap, ProjectId, RunId, RunStatus, ScheduleId, SessionBehavior,
+    MissedRuns, Overlap, ProjectId, RunCause, RunId, RunStatus, ScheduleId, SessionBehavior,
     SessionId, TokenId, WorkspaceId,
 };
 use oubliette_store::{Run, Schedule};

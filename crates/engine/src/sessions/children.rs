@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Sessions, events};
-use crate::operations::{FinishedCall, parameters, schema, catch_panic};
+use crate::operations::{FinishedCall, catch_panic, parameters, schema};
 use crate::{Call, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;

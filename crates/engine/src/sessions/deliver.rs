@@ -1,6 +1,8 @@
 //! Delivers messages to agents: to an existing session, or to a new one.
 
-use oubliette_model::{ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller};
+use oubliette_model::{
+    ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller,
+};
 use oubliette_store::{Limit, NewSession, Project, Session, Spawned, TreeLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -113,7 +115,10 @@ impl Sessions<'_> {
             workspace_id: params.workspace_id.clone().or(parent_workspace),
             create_workspace,
         };
-        let workspace = engine.workspaces().choose(project.id, &choice, call).await?;
+        let workspace = engine
+            .workspaces()
+            .choose(project.id, &choice, call)
+            .await?;
         let id = SessionId::new(Uuid::new_v4());
         let session = Session {
             parent_id: parent.map(|parent| parent.id),
@@ -192,14 +197,23 @@ impl Sessions<'_> {
                     .session(id)
                     .await?
                     .and_then(|session| session.owner_id);
-                may_respond_as_caller(owner, id, actor.token_id, Some(own)).then_some(actor.token_id)
+                may_respond_as_caller(owner, id, actor.token_id, Some(own))
+                    .then_some(actor.token_id)
             }
             None => Some(actor.token_id),
         };
         let (message, warnings) = params.to_message_with_tools(self.engine, caller).await?;
         let queued = match call.schedule_run() {
-            Some(run) => store.queue_run(run, id, &message, call.take_audit_entry()).await?,
-            None => store.queue_message(id, &message, call.take_audit_entry()).await?,
+            Some(run) => {
+                store
+                    .queue_run(run, id, &message, call.take_audit_entry())
+                    .await?
+            }
+            None => {
+                store
+                    .queue_message(id, &message, call.take_audit_entry())
+                    .await?
+            }
         };
         let (session, resumed) = queued.ok_or_else(|| EngineError::session_not_found(id))?;
         self.announce_message(&session, message.declaration.is_some());

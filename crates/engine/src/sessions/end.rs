@@ -56,7 +56,8 @@ impl Sessions<'_> {
         let mut tree = self.engine.store().tree(id).await?;
         tree.retain(|session| !session.status.is_ended() || session.live.is_some());
         if !tree.is_empty() {
-            self.request(&tree, Wanted::End, call.take_audit_entry()).await?;
+            self.request(&tree, Wanted::End, call.take_audit_entry())
+                .await?;
         }
         for session in &tree {
             let has_ended = |session: &Session| session.status.is_ended() && session.live.is_none();

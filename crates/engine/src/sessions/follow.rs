@@ -39,7 +39,9 @@ impl Sessions<'_> {
             engine: self.engine.clone(),
             actor,
             reader: LogReader::new(self.engine, id, cursor, DEFAULT_PAGE_EVENTS),
-            token_ended: Some(Box::pin(async move { engine.tokens().wait_until_ended(token).await })),
+            token_ended: Some(Box::pin(async move {
+                engine.tokens().wait_until_ended(token).await
+            })),
         }
     }
 

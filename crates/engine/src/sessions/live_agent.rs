@@ -63,8 +63,9 @@ impl LiveAgent {
     }
 
     pub(super) fn container_id(&self, project: &Project) -> ContainerId {
-        ContainerId::new(self.container.as_str())
-            .unwrap_or_else(|| ContainerScope::of_workspace(project, &WorkspaceId::default()).container_id())
+        ContainerId::new(self.container.as_str()).unwrap_or_else(|| {
+            ContainerScope::of_workspace(project, &WorkspaceId::default()).container_id()
+        })
     }
 }
 

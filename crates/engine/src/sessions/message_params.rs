@@ -4,7 +4,7 @@ use std::path::{Component, Path};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_model::{Level, Scope, TokenId, WorkspaceId, quoted, may_grant};
+use oubliette_model::{Level, Scope, TokenId, WorkspaceId, may_grant, quoted};
 use oubliette_store::{Attachment, Choices, Message};
 use schemars::JsonSchema;
 use serde::Deserialize;

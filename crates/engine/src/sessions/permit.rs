@@ -1,6 +1,6 @@
 //! `session_permit`.
 
-use oubliette_model::{Access, Mode, SessionId, PermissionDecision};
+use oubliette_model::{Access, Mode, PermissionDecision, SessionId};
 use oubliette_store::Decided;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
-use crate::{ContainerId, RunState, ContainerStatus, Result, RuntimeError};
+use crate::{ContainerId, ContainerStatus, Result, RunState, RuntimeError};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::{Fixture, RelayServer, Supervisor, within_timeout};
 use crate::{
-    ContainerId, ContainerLimits, ContainerSpec, RunState, ContainerStatus, Init, Mount,
-    Network, Runtime,
+    ContainerId, ContainerLimits, ContainerSpec, ContainerStatus, Init, Mount, Network, RunState,
+    Runtime,
 };
 
 pub(super) const GRACE: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oubliette_wire::{
-    ExitStatus, Exited, Message, Forget, OpenStream, StreamOpened, Start, StreamKind, Supervise, SignalProcess,
-    User, supervisor_methods,
+    ExitStatus, Exited, Forget, Message, OpenStream, SignalProcess, Start, StreamKind,
+    StreamOpened, Supervise, User, supervisor_methods,
 };
 use parking_lot::Mutex;
 use serde_json::json;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use oubliette_runtime::{
-    Capabilities, Channel, ContainerId, ContainerSpec, RunState, ContainerStatus, Docker,
-    ImageSource, Program, Progress, Result, Runtime,
+    Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Docker, ImageSource,
+    Program, Progress, Result, RunState, Runtime,
 };
 use oubliette_wire::CLIENT_PATH;
-use oubliette_wire::mux::{carry, hash_of_key, introduce};
+use oubliette_wire::mux::{MuxSession, answer_challenge, hash_key};
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
@@ -49,10 +49,10 @@ async fn bridge(docker: Arc<Docker>, id: ContainerId, socket: PathBuf, key: [u8;
     };
     while is_running().await {
         if let Ok(mut channel) = docker.channel(&id, &program).await
-            && introduce(&mut channel, &key).await.is_ok()
+            && answer_challenge(&mut channel, &key).await.is_ok()
         {
             let (sender, mut arrivals) = mpsc::channel(64);
-            let (_carrier, carrying) = carry(channel, Some(sender));
+            let (_carrier, carrying) = MuxSession::new(channel, Some(sender));
             let receiving = async {
                 while let Some(mut connection) = arrivals.recv().await {
                     let socket = socket.clone();
@@ -88,7 +88,7 @@ impl Runtime for ChannelDocker {
         spec.mounts.retain(|mount| mount.inside != relay);
         let env = &mut spec.init.env;
         // One case starts a container without a key.
-        let key = hash_of_key(
+        let key = hash_key(
             env.get("OUBLIETTE_CONTAINER_KEY")
                 .map_or("", String::as_str),
         );

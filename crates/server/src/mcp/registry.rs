@@ -164,7 +164,7 @@ impl SessionRegistry {
         let end = async move {
             let token_ended = async {
                 match owner {
-                    Some(owner) => engine.token_ended(owner).await,
+                    Some(owner) => engine.tokens().wait_until_ended(owner).await,
                     None => std::future::pending().await,
                 }
             };

@@ -120,7 +120,8 @@ pub(super) async fn subscribe(
 ) -> Result<(), ErrorData> {
     let id = parse_events_uri(uri).ok_or_else(|| not_found(uri))?;
     engine
-        .may_follow(&client.actor, id)
+        .sessions()
+        .check_follow(&client.actor, id)
         .await
         .map_err(|_| not_found(uri))?;
     if pusher.subscribe(engine, client, uri, id) {

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_engine::{Call, ToolListSubscriber, AttachedSession, Stream};
+use oubliette_engine::{AttachedSession, Call, Stream, ToolListSubscriber};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, LineReader, Message, RpcError, relay_methods, codes,
+    Attach, Attached, CallerTools, Cancel, LineReader, Message, RpcError, codes, relay_methods,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 use super::Relay;
 use super::methods::{self, RequestSource, RpcResult, parse_params, to_json};
 use super::replies::{self, MAX_UNREAD_KIB_PER_CONTAINER, ReplySender};
-use super::request::{InvalidRequest, Request};
 use crate::errors;
+use oubliette_wire::{InvalidRequest, Request};
 
 /// Fewer than the listener accepts: the supervisor always gets a connection.
 const MAX_CLIENT_CONNECTIONS: usize = 256;
@@ -93,7 +93,7 @@ pub(super) async fn serve(
             "too many connections from this container; close some",
         );
         let _ = stream
-            .write_all(&Message::reply(Value::Null, Err(error)).line())
+            .write_all(&Message::reply(Value::Null, Err(error)).to_line())
             .await;
         return;
     };
@@ -181,7 +181,7 @@ impl ClientConnection {
                     return;
                 }
             }
-            if lines.pending() > LONG_LINE_BYTES && long_line.is_none() {
+            if lines.buffered_bytes() > LONG_LINE_BYTES && long_line.is_none() {
                 let permits = self.limits.long_lines.clone();
                 let Ok(permit) = permits.acquire_owned().await else {
                     return;
@@ -263,7 +263,7 @@ impl ClientConnection {
         let Some(session) = &self.session else {
             return Some(());
         };
-        let tools = match self.relay.engine.callers().tools(session.session()).await {
+        let tools = match self.relay.engine.callers().tools(session.id()).await {
             Ok(tools) => tools,
             Err(error) => {
                 tracing::error!(%error, "could not read a caller's tools");
@@ -273,9 +273,9 @@ impl ClientConnection {
         if !always && self.sent_tools.as_ref() == Some(&tools) {
             return Some(());
         }
-        self.replies.send(tools.line()).await?;
+        self.replies.send(tools.to_line()).await?;
         if let Some(subscription) = &self.tools_subscription {
-            subscription.told(&tools);
+            subscription.set_delivered(&tools);
         }
         self.sent_tools = Some(tools);
         Some(())
@@ -283,7 +283,7 @@ impl ClientConnection {
 
     async fn attach(&mut self, attach: &Attach) -> RpcResult {
         if let Some(session) = &self.session
-            && session.session().to_string() != attach.session_id
+            && session.id().to_string() != attach.session_id
         {
             return Err(RpcError::new(
                 codes::INVALID_REQUEST,
@@ -292,6 +292,7 @@ impl ClientConnection {
         }
         let engine = &self.relay.engine;
         let found = engine
+            .sessions()
             .attach(&self.container, &attach.session_id, &attach.session_key)
             .await
             .map_err(|error| errors::rpc_error(&error))?;
@@ -301,9 +302,9 @@ impl ClientConnection {
                 .reject_key(&self.container, "invalid session or session key")
                 .await);
         };
-        let session_id = session.session().to_string();
+        let session_id = session.id().to_string();
         if self.tools_subscription.is_none() {
-            self.tools_subscription = Some(engine.callers().subscribe_tool_list(session.session()));
+            self.tools_subscription = Some(engine.callers().subscribe_tool_list(session.id()));
         }
         self.session = Some(session);
         to_json(&Attached {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{LineTooLong, LineReader, Message, StreamOpened, RpcError, Supervise, codes, methods};
+use oubliette_wire::{
+    LineReader, LineTooLong, Message, RpcError, StreamOpened, Supervise, codes, supervisor_methods,
+};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -13,7 +15,7 @@ use super::Relay;
 use super::client::ReceivedLine;
 use super::methods::parse_params;
 use super::pending_connections::PendingConnections;
-use super::request::Request;
+use oubliette_wire::Request;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Few lines longer than this are read at once.
@@ -66,10 +68,10 @@ async fn read_until_identified(
                 }
             };
             if let Some(reply) = error_reply {
-                stream.write_all(&reply.line()).await.ok()?;
+                stream.write_all(&reply.to_line()).await.ok()?;
             }
         }
-        if lines.pending() <= LONG_LINE_BYTES {
+        if lines.buffered_bytes() <= LONG_LINE_BYTES {
             long_line_permit = None;
         } else if long_line_permit.is_none() {
             long_line_permit = Some(pending.long_lines.acquire().await.ok()?);
@@ -90,13 +92,14 @@ async fn handle_line(
     let ReceivedLine { request, bytes } = ReceivedLine::parse(line);
     let Request { id, method, params } = match request {
         Ok(Some(request))
-            if [methods::SUPERVISE, methods::STREAM].contains(&request.method.as_str()) =>
+            if [supervisor_methods::SUPERVISE, supervisor_methods::STREAM]
+                .contains(&request.method.as_str()) =>
         {
             request
         }
         request => return Ok(Peer::Client(ReceivedLine { request, bytes })),
     };
-    if method == methods::STREAM {
+    if method == supervisor_methods::STREAM {
         let opened = parse_params(params);
         return opened.map(Peer::Stream).map_err(|error| (id, error));
     }
@@ -104,7 +107,12 @@ async fn handle_line(
         Ok(hello) => hello,
         Err(error) => return Err((id, error)),
     };
-    match relay.engine.containers().verify_key(container, &hello).await {
+    match relay
+        .engine
+        .containers()
+        .verify_key(container, &hello)
+        .await
+    {
         Ok(true) => Ok(Peer::Supervisor(hello)),
         Ok(false) => {
             let error = relay.reject_key(container, "invalid or expired API key");

@@ -1,9 +1,9 @@
 //! The methods of the relay: each parses, calls one verb of the engine and renders.
 
-use oubliette_engine::{Call, CallerError, EngineError, AttachedSession, AgentTool};
+use oubliette_engine::{AgentTool, AttachedSession, Call, CallerError, EngineError};
 use oubliette_model::quoted;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{CallerTool, ListTools, RpcError, relay_methods, codes};
+use oubliette_wire::{CallerTool, ListTools, RpcError, codes, relay_methods};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -33,7 +33,10 @@ pub(super) async fn dispatch(
         let session = attached_session(source).await?;
         let address = audit_address(source.container);
         let engine = &source.relay.engine;
-        let result = engine.sessions().call_from_agent(&session, address, verb, params, call).await;
+        let result = engine
+            .sessions()
+            .call_from_agent(&session, address, verb, params, call)
+            .await;
         return result.map_err(|error| errors::rpc_error(&error));
     }
     match method {
@@ -41,7 +44,9 @@ pub(super) async fn dispatch(
             let ListTools { api_key } = parse_params(params)?;
             tools::list(source, &api_key).await
         }
-        relay_methods::OUBLIETTE_CALL_TOOL => tools::call(source, parse_params(params)?, call).await,
+        relay_methods::OUBLIETTE_CALL_TOOL => {
+            tools::call(source, parse_params(params)?, call).await
+        }
         relay_methods::CALLER_TOOL => {
             let session = attached_session(source).await?;
             call_caller_tool(source, &session, parse_params(params)?, call).await
@@ -80,7 +85,10 @@ async fn call_caller_tool(
     let address = audit_address(source.container);
     let arguments = params.arguments.unwrap_or_default();
     let engine = &source.relay.engine;
-    let calling = engine.callers().call_tool(session, address, &params.tool, arguments, call_id, call);
+    let calling =
+        engine
+            .callers()
+            .call_tool(session, address, &params.tool, arguments, call_id, call);
     calling.await.map_err(|error| match error {
         CallerError::Engine(error) => errors::rpc_error(&error),
         CallerError::Ended(outcome, reason) => RpcError {
@@ -95,13 +103,16 @@ pub(super) fn parse_call_id(given: Option<&str>) -> Result<Uuid, RpcError> {
     match given.map(Uuid::try_parse) {
         None => Ok(Uuid::new_v4()),
         Some(Ok(call_id)) => Ok(call_id),
-        Some(Err(_)) => Err(RpcError::new(codes::INVALID_PARAMS, "`call_id` must be a UUID")),
+        Some(Err(_)) => Err(RpcError::new(
+            codes::INVALID_PARAMS,
+            "`call_id` must be a UUID",
+        )),
     }
 }
 
 pub(super) fn parse_params<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, RpcError> {
     serde_json::from_value(Value::Object(params))
-        .map_err(|error| RpcError::new(codes::PARAMS, error.to_string()))
+        .map_err(|error| RpcError::new(codes::INVALID_PARAMS, error.to_string()))
 }
 
 pub(super) fn to_json(result: &impl Serialize) -> RpcResult {

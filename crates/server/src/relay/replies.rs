@@ -69,7 +69,7 @@ impl ReplyReceiver {
 /// becomes an error.
 fn reply_line(id: Value, result: RpcResult) -> Vec<u8> {
     let message = Message::reply(id, result);
-    let line = message.line();
+    let line = message.to_line();
     let bytes = line.len() - 1;
     if bytes <= MAX_LINE_BYTES {
         return line;
@@ -79,7 +79,7 @@ fn reply_line(id: Value, result: RpcResult) -> Vec<u8> {
          for less: one page, a smaller limit, or have it written to a file"
     );
     let error = RpcError::new(codes::FAILED, reason);
-    Message::reply(message.id.unwrap_or_default(), Err(error)).line()
+    Message::reply(message.id.unwrap_or_default(), Err(error)).to_line()
 }
 
 #[cfg(test)]

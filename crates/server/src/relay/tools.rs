@@ -53,10 +53,11 @@ async fn authenticate(source: RequestSource<'_>, key: &str) -> Result<Actor, Rpc
     } = source;
     let found = relay
         .engine
+        .tokens()
         .authenticate(key, Some(audit_address(container)))
         .await
         .map_err(|error| errors::rpc_error(&error))?;
-    let attached = source.session.map(|session| session.session());
+    let attached = source.session.map(|session| session.id());
     let actor = found
         .map(|found| found.actor)
         .filter(|actor| attached.is_none() || actor.session.is_none() || actor.session == attached);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use oubliette_model::{
-    RunCause, Overlap, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
+    Overlap, RunCause, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
 };
 use oubliette_store::{
     Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
@@ -143,9 +143,11 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
             // The turn is over and the run's end not stored.
             let found = world.store().run(run.id).await.unwrap().unwrap();
             let session = found.session_id.unwrap();
-            let failed = world
-                .engine
-                .wait_for_session(session, Duration::from_secs(30), |s| s.status.is_ended());
+            let failed =
+                world
+                    .engine
+                    .sessions()
+                    .wait_until(session, Duration::from_secs(30), |s| s.status.is_ended());
             assert!(failed.await.unwrap());
         }
         world.restart().await;

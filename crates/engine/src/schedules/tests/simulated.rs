@@ -8,7 +8,7 @@ use croner::parser::{CronParser, Seconds};
 use futures_util::future::join_all;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
-use oubliette_model::{RunCause, MissedRuns, RunStatus};
+use oubliette_model::{MissedRuns, RunCause, RunStatus};
 use oubliette_store::{Finished, Run, Schedule};
 
 use super::{TestEngine, at, seconds};

@@ -1,7 +1,7 @@
 //! What a session uses and costs, and the cost limit of its tree.
 
 use oubliette_agent::{UsageFile, UsageReport};
-use oubliette_model::{Event, Status, StopReason, Usage, PermissionDecision, AwaitedRequestKind};
+use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
 use oubliette_store::TreeUse;
 
 use super::output::AGENT_HOME;
@@ -73,7 +73,9 @@ impl SessionActor<'_> {
 
     /// The tokens of this turn, computed from the totals that the agent keeps in a file.
     pub(super) async fn read_usage_file(&self, file: UsageFile) -> Option<Usage> {
-        let path = file.file.glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+        let path = file
+            .file
+            .glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
         let text = self.run_script(&format!("cat {path}")).await?;
         let total = (file.parse_totals)(&text)?;
         let before = self.session.usage;

@@ -1,8 +1,10 @@
 //! Decisions that a session waits for: permissions for tools, and a higher cost limit.
 
 use jiff::SignedDuration;
-use oubliette_agent::{ToolEnforcement, PermissionRequest, AutonomyPolicy};
-use oubliette_model::{Event, Transition, Status, PermissionDecision, AwaitedRequest, AwaitedRequestKind, quoted};
+use oubliette_agent::{AutonomyPolicy, PermissionRequest, ToolEnforcement};
+use oubliette_model::{
+    AwaitedRequest, AwaitedRequestKind, Event, PermissionDecision, Status, Transition, quoted,
+};
 use oubliette_store::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -33,7 +35,10 @@ impl SessionActor<'_> {
             self.send(permission.cancelled_response());
             return Ok(());
         }
-        let asks_for_all = matches!(self.agent.tool_enforcement, ToolEnforcement::PermissionRequests { .. });
+        let asks_for_all = matches!(
+            self.agent.tool_enforcement,
+            ToolEnforcement::PermissionRequests { .. }
+        );
         if asks_for_all && !self.tools().permits(permission.tool_name()) {
             let tool = quoted(permission.tool_name());
             if let Some(live) = &mut self.process.live {
@@ -130,7 +135,9 @@ impl SessionActor<'_> {
                 None => (PermissionDecision::Deny, "deadline"),
             };
             match decision.kind {
-                AwaitedRequestKind::Permission => self.answer_permission(&decision.detail, Some(verdict)),
+                AwaitedRequestKind::Permission => {
+                    self.answer_permission(&decision.detail, Some(verdict))
+                }
                 AwaitedRequestKind::Budget => {
                     self.apply_budget_decision(verdict, decision.answer).await?;
                 }

@@ -3,7 +3,7 @@
 //! A pure function of updates and flushes: output that was not committed before a crash is read again
 //! and produces the same events.
 
-use oubliette_agent::{TextChunk, AgentUpdate, ToolCall};
+use oubliette_agent::{AgentUpdate, TextChunk, ToolCall};
 use oubliette_model::Event;
 
 use crate::sessions::live_agent::{LiveAgent, OpenText};
@@ -73,7 +73,12 @@ impl EventBuilder {
     }
 
     /// `log_end` is the end of the committed log.
-    pub(super) fn handle_update(&mut self, live: &mut LiveAgent, update: AgentUpdate, log_end: i64) {
+    pub(super) fn handle_update(
+        &mut self,
+        live: &mut LiveAgent,
+        update: AgentUpdate,
+        log_end: i64,
+    ) {
         match update {
             AgentUpdate::Text(chunk) => self.add_text(live, chunk, false, log_end),
             AgentUpdate::Thought(chunk) => self.add_text(live, chunk, true, log_end),
@@ -82,7 +87,9 @@ impl EventBuilder {
                 self.events.push(Event::Plan { entries });
             }
             AgentUpdate::Tool(tool) => self.update_tool(live, tool),
-            AgentUpdate::Unknown(kind) => self.log(format!("the agent sent an unknown update `{kind}`")),
+            AgentUpdate::Unknown(kind) => {
+                self.log(format!("the agent sent an unknown update `{kind}`"))
+            }
             AgentUpdate::Usage(_) | AgentUpdate::Ignored => {}
         }
     }
@@ -230,16 +237,16 @@ impl EventBuilder {
 
 #[cfg(test)]
 mod tests {
-    use oubliette_agent::ToolEnd;
+    use oubliette_agent::ToolOutcome;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn chunk(text: &str, message: Option<&str>) -> Chunk {
-        Chunk {
+    fn chunk(text: &str, message: Option<&str>) -> TextChunk {
+        TextChunk {
             text: text.to_owned(),
-            message: message.map(str::to_owned),
+            message_id: message.map(str::to_owned),
         }
     }
 
@@ -247,16 +254,16 @@ mod tests {
         AgentUpdate::Text(chunk(text, None))
     }
 
-    fn tool(id: &str, input: bool, begun: bool, output: Option<&str>) -> AgentUpdate {
-        AgentUpdate::Tool(Tool {
+    fn tool(id: &str, input: bool, started: bool, output: Option<&str>) -> AgentUpdate {
+        AgentUpdate::Tool(ToolCall {
             id: id.to_owned(),
             title: Some("sh".to_owned()),
             kind: Some("execute".to_owned()),
             input: input.then(|| Value::from("ls")),
-            announced: false,
-            begun,
-            more: String::new(),
-            end: output.map(|output| ToolEnd {
+            is_first: false,
+            started,
+            output_delta: String::new(),
+            outcome: output.map(|output| ToolOutcome {
                 failed: false,
                 output: output.to_owned(),
                 truncated: false,

@@ -12,7 +12,10 @@ use crate::sessions::connection::{AgentConnection, ProcessEvent};
 pub(super) const AGENT_HOME: &str = "/root";
 
 impl SessionActor<'_> {
-    pub(super) async fn handle_process_event(&mut self, event: ProcessEvent) -> Result<(), ActorError> {
+    pub(super) async fn handle_process_event(
+        &mut self,
+        event: ProcessEvent,
+    ) -> Result<(), ActorError> {
         match event {
             ProcessEvent::Nothing => Ok(()),
             ProcessEvent::Output => self.handle_output().await,
@@ -126,7 +129,9 @@ impl SessionActor<'_> {
 
     /// The output of a tool call, from the file in which the agent keeps its conversation.
     async fn read_tool_output(&self, file: TranscriptFile, call: &str) -> Option<String> {
-        let path = file.file.glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+        let path = file
+            .file
+            .glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
         let mark = (file.output_marker)(call)?;
         // Some agents report the end of a tool call before they write it to the file.
         let script = format!(

@@ -86,7 +86,8 @@ impl SessionActor<'_> {
             let input_offset = first_unconfirmed.map_or(live.stdin_offset, |(at, _)| *at);
             let output_offset = live.stdout_offset;
             let inside_long_line = live.skipping_line;
-            match AgentConnection::open(process, input_offset, output_offset, inside_long_line).await
+            match AgentConnection::open(process, input_offset, output_offset, inside_long_line)
+                .await
             {
                 Ok(mut connection) => {
                     self.reset_to_committed().await?;
@@ -155,8 +156,10 @@ impl SessionActor<'_> {
         let argv = ["/bin/sh", "-c", script].map(str::to_owned);
         let container = live.container_id(&self.project);
         let link = self.link().await?;
-        let running = self
-            .engine.containers().run_command(&container, link, argv.into(), Vec::new());
+        let running =
+            self.engine
+                .containers()
+                .run_command(&container, link, argv.into(), Vec::new());
         match running.await {
             Ok(CommandResult::Succeeded(text)) => Some(text),
             _ => None,

@@ -42,8 +42,10 @@ impl SessionActor<'_> {
             };
             let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
             let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
-            let writing = self
-                .engine.containers().run_command(&container, link.clone(), argv.into(), bytes);
+            let writing =
+                self.engine
+                    .containers()
+                    .run_command(&container, link.clone(), argv.into(), bytes);
             match writing.await {
                 Ok(CommandResult::Succeeded(_)) => written.push(Attachment {
                     name: name.clone(),

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oubliette_agent::{Handshake, HandshakeStep, AgentMessage, OpenedSession, SessionOptions, ResumeMethod, McpServerConfig};
+use oubliette_agent::{
+    AgentMessage, Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod,
+    SessionOptions,
+};
 use oubliette_model::Event;
 use oubliette_runtime::ContainerId;
 use oubliette_store::StoreError;
@@ -51,7 +54,11 @@ impl SessionActor<'_> {
         let settings = engine.settings();
         // Looked up again: the configuration may have changed.
         self.agent = agents::find(settings, &self.session.agent)?;
-        if let Some(objection) = self.agent.tool_enforcement.unsupported_reason(&self.tools()) {
+        if let Some(objection) = self
+            .agent
+            .tool_enforcement
+            .unsupported_reason(&self.tools())
+        {
             let name = &self.agent.name;
             return Err(StartError::Failed(format!(
                 "the agent `{name}` {objection}"
@@ -70,7 +77,10 @@ impl SessionActor<'_> {
         self.redactor = Redactor::new(secrets.chain(environment));
         self.process.has_credential = !credentials.is_empty();
 
-        let running = engine.containers().ensure(&self.project, &workspace).await?;
+        let running = engine
+            .containers()
+            .ensure(&self.project, &workspace)
+            .await?;
         let (container, link) = (running.id, running.link);
         self.process.container_use = Some(engine.containers().mark_in_use(&container));
         let live = LiveAgent {
@@ -144,7 +154,9 @@ impl SessionActor<'_> {
             let argv = ["/bin/sh", "-c", script, "sh", path].map(str::to_owned);
             let bytes = content.clone().into_bytes();
             if let CommandResult::Failed(reason) = self
-                .engine.containers().run_command(container, link.clone(), argv.into(), bytes)
+                .engine
+                .containers()
+                .run_command(container, link.clone(), argv.into(), bytes)
                 .await?
             {
                 return Err(StartError::Failed(format!(
@@ -281,7 +293,8 @@ impl SessionActor<'_> {
             return Ok(given.map(|key| key.reveal().to_owned()));
         };
         let name = format!("agent of {}", self.session.id);
-        let NewToken { mut token, key } = NewToken::generate(&name, scope, self.engine.now(), None)?;
+        let NewToken { mut token, key } =
+            NewToken::generate(&name, scope, self.engine.now(), None)?;
         token.session_id = Some(self.session.id);
         token.minted = true;
         self.step.changes.token = Some((token, key.hash()));
@@ -297,7 +310,10 @@ impl SessionActor<'_> {
         live.stdout_offset = self.process.read_offset;
         live.next_request_id = opened.next_id;
         live.needs_transcript = opened.resume_method == ResumeMethod::FromTranscript;
-        if matches!(opened.resume_method, ResumeMethod::Resume | ResumeMethod::Load) {
+        if matches!(
+            opened.resume_method,
+            ResumeMethod::Resume | ResumeMethod::Load
+        ) {
             // The agent continues its own total.
             live.reported_cost_usd = self.session.cost_usd;
         }

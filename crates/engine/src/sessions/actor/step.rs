@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Event, Transition, Status, StopReason, AwaitedRequest};
+use oubliette_model::{AwaitedRequest, Event, Status, StopReason, Transition};
 use oubliette_store::{Message, Step, StoreError};
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Transition, Status, StopReason};
+use oubliette_model::{Status, StopReason, Transition};
 use oubliette_store::Message;
 
 use super::turn::cancelled_completion;
@@ -43,7 +43,9 @@ impl SessionActor<'_> {
     /// Adds the end of the agent's stderr to a reason, redacted.
     pub(super) fn with_stderr_tail(&self, reason: String) -> String {
         let connection = self.process.connection.as_ref();
-        let stderr = connection.map(AgentConnection::recent_stderr).unwrap_or_default();
+        let stderr = connection
+            .map(AgentConnection::recent_stderr)
+            .unwrap_or_default();
         self.redactor.redact_text(match stderr.trim() {
             "" => reason,
             stderr => format!("{reason}; the end of its stderr: {stderr}"),

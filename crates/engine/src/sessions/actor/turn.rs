@@ -1,7 +1,7 @@
 //! One turn: a prompt, and how it ends.
 
 use oubliette_agent::UsageReport;
-use oubliette_model::{Transition, Status, StopReason};
+use oubliette_model::{Status, StopReason, Transition};
 use oubliette_store::Message;
 use oubliette_wire::RpcError;
 use serde_json::Value;
@@ -24,7 +24,10 @@ impl SessionActor<'_> {
             }
         };
         // The agent knows the tools that came with a message before it gets the prompt.
-        self.engine.callers().wait_until_tools_delivered(self.session.id).await?;
+        self.engine
+            .callers()
+            .wait_until_tools_delivered(self.session.id)
+            .await?;
         let transcript = self.transcript().await?;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
         let Some(live) = &mut self.process.live else {
@@ -37,7 +40,8 @@ impl SessionActor<'_> {
             .chain([&message.text])
             .map(String::as_str)
             .collect();
-        let line = oubliette_agent::prompt_request(request_id, &agent_session, &texts, &attachments);
+        let line =
+            oubliette_agent::prompt_request(request_id, &agent_session, &texts, &attachments);
         live.needs_transcript = false;
         live.turn = Some(Turn {
             request_id,

@@ -91,7 +91,13 @@ impl Sessions<'_> {
             let message = message_params.to_message(self.engine)?;
             message_params.check_no_context()?;
             let queued = store
-                .queue_call(session.id, call_id, child.id, &message, call.take_audit_entry())
+                .queue_call(
+                    session.id,
+                    call_id,
+                    child.id,
+                    &message,
+                    call.take_audit_entry(),
+                )
                 .await?;
             let (child, _) = queued.ok_or_else(|| {
                 EngineError::Failed("your own session, or the other one, has ended".to_owned())

@@ -136,7 +136,7 @@ async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
     admin.follow(&session, first).await;
     server.fill();
     let full = eventually(Duration::from_secs(20), async || {
-        server.log().contains("a step has to wait")
+        server.log().contains("retrying to commit a step")
     });
     assert!(full.await, "the log found space: {}", server.log());
     let reached = admin.log(&session).await.len();

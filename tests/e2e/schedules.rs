@@ -433,7 +433,7 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
         (
             "prompt",
             json!("x".repeat((1 << 20) + 1)),
-            "at most 1048576",
+            "maximum is 1048576",
         ),
         ("name", json!("a\u{7}b"), "is not a name"),
         ("targets", json!([]), "`targets` is empty"),

@@ -175,7 +175,7 @@ async fn an_agent_that_says_nothing_for_too_long_is_taken_for_dead() {
         completion["error"]
             .as_str()
             .unwrap()
-            .contains("said nothing"),
+            .contains("wrote nothing"),
         "{completion}"
     );
     admin.status(&session, "failed").await;

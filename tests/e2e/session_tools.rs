@@ -122,7 +122,7 @@ async fn sessions_below_have_no_more_tools() {
         json!(["session_*", "config_limits"])
     );
     for (turn, more, says) in [
-        (2, json!({ "tools_allowed": ["sh"] }), "names nothing"),
+        (2, json!({ "tools_allowed": ["sh"] }), "names no tool"),
         (3, json!({ "agent": "opencode" }), "has other names"),
     ] {
         admin.message(&session, &below("/say x", more)).await;
@@ -155,7 +155,7 @@ async fn tools_that_nobody_could_keep_to_are_refused() {
             "not the name of a tool",
         ),
         (json!({ "tools_allowed": [""] }), "not the name of a tool"),
-        (json!({ "tools_disallowed": vec!["x"; 201] }), "at most 200"),
+        (json!({ "tools_disallowed": vec!["x"; 201] }), "maximum is 200"),
     ] {
         let mut parameters = parameters;
         parameters["project_id"] = json!(project);

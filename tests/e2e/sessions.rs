@@ -464,7 +464,7 @@ async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
         (json!({ "prompt": "" }), "prompt"),
         (json!({ "prompt": " \n" }), "prompt"),
         (json!({}), "prompt"),
-        (json!({ "prompt": "a", "message": "b" }), "same parameter"),
+        (json!({ "prompt": "a", "message": "b" }), "alias of `prompt`"),
         (
             json!({ "prompt": "a", "agent": "dmeo" }),
             "did you mean `demo`",

@@ -13,7 +13,7 @@ use oubliette_benches::figures::median;
 use oubliette_benches::table::time;
 use oubliette_benches::{Aims, Table, is_quick};
 use serde_json::json;
-use support::{Modern, Server, runtimes, server_with};
+use support::{Modern, Server, needs, server_with};
 
 /// A project's container, measured through the endpoint as any caller sees it.
 struct Ours {
@@ -104,9 +104,10 @@ impl Times {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let rounds = if is_quick() { 5 } else { 30 };
-    let named = runtimes();
-    let has = |name: &str| named.iter().any(|named| named == name);
-    if !has("sandbox") || !has("docker") {
+    if needs::missing("sandbox")
+        .or(needs::missing("docker"))
+        .is_some()
+    {
         println!("set OUBLIETTE_TEST_RUNTIMES=sandbox,docker (tests/docker starts an engine)");
         return;
     }

@@ -12,7 +12,7 @@ use oubliette_benches::figures::median;
 use oubliette_benches::table::{time, times};
 use oubliette_benches::{Aims, Client, Era, Table, is_quick, load, make_project};
 use serde_json::{Value, json};
-use support::{Server, clients};
+use support::{Server, clients, needs};
 
 const CHANGES: usize = 200;
 const TASKS: usize = 25;
@@ -20,9 +20,11 @@ const TASKS: usize = 25;
 const AIM: f64 = 50.0;
 
 fn main() {
-    let Some(place) = clients::client("openspec") else {
+    if let Some(reason) = needs::missing("openspec") {
+        println!("{reason}");
         return;
-    };
+    }
+    let place = clients::client("openspec");
     let (rounds, slice) = match is_quick() {
         true => (3, Duration::from_millis(300)),
         false => (9, Duration::from_secs(1)),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::Chance;
+use support::Random;
 
 use crate::{Outcome, Target, kind_of, mutate};
 
@@ -58,7 +58,7 @@ const WORDS: [&str; 40] = [
 pub(crate) struct Declarations;
 
 impl Target for Declarations {
-    fn feed(&mut self, input: &[u8], _: &mut Chance) -> Outcome {
+    fn feed(&mut self, input: &[u8], _: &mut Random) -> Outcome {
         let Ok(context) = serde_json::from_slice::<Value>(input) else {
             return Ok(vec!["no JSON".to_owned()]);
         };
@@ -93,7 +93,7 @@ impl Target for Declarations {
         Ok(kinds)
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8> {
         let some = (0..3).map(|_| mutate::one_of(inputs, chance).clone());
         let some: Vec<Vec<u8>> = some.collect();
         let whole = some

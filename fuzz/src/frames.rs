@@ -14,7 +14,7 @@ use oubliette_store::{
     Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
 };
 use serde_json::{Value, json};
-use support::Chance;
+use support::Random;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::runtime::Runtime;
@@ -170,7 +170,7 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
 }
 
 impl Target for Frames {
-    fn feed(&mut self, input: &[u8], chance: &mut Chance) -> Outcome {
+    fn feed(&mut self, input: &[u8], chance: &mut Random) -> Outcome {
         let mut text = input.to_vec();
         for (name, secret) in &self.names {
             text = replaced(&text, name.as_bytes(), secret.as_bytes());
@@ -230,7 +230,7 @@ impl Target for Frames {
         })
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
+    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8> {
         mutate::bytes(inputs, &WORDS, chance)
     }
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use support::Chance;
+use support::Random;
 
 /// The last panic of any thread: most are caught before they get anywhere.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
@@ -27,9 +27,9 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 type Outcome = Result<Vec<String>, String>;
 
 trait Target {
-    fn feed(&mut self, input: &[u8], chance: &mut Chance) -> Outcome;
+    fn feed(&mut self, input: &[u8], chance: &mut Random) -> Outcome;
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8>;
+    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8>;
 }
 
 fn main() {
@@ -52,7 +52,7 @@ fn main() {
     std::panic::set_hook(Box::new(|panic| {
         *PANIC.lock().unwrap() = Some(panic.to_string());
     }));
-    let mut chance = Chance::new();
+    let mut chance = Random::new();
     let (mut seen, mut fed) = (HashSet::new(), 0_u64);
     for input in inputs.clone() {
         seen.extend(tried(&mut *target, name, &input, &mut chance));
@@ -74,7 +74,7 @@ fn main() {
 }
 
 /// Feeds an input; the end of the run if that breaks a promise.
-fn tried(target: &mut dyn Target, name: &str, input: &[u8], chance: &mut Chance) -> Vec<String> {
+fn tried(target: &mut dyn Target, name: &str, input: &[u8], chance: &mut Random) -> Vec<String> {
     let outcome = target.feed(input, chance);
     let panicked = PANIC.lock().unwrap().take();
     let broken = match (outcome, panicked) {

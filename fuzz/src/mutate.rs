@@ -1,19 +1,19 @@
 //! Inputs from inputs.
 
 use serde_json::{Map, Value, json};
-use support::Chance;
+use support::Random;
 
 /// Where something is to be drawn from nothing, there is nothing to do.
-fn index(length: usize, chance: &mut Chance) -> usize {
+fn index(length: usize, chance: &mut Random) -> usize {
     chance.below(length.max(1) as u64) as usize
 }
 
-pub(crate) fn one_of<'a, T>(all: &'a [T], chance: &mut Chance) -> &'a T {
+pub(crate) fn one_of<'a, T>(all: &'a [T], chance: &mut Random) -> &'a T {
     &all[index(all.len(), chance)]
 }
 
 /// Bytes from bytes: a few of the usual accidents.
-pub(crate) fn bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Chance) -> Vec<u8> {
+pub(crate) fn bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Random) -> Vec<u8> {
     let mut input = one_of(inputs, chance).clone();
     for _ in 0..=chance.below(4) {
         let at = index(input.len() + 1, chance);
@@ -49,7 +49,7 @@ pub(crate) fn bytes(inputs: &[Vec<u8>], words: &[&str], chance: &mut Chance) -> 
 }
 
 /// JSON from JSON: what it is made of, in other places.
-pub(crate) fn tree(inputs: &[Value], words: &[&str], chance: &mut Chance) -> Value {
+pub(crate) fn tree(inputs: &[Value], words: &[&str], chance: &mut Random) -> Value {
     let mut input = one_of(inputs, chance).clone();
     for _ in 0..=chance.below(4) {
         let new = match chance.below(4) {
@@ -95,7 +95,7 @@ pub(crate) fn tree(inputs: &[Value], words: &[&str], chance: &mut Chance) -> Val
 }
 
 /// Some part of a value.
-fn node<'a>(value: &'a mut Value, chance: &mut Chance) -> &'a mut Value {
+fn node<'a>(value: &'a mut Value, chance: &mut Random) -> &'a mut Value {
     let parts = match &*value {
         Value::Array(items) => items.len(),
         Value::Object(fields) => fields.len(),
@@ -113,7 +113,7 @@ fn node<'a>(value: &'a mut Value, chance: &mut Chance) -> &'a mut Value {
     node(part.expect("it has so many parts"), chance)
 }
 
-fn odd(chance: &mut Chance) -> Value {
+fn odd(chance: &mut Random) -> Value {
     match chance.below(12) {
         0 => Value::Null,
         1 => json!(true),

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 mod model;
 mod process;
 
@@ -11,20 +14,18 @@ use support::{Llm, agents};
 
 use process::Agent;
 
-#[test]
+#[test(needs(opencode))]
 fn opencode_works_offline_and_goes_on_after_a_kill() {
     works_and_goes_on("opencode");
 }
 
-#[test]
+#[test(needs(droid))]
 fn droid_works_offline_and_goes_on_after_a_kill() {
     works_and_goes_on("droid");
 }
 
 fn works_and_goes_on(name: &str) {
-    let Some(place) = agents::agent(name) else {
-        return;
-    };
+    let place = agents::agent(name);
     let llm = Llm::start();
     let home = tempfile::tempdir().unwrap();
     let workspace = home.path().join("workspace");
@@ -96,4 +97,8 @@ fn works_and_goes_on(name: &str) {
         "{}",
         loaded.text()
     );
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

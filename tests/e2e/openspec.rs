@@ -9,20 +9,18 @@ use std::path::PathBuf;
 use command::OpenSpec;
 use corpus::Case;
 use serde_json::{Map, Value, json};
-use support::{Chance, Modern, Server, cli, runtimes, server_with};
+use support::{Modern, Random, Server, cli, server_with};
 
 /// Directories that are drawn by chance, besides those that are chosen.
 const DRAWN: usize = 200;
 
-#[tokio::test]
+#[test(needs(openspec))]
 async fn every_answer_is_that_of_the_real_command() {
-    let Some(openspec) = OpenSpec::find() else {
-        return;
-    };
+    let openspec = OpenSpec::find();
     let server = Server::start();
     let admin = server.admin();
     let mut cases = corpus::chosen();
-    cases.extend(corpus::drawn(&mut Chance::new(), DRAWN));
+    cases.extend(corpus::drawn(&mut Random::repeatable(), DRAWN));
     assert!(cases.len() >= 200);
     let mut made: Vec<(String, PathBuf)> = Vec::new();
     let mut questions: Vec<(PathBuf, Vec<String>)> = Vec::new();
@@ -71,11 +69,9 @@ async fn every_answer_is_that_of_the_real_command() {
     );
 }
 
-#[tokio::test]
+#[test(needs(openspec))]
 async fn the_command_itself_says_the_same() {
-    let Some(openspec) = OpenSpec::find() else {
-        return;
-    };
+    let openspec = OpenSpec::find();
     let server = Server::start();
     let admin = server.admin();
     let cases = corpus::chosen();
@@ -101,11 +97,8 @@ async fn the_command_itself_says_the_same() {
 
 const TASKS: &str = "## 1. All\n- [x] 1.1 Begin\n- [ ] 1.2 Go on\n- [ ] 1.3 End\n";
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_change_knows_the_sessions_that_work_on_it() {
-    if !runtimes().contains(&"sandbox".to_owned()) {
-        return;
-    }
     let server = server_with("sandbox", "").await;
     let admin = server.admin();
     let id = project(&admin, "one").await;
@@ -171,7 +164,7 @@ async fn a_change_knows_the_sessions_that_work_on_it() {
     assert!(at_work("add-login").await.is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
     let server = Server::start();
     let admin = server.admin();
@@ -221,7 +214,7 @@ async fn changes_come_in_pages_and_from_the_workspace_that_was_asked_for() {
     assert!(missing.sentence().contains("`project_changes` shows those"));
 }
 
-#[tokio::test]
+#[test]
 async fn nothing_outside_of_the_workspace_is_read() {
     let server = Server::start();
     let admin = server.admin();
@@ -292,7 +285,7 @@ async fn nothing_outside_of_the_workspace_is_read() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn progress_is_shown_on_the_terminal() {
     let server = Server::start();
     let id = project(&server.admin(), "my app").await;

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -28,30 +31,23 @@ async fn check(home: &Path) {
     assert_eq!(left, 0, "states of sandboxes are left");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(sandbox), multi_thread)]
 async fn the_sandbox_keeps_every_promise_of_a_runtime() {
-    if contract::wanted("sandbox") {
-        let home = tempfile::tempdir().unwrap();
-        check(home.path()).await;
-    }
+    let home = tempfile::tempdir().unwrap();
+    check(home.path()).await;
 }
 
 /// Run by the test below in a process of its own, as another user.
-#[tokio::test(flavor = "multi_thread")]
+#[helper(multi_thread)]
 async fn as_an_ordinary_user() {
-    let Some(home) = std::env::var_os("OUBLIETTE_TEST_USER_HOME") else {
-        return;
-    };
+    let home = std::env::var_os("OUBLIETTE_TEST_USER_HOME").unwrap();
     assert!(!rustix::process::geteuid().is_root());
     check(Path::new(&home)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// Without root, the first test is this one.
+#[test(needs(sandbox, root), multi_thread)]
 async fn the_sandbox_keeps_every_promise_without_root() {
-    if !contract::wanted("sandbox") || !rustix::process::geteuid().is_root() {
-        // Without root, the first test is this one.
-        return;
-    }
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
@@ -66,7 +62,7 @@ async fn the_sandbox_keeps_every_promise_without_root() {
     std::fs::create_dir(&home).unwrap();
     chown(&home, Some(USER), Some(USER)).unwrap();
     let output = Command::new(test)
-        .args(["--exact", "as_an_ordinary_user", "--nocapture"])
+        .args(["--in-process", "as_an_ordinary_user"])
         .env("OUBLIETTE_TEST_USER_HOME", &home)
         .env("OUBLIETTE_TEST_BINARY", product)
         .env("HOME", &home)
@@ -81,4 +77,8 @@ async fn the_sandbox_keeps_every_promise_without_root() {
         said.contains("a_server_that_comes_back_finds_the_same_processes"),
         "{said}"
     );
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

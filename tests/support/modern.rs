@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Reply, http};
+use crate::{Reply, http, http_kept_alive};
 
 #[derive(Debug, Clone)]
 pub struct Modern {
@@ -31,11 +31,7 @@ impl Modern {
     /// The same client with connections that are kept, for what is measured.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {
-        self.http = reqwest::Client::builder()
-            .no_proxy()
-            .tcp_nodelay(true)
-            .build()
-            .unwrap();
+        self.http = http_kept_alive();
         self
     }
 

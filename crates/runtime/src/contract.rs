@@ -30,10 +30,6 @@ use crate::{ImageSource, Runtime};
 pub use room::Room;
 pub use server::{Finished, Server, Supervisor};
 
-/// Which runtimes must be there, as a list with commas.
-pub const VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
-const KNOWN: [&str; 4] = ["sandbox", "docker", "docker-channel", "apple"];
-
 /// Nothing that works takes this long, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -114,24 +110,6 @@ pub async fn check(runtime: &dyn Runtime, ground: &Ground) {
         }
         assert!(left.is_empty(), "{} left {left:?} behind", case.name);
     }
-}
-
-/// Whether the environment wants a runtime tested; if not, a line on stderr says so.
-pub fn wanted(name: &str) -> bool {
-    let wanted = std::env::var(VARIABLE).unwrap_or_default();
-    let wanted: Vec<&str> = wanted.split(',').filter(|name| !name.is_empty()).collect();
-    for one in &wanted {
-        assert!(
-            KNOWN.contains(one),
-            "{VARIABLE} names {one}; known are {}",
-            KNOWN.join(", ")
-        );
-    }
-    let is_wanted = wanted.contains(&name);
-    if !is_wanted {
-        eprintln!("skipped: {VARIABLE} does not name {name}");
-    }
-    is_wanted
 }
 
 /// The supervisor's binary of this build, built if it is not.

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Ground, Room};
 use oubliette_runtime::{Docker, DockerSettings, Home, ImageSource, Runtime, RuntimeError, State};
+use oubliette_test_harness::{Suite, is_named, not_named};
 use oubliette_wire::{Ended, User};
 use tempfile::TempDir;
 
@@ -16,7 +19,7 @@ mod by_channel;
 
 use by_channel::ByChannel;
 
-/// An engine and an image to test with; none, with a word about it, if nobody asks for them.
+/// An engine and an image to test with.
 struct Setup {
     docker: Docker,
     ground: Ground,
@@ -31,10 +34,7 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 ";
 
 impl Setup {
-    async fn new(test: &str) -> Option<Self> {
-        if !contract::wanted("docker") && !contract::wanted("docker-channel") {
-            return None;
-        }
+    async fn new(test: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // The same data directory each time, though it does not exist: what a killed run left is
         // found, and images are built once.
@@ -52,11 +52,11 @@ impl Setup {
             image,
             client: contract::client(),
         };
-        Some(Self {
+        Self {
             docker,
             ground,
             directory,
-        })
+        }
     }
 }
 
@@ -79,30 +79,23 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(docker_channel), multi_thread, limit = 300)]
 async fn docker_keeps_every_promise_where_no_socket_can_be_mounted() {
-    if !contract::wanted("docker-channel") {
-        return;
-    }
     let name = "docker_keeps_every_promise_where_no_socket_can_be_mounted";
-    let setup = Setup::new(name).await.unwrap();
+    let setup = Setup::new(name).await;
     let carried = ByChannel::new(setup.docker);
     contract::check(&carried, &setup.ground).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(docker), multi_thread, limit = 300)]
 async fn docker_keeps_every_promise_of_a_runtime() {
-    let Some(setup) = Setup::new("docker_keeps_every_promise_of_a_runtime").await else {
-        return;
-    };
+    let setup = Setup::new("docker_keeps_every_promise_of_a_runtime").await;
     contract::check(&setup.docker, &setup.ground).await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn containers_of_another_data_directory_are_not_seen() {
-    let Some(setup) = Setup::new("containers_of_another_data_directory_are_not_seen").await else {
-        return;
-    };
+    let setup = Setup::new("containers_of_another_data_directory_are_not_seen").await;
     let room = Room::new(&setup.docker, &setup.ground);
     setup.docker.create(&room.spec).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -116,11 +109,9 @@ async fn containers_of_another_data_directory_are_not_seen() {
     room.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn an_image_that_is_not_there_is_named() {
-    let Some(setup) = Setup::new("an_image_that_is_not_there_is_named").await else {
-        return;
-    };
+    let setup = Setup::new("an_image_that_is_not_there_is_named").await;
     let mut room = Room::new(&setup.docker, &setup.ground);
     room.spec.image = source("never-built", Path::new("/x/Dockerfile"));
     let error = setup.docker.create(&room.spec).await.unwrap_err();
@@ -131,13 +122,10 @@ async fn an_image_that_is_not_there_is_named() {
     assert_eq!(setup.docker.list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words() {
-    let Some(setup) =
-        Setup::new("builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words").await
-    else {
-        return;
-    };
+    let setup =
+        Setup::new("builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words").await;
     // Never built before, so that it is run and not remembered.
     let fresh = setup.directory.path().display();
     let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {fresh}\n");
@@ -168,11 +156,9 @@ async fn builds_tell_their_steps_in_plain_lines_and_fail_with_the_builders_words
     }
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn an_image_without_a_dockerfile_is_there_or_fetched() {
-    let Some(setup) = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await else {
-        return;
-    };
+    let setup = Setup::new("an_image_without_a_dockerfile_is_there_or_fetched").await;
     let built = setup.docker.build_image(&setup.ground.image, &|_| {});
     let name = built.await.unwrap();
     let there = ImageSource {
@@ -197,11 +183,9 @@ async fn an_image_without_a_dockerfile_is_there_or_fetched() {
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn processes_run_as_the_user_that_is_asked_for() {
-    let Some(setup) = Setup::new("processes_run_as_the_user_that_is_asked_for").await else {
-        return;
-    };
+    let setup = Setup::new("processes_run_as_the_user_that_is_asked_for").await;
     let mut room = Room::new(&setup.docker, &setup.ground);
     let mut supervisor = room.up().await;
     let user = Some(User {
@@ -221,12 +205,9 @@ async fn processes_run_as_the_user_that_is_asked_for() {
     room.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
-    let Some(setup) = Setup::new("a_path_that_is_missing_on_the_host_fails_and_is_not_made").await
-    else {
-        return;
-    };
+    let setup = Setup::new("a_path_that_is_missing_on_the_host_fails_and_is_not_made").await;
     let mut room = Room::new(&setup.docker, &setup.ground);
     let missing = setup.directory.path().join("missing");
     room.spec.mounts[0].host = missing.clone();
@@ -236,12 +217,9 @@ async fn a_path_that_is_missing_on_the_host_fails_and_is_not_made() {
     room.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
-    let Some(setup) = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await
-    else {
-        return;
-    };
+    let setup = Setup::new("why_a_container_does_not_start_is_said_and_in_its_logs").await;
     let mut room = Room::new(&setup.docker, &setup.ground);
     let plain = room.workspace("plain");
     std::fs::write(&plain, "no program").unwrap();
@@ -258,36 +236,18 @@ async fn why_a_container_does_not_start_is_said_and_in_its_logs() {
     room.remove().await;
 }
 
-#[tokio::test]
-async fn starting_and_running_commands_takes_no_longer_than_it_should() {
-    let Some(setup) =
-        Setup::new("starting_and_running_commands_takes_no_longer_than_it_should").await
-    else {
-        return;
-    };
-    let mut room = Room::new(&setup.docker, &setup.ground);
-    let begun = Instant::now();
-    setup.docker.create(&room.spec).await.unwrap();
-    let created = begun.elapsed();
-    let mut supervisor = room.start().await;
-    let started = begun.elapsed() - created;
-    let mut runs: Vec<Duration> = Vec::new();
-    for _ in 0..50 {
-        let begun = Instant::now();
-        supervisor.run("exit 0").await;
-        runs.push(begun.elapsed());
-    }
-    runs.sort();
-    let begun = Instant::now();
-    room.stop().await;
-    let stopped = begun.elapsed();
-    eprintln!(
-        "{}: create {created:?}, start to hello {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
-        setup.docker.about(),
-        runs[25],
-        runs[45]
-    );
-    // Far above what it takes, far below what an exec of the engine would.
-    assert!(runs[25] < Duration::from_millis(50), "{:?}", runs[25]);
-    room.remove().await;
+const VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
+const KNOWN: [&str; 4] = ["sandbox", "docker", "docker-channel", "apple"];
+
+fn missing(runtime: &str) -> Option<String> {
+    let remedy = format!("run tests/docker, then set {VARIABLE}=sandbox,{runtime}");
+    (is_named(VARIABLE, &KNOWN, runtime) != Some(true))
+        .then(|| not_named(VARIABLE, runtime, &remedy))
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&Suite {
+        missing,
+        prepare: Vec::new,
+    })
 }

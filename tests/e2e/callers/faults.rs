@@ -19,7 +19,7 @@ async fn pending(caller: &support::Modern, session: &str, count: usize) -> Vec<V
     found
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     let (server, admin, project) = server_with("").await;
     // Megabytes take their time on a busy machine.
@@ -54,7 +54,7 @@ async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     assert_eq!(long.len(), 3 << 20);
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn arguments_that_are_too_long_reach_nobody() {
     let (server, admin, project) = server_with("").await;
     let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
@@ -71,7 +71,7 @@ async fn arguments_that_are_too_long_reach_nobody() {
     pending(&admin, &told.session_id, 0).await;
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn five_hundred_tools_are_taken_and_one_more_is_not() {
     let (_server, admin, project) = server_with("").await;
     let tools = |count: usize| -> Value {
@@ -96,7 +96,7 @@ async fn five_hundred_tools_are_taken_and_one_more_is_not() {
     assert_eq!(admin.turn(&session, 1).await["text"], "the last");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
     let (server, admin, project) = server_with("").await;
     let long = "n".repeat(200);
@@ -145,7 +145,7 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
     }
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
@@ -174,7 +174,7 @@ async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     assert_eq!(admin.turn(&session, 2).await["text"], "again");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one() {
     let (server, admin, project) = server_with("").await;
     let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
@@ -204,7 +204,7 @@ async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one()
     assert_eq!(half.reply("last").await["result"], "heard");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
     let (server, admin, project) = server_with("").await;
     let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
@@ -225,7 +225,7 @@ async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
     flood.abort();
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn an_agent_answers_neither_itself_nor_for_its_callers() {
     let (server, admin, project) = server_with("").await;
     // Even the caller's own key does not make the agent its caller.

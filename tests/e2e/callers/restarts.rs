@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{AgentClient, Chance, Modern, Relay, runtimes};
+use support::{AgentClient, Modern, Random, Relay};
 
 use super::{SEND, answer, asked, notification, server_with, spawn, teller};
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_restart_between_question_and_answer_loses_neither() {
     let (mut server, admin, project) = server_with("").await;
     let slow = json!({ "name": "slow_tool", "timeout_seconds": 8 });
@@ -51,7 +51,7 @@ async fn a_restart_between_question_and_answer_loses_neither() {
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     let (server, admin, project) = server_with("").await;
     let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
@@ -74,12 +74,14 @@ async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     assert_eq!(requests.count(), 1);
 
     relay.begin(3, "caller_tool", json!({ "tool": "x" })).await;
-    let pending = loop {
+    let pending = support::wait_for("the request", async || {
         let seen = admin.session(&told.session_id).await;
-        if seen["pending_caller_requests"].get(0).is_some() {
-            break seen;
-        }
-    };
+        seen["pending_caller_requests"]
+            .get(0)
+            .is_some()
+            .then_some(seen)
+    })
+    .await;
     assert_eq!(
         pending["pending_caller_requests"].as_array().unwrap().len(),
         1
@@ -92,24 +94,22 @@ async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     assert_eq!(seen["pending_caller_requests"], json!([]));
 }
 
-#[tokio::test]
-async fn in_every_kind_of_container_a_call_outlives_its_server() {
-    for runtime in runtimes() {
-        let mut server = support::server_with(&runtime, "").await;
-        let admin = server.admin();
-        let made = json!({ "name": "one", "init_git": false });
-        let made = admin.call("project_create", made).await;
-        let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-        let session = spawn(&admin, &project, SEND, json!([notification()])).await;
-        let request = asked(&admin, &session).await;
-        server.kill();
-        server.start_again();
-        let result = json!({ "result": { "runtime": runtime } });
-        answer(&admin, &request, result).await.ok();
-        let completion = admin.turn(&session, 1).await;
-        let expected = json!({ "runtime": runtime }).to_string();
-        assert_eq!(completion["text"], *expected, "{runtime}");
-    }
+#[test(runtimes)]
+async fn in_every_kind_of_container_a_call_outlives_its_server(runtime: &str) {
+    let mut server = support::server_with(runtime, "").await;
+    let admin = server.admin();
+    let made = json!({ "name": "one", "init_git": false });
+    let made = admin.call("project_create", made).await;
+    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    server.kill();
+    server.start_again();
+    let result = json!({ "result": { "runtime": runtime } });
+    answer(&admin, &request, result).await.ok();
+    let completion = admin.turn(&session, 1).await;
+    let expected = json!({ "runtime": runtime }).to_string();
+    assert_eq!(completion["text"], *expected, "{runtime}");
 }
 
 const CALLS: u64 = 500;
@@ -118,7 +118,7 @@ const CLIENTS: u64 = 2;
 /// A caller that answers whatever it is asked, each in its own time, whatever becomes of the server.
 async fn caller_of(caller: Modern, session: String) {
     let mut since = -1;
-    let mut chance = Chance::new();
+    let mut chance = Random::new();
     loop {
         let page = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
         let reply = caller.insist("session_events", page).await;
@@ -126,7 +126,7 @@ async fn caller_of(caller: Modern, session: String) {
         since = page["last_index"].as_i64().unwrap();
         for event in page["events"].as_array().unwrap() {
             if event["type"] == "caller_tool_request" {
-                let after = chance.within(Duration::from_secs(4));
+                let after = chance.duration_below(Duration::from_secs(4));
                 tokio::spawn(respond(caller.clone(), event.clone(), after));
             }
         }
@@ -144,7 +144,7 @@ async fn respond(caller: Modern, request: Value, after: Duration) {
     caller.insist("caller_tool_response", arguments).await;
 }
 
-#[tokio::test]
+#[test(needs(sandbox), limit = 240)]
 async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_whenever_servers_die() {
     let (mut server, admin, project) = server_with("").await;
     let tools = json!([{ "name": "echo" }]);
@@ -170,10 +170,10 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
             replies
         }));
     }
-    let mut chance = Chance::new();
+    let mut chance = Random::new();
     for round in 0..8 {
         // Not to wait for anything: these are the moments.
-        tokio::time::sleep(chance.within(Duration::from_millis(900))).await;
+        tokio::time::sleep(chance.duration_below(Duration::from_millis(900))).await;
         match round % 2 {
             0 => server.kill(),
             _ => assert_eq!(server.stop(), Some(0)),

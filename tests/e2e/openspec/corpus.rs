@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use support::Chance;
+use support::Random;
 
 /// What is put into a workspace.
 #[derive(Debug, Default, Clone)]
@@ -65,7 +65,7 @@ impl Case {
         }
         for (index, (path, content)) in self.files.iter().enumerate() {
             let path = made(path);
-            // Chance may have drawn both.
+            // Random may have drawn both.
             if path.is_dir() {
                 continue;
             }
@@ -250,19 +250,19 @@ const NAMES: &[&str] = &[
 ];
 
 /// A number of directories by chance.
-pub(crate) fn drawn(chance: &mut Chance, count: usize) -> Vec<Case> {
+pub(crate) fn drawn(chance: &mut Random, count: usize) -> Vec<Case> {
     (0..count).map(|index| draw(chance, index)).collect()
 }
 
-fn pick<'a, T: ?Sized>(chance: &mut Chance, from: &[&'a T]) -> &'a T {
+fn pick<'a, T: ?Sized>(chance: &mut Random, from: &[&'a T]) -> &'a T {
     from[usize::try_from(chance.below(from.len() as u64)).unwrap()]
 }
 
-fn likely(chance: &mut Chance, percent: u64) -> bool {
+fn likely(chance: &mut Random, percent: u64) -> bool {
     chance.below(100) < percent
 }
 
-fn draw(chance: &mut Chance, index: usize) -> Case {
+fn draw(chance: &mut Random, index: usize) -> Case {
     let mut case = Case::new(&format!("drawn {index}"));
     for _ in 0..4 {
         // Often the same, so that the order of names shows.
@@ -290,7 +290,7 @@ fn draw(chance: &mut Chance, index: usize) -> Case {
     case
 }
 
-fn change(chance: &mut Chance, mut case: Case) -> Case {
+fn change(chance: &mut Random, mut case: Case) -> Case {
     let mut top = format!("openspec/changes/{}", pick(chance, NAMES));
     if likely(chance, 8) {
         top += "/inner";
@@ -338,7 +338,7 @@ fn change(chance: &mut Chance, mut case: Case) -> Case {
 }
 
 /// A text that was sometimes cut off, or typed into by a cat.
-fn damaged(chance: &mut Chance, text: &str) -> String {
+fn damaged(chance: &mut Random, text: &str) -> String {
     let mut text: Vec<char> = text.chars().collect();
     if likely(chance, 10) {
         text.truncate(usize::try_from(chance.below(text.len() as u64 + 1)).unwrap());
@@ -356,7 +356,7 @@ fn damaged(chance: &mut Chance, text: &str) -> String {
     text.into_iter().collect()
 }
 
-fn tasks(chance: &mut Chance) -> Vec<u8> {
+fn tasks(chance: &mut Random) -> Vec<u8> {
     let ending = pick(chance, &["\n", "\n", "\r\n", "\r"]);
     let mut text = String::new();
     let only_done = likely(chance, 20);

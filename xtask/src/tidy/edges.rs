@@ -22,7 +22,18 @@ const LAYERS: &[&str] = &[
 ];
 
 /// Packages beside `crates/` that may use every crate and that no crate may use.
-const OUTSIDE: &[&str] = &["xtask", "tests", "benches", "fuzz", "examples/rust"];
+const OUTSIDE: &[&str] = &[
+    "xtask",
+    "tests",
+    TEST_HARNESS,
+    "tests/harness/macros",
+    "benches",
+    "fuzz",
+    "examples/rust",
+];
+
+/// The one of them that tests of crates use.
+const TEST_HARNESS: &str = "tests/harness";
 
 /// A crate from outside that only some of our crates may name.
 struct Door {
@@ -185,6 +196,7 @@ fn wrong_direction(
         .find(|other| dependency.from_path && other.name == dependency.package)?;
     let user_name = LAYERS[user];
     match Place::of(used) {
+        Place::Outside(TEST_HARNESS) if dependency.kind == Kind::Dev => None,
         Place::Outside(folder) => Some(format!(
             "{user_name} depends on {folder}, which is no part of the product: move what it needs into a crate."
         )),

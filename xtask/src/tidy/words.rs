@@ -41,7 +41,7 @@ const CONTAINER_FILES: &[&str] = &[
     "crates/agent/",
     "crates/runtime/",
     "crates/sandbox/",
-    "tests/e2e/containers.rs",
+    "tests/e2e/containers/",
 ];
 
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {

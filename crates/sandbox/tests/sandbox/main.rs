@@ -1,14 +1,31 @@
-//! Real sandboxes on this machine. `OUBLIETTE_TEST_SANDBOX` names the ways that must work here, a
-//! list of `root`, `user` and `bwrap`; a test of a way that it does not name says so and does
-//! nothing, one that it names and that is not possible fails.
+//! Real sandboxes on this machine, in three modes: `root`, `user` and `bwrap`. The modes that
+//! `OUBLIETTE_TEST_SANDBOX` names must work. Without it, `root` and `user` run where they work.
 //!
 //! Whether a setting of the host can be written is only ever found out by opening it.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+#![cfg_attr(
+    target_os = "linux",
+    allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")
+)]
 
+#[cfg(target_os = "linux")]
 mod failures;
+#[cfg(target_os = "linux")]
 mod isolation;
+#[cfg(target_os = "linux")]
 mod lifecycle;
+#[cfg(target_os = "linux")]
 mod limits;
+#[cfg(target_os = "linux")]
+mod modes;
+#[cfg(target_os = "linux")]
 mod probe;
+#[cfg(target_os = "linux")]
 mod support;
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&modes::SUITE)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}

@@ -1,14 +1,11 @@
-//! A place for one test's sandboxes, the ways to run them, and the check that nothing is left.
+//! A place for one test's sandboxes, and the check that nothing is left.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use oubliette_sandbox::{Bind, Init, Limits, Method, Network, Running, Spec, launch, remove};
@@ -18,105 +15,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub(crate) use crate::modes::{Mode, in_modes};
+
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// For what takes a fraction of a second on a machine with nothing else to do.
 const PATIENCE: Duration = Duration::from_secs(20);
-const VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
-/// An id that owns nothing on a test machine.
-const ORDINARY_USER: u32 = 54_321;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Root,
-    User,
-    Bwrap,
-}
-
-impl Mode {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Root => "root",
-            Self::User => "user",
-            Self::Bwrap => "bwrap",
-        }
-    }
-}
-
-/// One test per mode, as `name::root`, `name::user` and `name::bwrap`.
-macro_rules! in_modes {
-    ($name:ident: $($mode:ident),+) => {
-        mod $name {
-            $(
-                #[test]
-                #[allow(non_snake_case)]
-                fn $mode() {
-                    let path = concat!(module_path!(), "::", stringify!($mode));
-                    crate::support::run(stringify!($mode), path, super::$name);
-                }
-            )+
-        }
-    };
-}
-pub(crate) use in_modes;
-
-/// Runs a test in a mode, in this process or as another user.
-pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
-    let named = std::env::var(VARIABLE).unwrap_or_default();
-    if !named.split(',').any(|name| name.trim() == mode) {
-        eprintln!("skipped: {VARIABLE} does not name {mode}");
-        return;
-    }
-    let is_root = rustix::process::geteuid().is_root();
-    let mode = match mode {
-        "root" => Mode::Root,
-        "user" => Mode::User,
-        _ => Mode::Bwrap,
-    };
-    match (mode, is_root) {
-        (Mode::Root, false) => panic!("{VARIABLE} names root, but this is not root"),
-        (Mode::Root, true) | (_, false) => test(&Host::new(mode)),
-        (_, true) => again_as_user(mode, path),
-    }
-}
-
-/// The same test as somebody without privileges, who owns the directory it works in.
-fn again_as_user(mode: Mode, path: &str) {
-    let home = tempfile::tempdir().unwrap();
-    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let tmp = home.path().join("t");
-    fs::create_dir(&tmp).unwrap();
-    chown(&tmp, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
-    // The build directory may be where only root can go.
-    let place = |from: &Path, name: &str| {
-        let to = home.path().join(name);
-        if fs::hard_link(from, &to).is_err() {
-            fs::copy(from, &to).unwrap();
-        }
-        to
-    };
-    let tests = place(&std::env::current_exe().unwrap(), "tests");
-    let init = place(&init_binary(), "init");
-    let (_, name) = path.split_once("::").unwrap();
-    let output = Command::new(tests)
-        .args(["--exact", name, "--nocapture"])
-        .env_clear()
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .env("TMPDIR", &tmp)
-        .env("OUBLIETTE_TEST_INIT", init)
-        .env(VARIABLE, mode.word())
-        .current_dir(&tmp)
-        .uid(ORDINARY_USER)
-        .gid(ORDINARY_USER)
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "as an ordinary user:\n{said}\n{errors}"
-    );
-    assert!(said.contains("1 passed"), "{name} was not found:\n{said}");
-}
 
 pub(crate) fn init_binary() -> PathBuf {
     let given = std::env::var_os("OUBLIETTE_TEST_INIT").map(PathBuf::from);
@@ -130,7 +33,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode) -> Self {
         Self {
             mode,
             dir: tempfile::tempdir().unwrap(),

@@ -155,8 +155,12 @@ impl World {
 
 #[tokio::test]
 async fn ten_thousand_schedules_run_for_a_year_as_croner_says_whatever_happens_to_the_server() {
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
+    let given = std::env::var("OUBLIETTE_TEST_SEED");
+    let seed = given.map_or_else(
+        |_| u64::from(std::process::id()),
+        |seed| seed.parse().unwrap(),
+    );
+    println!("repeat with OUBLIETTE_TEST_SEED={seed}");
     let mut dice = Dice(seed);
     let start = at("2027-01-15T10:07:00Z");
     let end = start + SignedDuration::from_hours(24 * DAYS);

@@ -16,7 +16,7 @@ use oubliette_benches::figures::{Compared, median};
 use oubliette_benches::table::{time, times};
 use oubliette_benches::{Aims, Sample, Table, is_quick};
 use serde_json::{Value, json};
-use support::relay::{TELLER, told_to};
+use support::relay::{RECORDER_CONFIG, keys_of_session};
 use support::{AgentClient, Legacy, Server, ServerOptions, binary, built_as};
 use tokio::io::AsyncWriteExt;
 
@@ -118,7 +118,7 @@ async fn ours(server: &Server) -> (Agent, Vec<String>) {
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tool = json!({ "name": "echo", "inputSchema": schema });
     let spawn = json!({
-        "project_id": project, "prompt": "/say ready", "agent": "teller",
+        "project_id": project, "prompt": "/say ready", "agent": "recorder",
         "context": { "caller_id": "app", "caller_tools": [tool] },
     });
     let stream = caller.stream().await;
@@ -138,11 +138,11 @@ async fn ours(server: &Server) -> (Agent, Vec<String>) {
         let ms = event["arguments"]["ms"].as_u64().unwrap();
         Some((ms, caller.request("tools/call", call)))
     }));
-    let told = told_to(server, &project, &session);
-    let mut agent = AgentClient::start(server, &project, &told).await;
+    let agent_keys = keys_of_session(server, &project, &session);
+    let mut agent = AgentClient::start(server, &project, &agent_keys).await;
     agent.begin(0, "tools/list", json!({})).await;
     agent.reply(0).await;
-    let variables = AgentClient::variables(server, &project, &told);
+    let variables = AgentClient::variables(server, &project, &agent_keys);
     (Agent::Ours(agent), variables)
 }
 
@@ -222,7 +222,7 @@ async fn measure() {
         false => (9, Duration::from_secs(2)),
     };
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let (mut ours, variables) = ours(&server).await;

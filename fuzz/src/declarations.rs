@@ -93,14 +93,14 @@ impl Target for Declarations {
         Ok(kinds)
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8> {
-        let some = (0..3).map(|_| mutate::one_of(inputs, chance).clone());
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+        let some = (0..3).map(|_| mutate::one_of(inputs, random).clone());
         let some: Vec<Vec<u8>> = some.collect();
         let whole = some
             .iter()
             .filter_map(|input| serde_json::from_slice(input).ok());
         let whole: Vec<Value> = whole.chain([json!({})]).collect();
-        mutate::tree(&whole, &WORDS, chance)
+        mutate::tree(&whole, &WORDS, random)
             .to_string()
             .into_bytes()
     }

@@ -170,14 +170,14 @@ async fn session(store: &dyn Store, key: &ApiKey) -> SessionId {
 }
 
 impl Target for Frames {
-    fn feed(&mut self, input: &[u8], chance: &mut Random) -> Outcome {
+    fn feed(&mut self, input: &[u8], random: &mut Random) -> Outcome {
         let mut text = input.to_vec();
         for (name, secret) in &self.names {
             text = replaced(&text, name.as_bytes(), secret.as_bytes());
         }
         let last = json!({ "id": LAST, "method": "nothing" });
         text.extend(format!("\n{last}\n").into_bytes());
-        let pieces = 1 + chance.below(4) as usize;
+        let pieces = 1 + random.below(4) as usize;
         let size = text.len() / pieces + 1;
         let (near, far) = tokio::io::duplex(1 << 16);
         let Self {
@@ -230,8 +230,8 @@ impl Target for Frames {
         })
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8> {
-        mutate::bytes(inputs, &WORDS, chance)
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+        mutate::bytes(inputs, &WORDS, random)
     }
 }
 

@@ -27,9 +27,9 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 type Outcome = Result<Vec<String>, String>;
 
 trait Target {
-    fn feed(&mut self, input: &[u8], chance: &mut Random) -> Outcome;
+    fn feed(&mut self, input: &[u8], random: &mut Random) -> Outcome;
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Random) -> Vec<u8>;
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8>;
 }
 
 fn main() {
@@ -52,17 +52,17 @@ fn main() {
     std::panic::set_hook(Box::new(|panic| {
         *PANIC.lock().unwrap() = Some(panic.to_string());
     }));
-    let mut chance = Random::new();
+    let mut random = Random::new();
     let (mut seen, mut fed) = (HashSet::new(), 0_u64);
     for input in inputs.clone() {
-        seen.extend(tried(&mut *target, name, &input, &mut chance));
+        seen.extend(tried(&mut *target, name, &input, &mut random));
         fed += 1;
     }
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
-        let input = target.mutate(&inputs, &mut chance);
+        let input = target.mutate(&inputs, &mut random);
         let mut news = false;
-        for kind in tried(&mut *target, name, &input, &mut chance) {
+        for kind in tried(&mut *target, name, &input, &mut random) {
             news |= seen.insert(kind);
         }
         fed += 1;
@@ -74,8 +74,8 @@ fn main() {
 }
 
 /// Feeds an input; the end of the run if that breaks a promise.
-fn tried(target: &mut dyn Target, name: &str, input: &[u8], chance: &mut Random) -> Vec<String> {
-    let outcome = target.feed(input, chance);
+fn tried(target: &mut dyn Target, name: &str, input: &[u8], random: &mut Random) -> Vec<String> {
+    let outcome = target.feed(input, random);
     let panicked = PANIC.lock().unwrap().take();
     let broken = match (outcome, panicked) {
         (Ok(kinds), None) => return kinds,

@@ -25,12 +25,12 @@ fn droid_works_offline_and_goes_on_after_a_kill() {
 }
 
 fn works_and_goes_on(name: &str) {
-    let place = agents::agent(name);
+    let place = agents::directory(name);
     let llm = Llm::start();
     let home = tempfile::tempdir().unwrap();
     let workspace = home.path().join("workspace");
     std::fs::create_dir(&workspace).unwrap();
-    let setup = agents::Setup::of(name, &llm);
+    let setup = agents::Setup::for_agent(name, &llm);
     setup.write(home.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp-server.sh");
     let server = json!({

@@ -11,7 +11,7 @@ use corpus::Case;
 use serde_json::{Map, Value, json};
 use support::{Modern, Random, Server, cli, server_with};
 
-/// Directories that are drawn by chance, besides those that are chosen.
+/// Directories that are drawn by random, besides those that are chosen.
 const DRAWN: usize = 200;
 
 #[test(needs(openspec))]

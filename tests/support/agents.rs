@@ -15,7 +15,7 @@ pub(crate) const KNOWN: [&str; 2] = ["opencode", "droid"];
 ///
 /// # Panics
 /// If the agent is not installed, or not at the version that is pinned now.
-pub fn agent(name: &str) -> PathBuf {
+pub fn directory(name: &str) -> PathBuf {
     let pinned: Vec<u8> = ["package.json", "package-lock.json"]
         .iter()
         .flat_map(|file| fs::read(tests().join("agents").join(file)).unwrap())
@@ -42,7 +42,7 @@ pub struct Setup {
 
 impl Setup {
     /// The settings of a known agent.
-    pub fn of(name: &str, llm: &Llm) -> Self {
+    pub fn for_agent(name: &str, llm: &Llm) -> Self {
         match name {
             "opencode" => opencode(llm),
             "droid" => droid(llm),
@@ -85,13 +85,13 @@ impl Setup {
 /// A server whose containers have an agent as `oubliette agent install` puts it there, and the
 /// model that the agent uses.
 pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
-    let program = agent(name).join("bin").join(name);
+    let program = directory(name).join("bin").join(name);
     let (llm, image) = match runtime {
         "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
         _ => (Llm::start(), ""),
     };
     let mut config = format!("runtime = \"{runtime}\"\n");
-    config += &Setup::of(name, &llm).section(name, &llm);
+    config += &Setup::for_agent(name, &llm).section(name, &llm);
     // For agents that count their tokens and nothing else.
     config += "[models.\"custom:Mock-0\"]\ninput_usd = 1.0\noutput_usd = 2.0\n";
     if !image.is_empty() {

@@ -41,7 +41,7 @@ impl Legacy {
         let response = client.request("initialize", params).send().await.unwrap();
         let session = response.headers().get("mcp-session-id")?;
         client.session = session.to_str().unwrap().to_owned();
-        let reply = Reply::of(response).await;
+        let reply = Reply::read(response).await;
         assert_eq!(reply.body["result"]["protocolVersion"], Self::VERSION);
         let accepted = client.notify("notifications/initialized", json!({})).await;
         (accepted.status == 202).then_some(client)
@@ -89,7 +89,7 @@ impl Legacy {
 
     pub async fn notify(&self, method: &str, params: Value) -> Reply {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        Reply::of(
+        Reply::read(
             self.headers(self.http.post(&self.url))
                 .json(&body)
                 .send()
@@ -100,7 +100,7 @@ impl Legacy {
     }
 
     pub async fn send(&self, method: &str, params: Value) -> Reply {
-        Reply::of(self.request(method, params).send().await.unwrap()).await
+        Reply::read(self.request(method, params).send().await.unwrap()).await
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Reply {
@@ -118,7 +118,7 @@ impl Legacy {
 
     /// Ends the session.
     pub async fn delete(&self) -> Reply {
-        Reply::of(
+        Reply::read(
             self.headers(self.http.delete(&self.url))
                 .send()
                 .await

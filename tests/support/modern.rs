@@ -60,13 +60,13 @@ impl Modern {
     }
 
     pub async fn send(&self, method: &str, params: Value) -> Reply {
-        Reply::of(self.request(method, params).send().await.unwrap()).await
+        Reply::read(self.request(method, params).send().await.unwrap()).await
     }
 
     /// A send whose connection may break.
     pub async fn try_send(&self, method: &str, params: Value) -> Option<Reply> {
         let response = self.request(method, params).send().await.ok()?;
-        Some(Reply::of(response).await)
+        Some(Reply::read(response).await)
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Reply {
@@ -78,7 +78,7 @@ impl Modern {
     }
 
     /// A call that is made again until a server answers it, whatever becomes of servers.
-    pub async fn insist(&self, tool: &str, arguments: Value) -> Reply {
+    pub async fn call_until_answered(&self, tool: &str, arguments: Value) -> Reply {
         let call = json!({ "name": tool, "arguments": arguments });
         loop {
             let reply = self.try_send("tools/call", call.clone()).await;

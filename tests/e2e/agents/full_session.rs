@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use support::{Llm, Modern, Server, agents, eventually};
 
 /// Far longer than anything here takes, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test(needs(opencode, sandbox), limit = 300)]
 async fn opencode_in_the_sandbox_works_and_survives_every_kill() {
@@ -277,7 +277,7 @@ impl Talk {
 
     async fn appears_in(&self, name: &str, text: &str) {
         let file = self.file(name);
-        let there = eventually(PATIENCE, async || {
+        let there = eventually(WAIT_TIMEOUT, async || {
             std::fs::read_to_string(&file).is_ok_and(|found| found.contains(text))
         });
         assert!(
@@ -295,7 +295,7 @@ impl Talk {
 
     /// Waits until no process of the container is so.
     async fn is_gone(&self, pattern: &str) {
-        let gone = eventually(PATIENCE, async || {
+        let gone = eventually(WAIT_TIMEOUT, async || {
             let command = format!("ps ax -o args= | grep -- '{pattern}'");
             self.inside(&command).await.is_empty()
         });

@@ -5,22 +5,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::Relay;
-use support::relay::told_to;
+use support::relay::keys_of_session;
 
-use super::oubliette_tools::{call, code, project, server_with_project, teller};
+use super::oubliette_tools::{call, code, project, recorder, server_with_project};
 
 #[test(needs(sandbox))]
 async fn a_key_is_made_for_each_start_of_an_agent_and_ends_with_it() {
     let (server, admin, _) = server_with_project("[sessions]\nidle_seconds = 1", json!({})).await;
     let two = project(&admin, "two", json!({})).await;
     let own = format!("project:{two}");
-    let told = teller(&server, &admin, &two, json!({ "agent_scope": own })).await;
-    let key = told.api_key.clone().unwrap();
+    let agent_keys = recorder(&server, &admin, &two, json!({ "agent_scope": own })).await;
+    let key = agent_keys.api_key.clone().unwrap();
     let tokens = admin.call("token_list", json!({})).await;
     let of_session = |tokens: &Value| {
         let tokens = tokens["tokens"].as_array().unwrap().clone();
         let mut own = tokens.into_iter();
-        own.find(|token| token["session_id"] == *told.session_id)
+        own.find(|token| token["session_id"] == *agent_keys.session_id)
     };
     assert!(of_session(tokens.ok()).is_some_and(|token| token["scope"] == own));
     assert!(!tokens.text.contains(&key));
@@ -31,10 +31,10 @@ async fn a_key_is_made_for_each_start_of_an_agent_and_ends_with_it() {
     }
     let tokens = admin.call("token_list", json!({})).await;
     assert!(of_session(tokens.ok()).is_none());
-    admin.message(&told.session_id, "/sleep 600").await;
+    admin.message(&agent_keys.session_id, "/sleep 600").await;
     let begun = |event: &Value| event["type"] == "prompt" && event["text"] == "/sleep 600";
-    admin.follow(&told.session_id, begun).await;
-    let again = told_to(&server, &two, &told.session_id);
+    admin.follow(&agent_keys.session_id, begun).await;
+    let again = keys_of_session(&server, &two, &agent_keys.session_id);
     let next = again.api_key.unwrap();
     assert_ne!(next, key);
     assert_eq!(
@@ -48,7 +48,7 @@ async fn a_key_is_made_for_each_start_of_an_agent_and_ends_with_it() {
     let found = server.with_key(&next).call("project_list", json!({})).await;
     assert_eq!(found.ok()["projects"].as_array().unwrap().len(), 1);
     // So does one that is ended in the middle, or whose server was killed meanwhile.
-    let end = json!({ "session_id": told.session_id });
+    let end = json!({ "session_id": agent_keys.session_id });
     admin.call("session_end", end).await.ok();
     assert_eq!(
         server
@@ -75,15 +75,18 @@ async fn an_agents_key_is_no_wider_than_the_scope_of_who_made_its_session() {
             .next_back()
             .map(|token| token["scope"].as_str().unwrap().to_owned())
     };
-    let told = teller(&server, &admin, &two, json!({})).await;
-    assert_eq!(scope_of(told.api_key).await.as_deref(), Some("write"));
+    let agent_keys = recorder(&server, &admin, &two, json!({})).await;
+    assert_eq!(scope_of(agent_keys.api_key).await.as_deref(), Some("write"));
     let own = format!("project:{two}");
     let narrow = server.with_key(&admin.token(&own).await);
-    let told = teller(&server, &narrow, &two, json!({})).await;
-    assert_eq!(scope_of(told.api_key).await, Some(own.clone()));
+    let agent_keys = recorder(&server, &narrow, &two, json!({})).await;
+    assert_eq!(scope_of(agent_keys.api_key).await, Some(own.clone()));
     let read_only = json!({ "agent_scope": format!("{own}:ro") });
-    let told = teller(&server, &narrow, &two, read_only).await;
-    assert_eq!(scope_of(told.api_key).await, Some(format!("{own}:ro")));
+    let agent_keys = recorder(&server, &narrow, &two, read_only).await;
+    assert_eq!(
+        scope_of(agent_keys.api_key).await,
+        Some(format!("{own}:ro"))
+    );
     let wider = json!({ "project_id": two, "prompt": "x", "agent_scope": "write" });
     let refused = narrow.call("session_spawn", wider).await;
     assert!(refused.sentence().contains("wider than your own scope"));
@@ -94,10 +97,10 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     let (server, admin, _) = server_with_project("", json!({})).await;
     let two = project(&admin, "two", json!({})).await;
     let three = project(&admin, "three", json!({})).await;
-    let told = teller(&server, &admin, &two, json!({ "agent_scope": "admin" })).await;
-    let minted = told.api_key.clone().unwrap();
+    let agent_keys = recorder(&server, &admin, &two, json!({ "agent_scope": "admin" })).await;
+    let minted = agent_keys.api_key.clone().unwrap();
     let other_key = server.admin_key();
-    let mut attached = Relay::attached(&server, &two, &told).await;
+    let mut attached = Relay::attached(&server, &two, &agent_keys).await;
     let mut unattached = Relay::connect(&server, &two).await;
     // A child that asks for something, and a session of somebody else that does.
     let ask =
@@ -162,7 +165,7 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
             let result = &spawned["result"]["structuredContent"];
             assert_eq!(result["spawned"], true, "{spawned}");
             let session = admin.session(result["session_id"].as_str().unwrap()).await;
-            assert_eq!(session["parent_id"], *told.session_id);
+            assert_eq!(session["parent_id"], *agent_keys.session_id);
             assert_eq!(session["depth"], 1);
         }
     }
@@ -173,11 +176,11 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     assert!(over.contains("spawns_per_minute"), "{over}");
 
     // The key of one session is none on the connection of another; what it made ends with it.
-    let stranger = teller(&server, &admin, &two, json!({})).await;
+    let stranger = recorder(&server, &admin, &two, json!({})).await;
     let mut stranger = Relay::attached(&server, &two, &stranger).await;
     let refused = call(&mut stranger, &minted, "project_list", json!({})).await;
     assert_eq!(code(&refused), -32001, "{refused}");
-    let end = json!({ "session_id": told.session_id });
+    let end = json!({ "session_id": agent_keys.session_id });
     admin.call("session_end", end).await.ok();
     let gone = call(&mut unattached, &handed_on, "project_list", json!({})).await;
     assert_eq!(code(&gone), -32001, "{gone}");
@@ -189,12 +192,12 @@ async fn a_child_gets_no_more_than_its_parent_has() {
     let two = project(
         &admin,
         "two",
-        json!({ "agent": "teller", "agent_scope": "write" }),
+        json!({ "agent": "recorder", "agent_scope": "write" }),
     )
     .await;
     let own = format!("project:{two}:ro");
-    let told = teller(&server, &admin, &two, json!({ "agent_scope": own })).await;
-    let mut relay = Relay::attached(&server, &two, &told).await;
+    let agent_keys = recorder(&server, &admin, &two, json!({ "agent_scope": own })).await;
+    let mut relay = Relay::attached(&server, &two, &agent_keys).await;
     let wider = json!({ "prompt": "/say x", "agent_scope": "write" });
     let refused = relay.request("session_message", wider).await;
     assert_eq!(code(&refused), -32002, "{refused}");
@@ -203,7 +206,7 @@ async fn a_child_gets_no_more_than_its_parent_has() {
         .request("session_message", json!({ "prompt": "/say x" }))
         .await;
     let child = child["result"]["session_id"].as_str().unwrap();
-    let child = told_to(&server, &two, child);
+    let child = keys_of_session(&server, &two, child);
     let mut below = Relay::attached(&server, &two, &child).await;
     let key = child.api_key.unwrap();
     let listed = call(&mut below, &key, "session_list", json!({})).await;
@@ -213,9 +216,9 @@ async fn a_child_gets_no_more_than_its_parent_has() {
     assert_eq!(code(&refused), -32002, "{refused}");
 
     // Without a key of its own a parent has none to give.
-    let three = project(&admin, "three", json!({ "agent": "teller" })).await;
-    let told = teller(&server, &admin, &three, json!({})).await;
-    let mut relay = Relay::attached(&server, &three, &told).await;
+    let three = project(&admin, "three", json!({ "agent": "recorder" })).await;
+    let agent_keys = recorder(&server, &admin, &three, json!({})).await;
+    let mut relay = Relay::attached(&server, &three, &agent_keys).await;
     let wider = json!({ "prompt": "/say x", "agent_scope": format!("project:{three}:ro") });
     let refused = relay.request("session_message", wider).await;
     assert_eq!(code(&refused), -32002, "{refused}");

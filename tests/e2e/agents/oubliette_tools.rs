@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::relay::{TELLER, Told, told_to};
+use support::relay::{AgentKeys, RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Relay, Server, ServerOptions};
 
 pub(crate) async fn server_with_project(config: &str, settings: Value) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{config}\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{config}\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let admin = server.admin();
@@ -66,15 +66,15 @@ pub(crate) async fn agent(
 }
 
 /// A session whose agent has told what it was started with.
-pub(crate) async fn teller(
+pub(crate) async fn recorder(
     server: &Server,
     admin: &Modern,
     project: &str,
     mut more: Value,
-) -> Told {
-    more["agent"] = json!("teller");
+) -> AgentKeys {
+    more["agent"] = json!("recorder");
     let (session, _) = agent(admin, project, "/say hello", more).await;
-    told_to(server, project, &session)
+    keys_of_session(server, project, &session)
 }
 
 pub(crate) fn code(reply: &Value) -> i64 {
@@ -362,8 +362,8 @@ async fn missing_api_key_skips_tool_registration() {
     let list = "/tool oubliette/oubliette_project_list {}";
     let (_, said) = agent(&admin, &one, list, json!({})).await;
     assert!(said.contains("unknown tool"), "{said}");
-    let told = teller(&server, &admin, &one, json!({})).await;
-    assert_eq!(told.api_key, None);
+    let agent_keys = recorder(&server, &admin, &one, json!({})).await;
+    assert_eq!(agent_keys.api_key, None);
 }
 
 #[test(needs(sandbox))]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use support::Relay;
 
 use super::{
-    SEND, another_is_gone, answer, asked, context, notification, server_with, spawn, teller,
+    SEND, another_is_gone, answer, asked, context, notification, recorder, server_with, spawn,
 };
 
 fn tools_of_two() -> Value {
@@ -141,8 +141,8 @@ async fn caller_declares_tools_at_session_start() {
     assert!(!said.contains("myapp"), "{said}");
 
     // Children do not inherit them.
-    let told = teller(&server, &admin, &project, tools_of_two()).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, tools_of_two()).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let child = json!({ "prompt": "what can you do?", "agent": "demo" });
     let child = relay.request("session_message", child).await;
     let said = child["result"]["text"].as_str().unwrap();
@@ -158,9 +158,11 @@ async fn caller_declares_tools_at_session_start() {
 #[test(needs(sandbox))]
 async fn tools_include_input_schema() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, tools_of_two()).await;
+    let agent_keys = recorder(&server, &admin, &project, tools_of_two()).await;
     let mut relay = Relay::connect(&server, &project).await;
-    relay.attach(&told.session_id, &told.session_key).await;
+    relay
+        .attach(&agent_keys.session_id, &agent_keys.session_key)
+        .await;
     let config = relay.next().await.unwrap();
     assert_eq!(config["params"]["caller_id"], "myapp");
     let tools = config["params"]["tools"].as_array().unwrap();
@@ -168,7 +170,7 @@ async fn tools_include_input_schema() {
     assert_eq!(tools[1]["name"], "get_memory");
     // Declared anew, its client hears of it.
     let message = json!({
-        "session_id": told.session_id, "prompt": "/say x", "context": context(json!([])),
+        "session_id": agent_keys.session_id, "prompt": "/say x", "context": context(json!([])),
     });
     admin.call("session_message", message).await.ok();
     let config = relay.next().await.unwrap();
@@ -177,8 +179,8 @@ async fn tools_include_input_schema() {
         (&json!("caller_tools_config"), &json!([]))
     );
     // Arguments that the schema does not allow reach nobody.
-    let told = teller(&server, &admin, &project, json!([notification()])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let wrong = json!({ "tool": "send_notification", "arguments": { "message": 7 } });
     let refused = relay.request("caller_tool", wrong).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -192,7 +194,7 @@ async fn tools_include_input_schema() {
         .request("caller_tool", json!({ "tool": "nothing" }))
         .await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
-    let log = admin.log(&told.session_id).await;
+    let log = admin.log(&agent_keys.session_id).await;
     assert!(
         log.iter()
             .all(|event| event["type"] != "caller_tool_request")
@@ -234,8 +236,8 @@ async fn tool_request_event_format() {
 #[test(needs(sandbox))]
 async fn successful_tool_response() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([notification()])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     // Whatever JSON the caller answers, the agent gets.
     for result in [
         json!({ "status": "sent" }),
@@ -244,14 +246,16 @@ async fn successful_tool_response() {
         json!(0),
         json!(false),
     ] {
-        let since = admin.session(&told.session_id).await["last_index"]
+        let since = admin.session(&agent_keys.session_id).await["last_index"]
             .as_i64()
             .unwrap();
         relay
             .begin("ask", "caller_tool", json!({ "tool": "send_notification" }))
             .await;
         let wanted = |event: &Value| event["type"] == "caller_tool_request";
-        let log = admin.follow_from(&told.session_id, since, wanted).await;
+        let log = admin
+            .follow_from(&agent_keys.session_id, since, wanted)
+            .await;
         answer(&admin, log.last().unwrap(), json!({ "result": result }))
             .await
             .ok();
@@ -294,15 +298,15 @@ async fn tool_execution_error_response() {
 #[test(needs(sandbox))]
 async fn socket_request_and_response() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(
+    let agent_keys = recorder(
         &server,
         &admin,
         &project,
         json!([{ "name": "x", "timeout_seconds": 1 }]),
     )
     .await;
-    let other = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let other = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let mut neighbour = Relay::attached(&server, &project, &other).await;
     // Many at once, each answered with its own; the neighbour's are the neighbour's.
     for n in 0..5 {

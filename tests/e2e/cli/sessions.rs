@@ -1,7 +1,7 @@
 //! `oubliette run` and `oubliette session …` as a person uses them.
 
 use serde_json::json;
-use support::{Pty, Server, ServerOptions, Traces, run_cli, stderr, stdout};
+use support::{Leftovers, Pty, Server, ServerOptions, run_cli, stderr, stdout};
 
 #[test(needs(sandbox))]
 async fn a_prompt_on_a_new_machine_is_a_whole_session_and_leaves_nothing_running() {
@@ -28,8 +28,8 @@ async fn a_prompt_on_a_new_machine_is_a_whole_session_and_leaves_nothing_running
         stderr(&unknown)
     );
     // A server of its own ends with its command, and so do its containers.
-    let traces = Traces::of(home, 0);
-    assert!(traces.processes.is_empty(), "{traces}");
+    let leftovers = Leftovers::find(home, 0);
+    assert!(leftovers.processes.is_empty(), "{leftovers}");
     assert!(!home.join("run/server.json").exists());
     let down = run_cli(home, &["down", "--remove"]).await;
     assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
@@ -74,12 +74,12 @@ async fn somebody_at_a_terminal_sees_text_as_it_comes_answers_and_interrupts() {
         let mut pty = Pty::run(&home, (30, 100), &["run", "--autonomy", "off", prompt]);
         pty.wait_for("I begin.");
         pty.wait_for("Allow it?");
-        pty.press("y\n");
+        pty.type_keys("y\n");
         pty.wait_for("I go on.");
         pty.wait_for("Allow it?");
-        pty.press("y\n");
+        pty.type_keys("y\n");
         pty.wait_for("sleep 1000");
-        pty.press("\x03");
+        pty.type_keys("\x03");
         pty.wait_for("interrupting");
         assert_eq!(pty.exit_code(), Some(130));
     })
@@ -102,9 +102,9 @@ async fn a_session_can_be_attached_to_and_talked_to() {
     tokio::task::spawn_blocking(move || {
         let mut pty = Pty::run(&home, (30, 100), &["session", "attach", &attached]);
         pty.wait_for("The first words.");
-        pty.press("/say Typed at a terminal.\n");
+        pty.type_keys("/say Typed at a terminal.\n");
         pty.wait_for("Typed at a terminal.\r\n");
-        pty.press("\x04");
+        pty.type_keys("\x04");
         pty.wait_for("comes back");
         assert_eq!(pty.exit_code(), Some(0));
     })

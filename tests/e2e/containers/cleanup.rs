@@ -21,15 +21,15 @@ async fn delete(admin: &Modern, id: &str) {
 
 /// That what is looked for is found while it is there.
 fn shows_containers(server: &Server, runtime: &str, count: usize) {
-    let traces = server.traces();
+    let leftovers = server.leftovers();
     // A supervisor and its daemon each.
-    assert!(traces.processes.len() >= 2 * count, "{traces}");
+    assert!(leftovers.processes.len() >= 2 * count, "{leftovers}");
     match runtime_name(runtime) {
-        "docker" => assert_eq!(traces.containers.len(), count, "{traces}"),
-        _ => assert!(traces.groups.len() >= count, "{traces}"),
+        "docker" => assert_eq!(leftovers.containers.len(), count, "{leftovers}"),
+        _ => assert!(leftovers.groups.len() >= count, "{leftovers}"),
     }
-    assert!(traces.files.len() >= count, "{traces}");
-    assert_eq!(traces.projects.len(), count, "{traces}");
+    assert!(leftovers.files.len() >= count, "{leftovers}");
+    assert_eq!(leftovers.projects.len(), count, "{leftovers}");
 }
 
 #[test(runtimes)]
@@ -51,7 +51,7 @@ async fn projects_that_are_deleted_leave_nothing_on_the_machine(runtime: &str) {
     for id in &ids {
         delete(&server.admin(), id).await;
     }
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }
 
 #[test(runtimes)]
@@ -69,7 +69,7 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects(runtime: &st
         let down = cli(server.home(), ["down", "--remove"]);
         let said = String::from_utf8_lossy(&down.stderr);
         assert!(down.status.success(), "{said}");
-        server.leaves_only(&ids).await;
+        server.assert_only_left(&ids).await;
         assert_eq!(images(server.home()), Vec::<Value>::new());
         server.kill();
         server.start_again();
@@ -80,7 +80,7 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects(runtime: &st
         for id in &ids {
             delete(&server.admin(), id).await;
         }
-        server.leaves_nothing().await;
+        server.assert_nothing_left().await;
     }
 }
 
@@ -105,7 +105,7 @@ async fn a_hundred_containers_at_once_start_work_and_go() {
     for (id, read) in ids.iter().zip(&read) {
         assert!(read.starts_with(&format!("{id}\n")), "{id} read {read}");
     }
-    assert!(server.traces().groups.len() >= 100);
+    assert!(server.leftovers().groups.len() >= 100);
     join_all(ids.iter().map(|id| delete(&admin, id))).await;
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }

@@ -149,7 +149,7 @@ async fn round(server: &mut Server, step: Step, is_warm: bool, after: Duration) 
                 assert!(again.sentence().contains("not found"), "{}", again.text);
             }
             assert!(!is_listed(&admin, &id).await);
-            return server.leaves_nothing().await;
+            return server.assert_nothing_left().await;
         }
         Step::Exec => assert_eq!(again.ok()["exit_code"], 0),
         Step::Named => assert_eq!(again.ok()["stdout"], "done\n"),
@@ -166,25 +166,25 @@ async fn round(server: &mut Server, step: Step, is_warm: bool, after: Duration) 
         "fine\n"
     );
     let swept = eventually(Duration::from_secs(10), async || {
-        let files = server.traces().files;
+        let files = server.leftovers().files;
         !files.iter().any(|file| file.contains("/.new-"))
     });
-    assert!(swept.await, "drafts stay:\n{}", server.traces());
-    let traces = server.traces();
+    assert!(swept.await, "drafts stay:\n{}", server.leftovers());
+    let leftovers = server.leftovers();
     let inside = |line: &&String| line.contains("oubliette-client init");
     assert_eq!(
-        traces.processes.iter().filter(inside).count(),
+        leftovers.processes.iter().filter(inside).count(),
         1,
-        "{traces}"
+        "{leftovers}"
     );
     let call = json!({ "project_id": id });
     admin.call("project_delete", call).await.ok();
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }
 
 #[test(runtimes, limit = 300)]
 async fn whatever_is_cut_short_by_a_kill_can_be_done_again_and_leaves_nothing(runtime: &str) {
-    let mut chance = Random::new();
+    let mut random = Random::new();
     let moments = match runtime_name(runtime) {
         "docker" => 1,
         _ => 4,
@@ -194,7 +194,7 @@ async fn whatever_is_cut_short_by_a_kill_can_be_done_again_and_leaves_nothing(ru
         let whole = measure(&server.admin(), step, is_warm).await;
         for part in 0..moments {
             // A moment of each part of it.
-            let after = whole * part / moments + chance.duration_below(whole / moments);
+            let after = whole * part / moments + random.duration_below(whole / moments);
             round(&mut server, step, is_warm, after).await;
         }
     }
@@ -225,12 +225,12 @@ async fn a_sandbox_that_is_being_made_dies_with_its_server_at_every_step() {
             std::fs::read_to_string(&log).is_ok_and(|log| log.contains(step))
         });
         assert!(reached.await, "{step} never came");
-        assert!(!server.traces().processes.is_empty());
+        assert!(!server.leftovers().processes.is_empty());
         server.kill();
         let dead = eventually(Duration::from_secs(20), async || {
-            server.traces().processes.is_empty()
+            server.leftovers().processes.is_empty()
         });
-        assert!(dead.await, "{step}:\n{}", server.traces());
+        assert!(dead.await, "{step}:\n{}", server.leftovers());
     }
     server.start_again();
     let id = server.admin().project("one").await;
@@ -239,5 +239,5 @@ async fn a_sandbox_that_is_being_made_dies_with_its_server_at_every_step() {
     assert_eq!(ran.ok()["stdout"], "fine\n");
     let call = json!({ "project_id": id });
     server.admin().call("project_delete", call).await.ok();
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }

@@ -43,7 +43,7 @@ async fn without_its_image_a_container_says_how_to_get_it() {
     }
     let project = json!({ "project_id": id });
     admin.call("project_delete", project).await.ok();
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 
     // One that is built from a file that is not there, or does not build.
     let server = Server::start_with(docker_options(""));
@@ -97,12 +97,12 @@ async fn an_engine_that_comes_after_the_server_is_found() {
         !failed.status.success() && said.contains("is it running"),
         "{said}"
     );
-    assert_eq!(server.traces().containers.len(), 1);
+    assert_eq!(server.leftovers().containers.len(), 1);
     proxy.set(DockerState::Works);
     let done = tokio::task::block_in_place(down).unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}");
-    server.leaves_only(&[id]).await;
+    server.assert_only_left(&[id]).await;
 }
 
 #[test(needs(docker))]
@@ -172,12 +172,12 @@ async fn while_the_engine_is_gone_or_silent_what_runs_goes_on() {
     });
     assert!(back.await);
     let removed = eventually(Duration::from_secs(60), async || {
-        server.traces().containers.len() == 1
+        server.leftovers().containers.len() == 1
     });
-    assert!(removed.await, "{}", server.traces());
+    assert!(removed.await, "{}", server.leftovers());
     let project = json!({ "project_id": one });
     admin.call("project_delete", project).await.ok();
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }
 
 #[test(needs(docker))]

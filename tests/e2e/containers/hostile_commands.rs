@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Modern, Server, eventually, server_with};
 
-async fn is_of_use(admin: &Modern, project: &str) {
+async fn assert_usable(admin: &Modern, project: &str) {
     let ran = admin
         .exec_with(project, json!({ "command": "echo fine" }))
         .await;
@@ -35,7 +35,7 @@ async fn gigabytes_of_output_are_read_to_the_end_and_mostly_forgotten(runtime: &
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({})).await;
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
     let before = resident(&server);
     let flood = "head -c 600000000 /dev/zero & head -c 600000000 /dev/zero >&2; wait; exit 7";
     let call = json!({ "command": flood, "timeout_seconds": 120 });
@@ -48,7 +48,7 @@ async fn gigabytes_of_output_are_read_to_the_end_and_mostly_forgotten(runtime: &
     // Two streams of a mebibyte of zeros, each six bytes long in JSON, some times over.
     let grown = resident(&server) - before;
     assert!(grown < 150 << 20, "{grown} bytes more than before");
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
 }
 
 #[test(runtimes)]
@@ -56,7 +56,7 @@ async fn a_fork_bomb_is_bounded_and_ended(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({ "max_processes": 100 })).await;
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
     // Its last command needs no process of its own: there may be none to have.
     let bomb = "b='while :; do sh -c \"$b\" & done'; export b; sh -c \"$b\"; \
                 exec sleep 100";
@@ -73,7 +73,7 @@ async fn a_fork_bomb_is_bounded_and_ended(runtime: &str) {
         if other.is_error() {
             assert!(other.sentence().contains("max_processes"), "{}", other.text);
         }
-        most = most.max(server.traces().processes.len());
+        most = most.max(server.leftovers().processes.len());
     }
     assert!(most <= 103, "{runtime}: {most} processes");
     let ran = running.await.unwrap();
@@ -83,8 +83,8 @@ async fn a_fork_bomb_is_bounded_and_ended(runtime: &str) {
         said.contains("fork"),
         "it did not come to its bound: {said}"
     );
-    is_of_use(&admin, &id).await;
-    let left = server.traces().processes;
+    assert_usable(&admin, &id).await;
+    let left = server.leftovers().processes;
     // The supervisor, and what carries its words where no socket is mounted.
     let ours = 1 + usize::from(runtime.ends_with("-channel"));
     assert_eq!(left.len(), ours, "{runtime}: {left:?}");
@@ -108,7 +108,7 @@ async fn processes_that_fill_a_container_are_ended_by_stopping_it(runtime: &str)
         }
     });
     let is_full = eventually(Duration::from_secs(20), async || {
-        let processes = server.traces().processes;
+        let processes = server.leftovers().processes;
         processes.iter().any(|line| line.contains("sleep 2000"))
     });
     assert!(is_full.await);
@@ -122,7 +122,7 @@ async fn processes_that_fill_a_container_are_ended_by_stopping_it(runtime: &str)
         .await;
     assert_eq!(stop.ok()["stopped"], true);
     last.await.unwrap();
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
     // It never ran, so its name is still free.
     assert_eq!(admin.exec_with(&id, named).await["stdout"], "once\n");
 }
@@ -137,7 +137,7 @@ async fn a_memory_hog_is_killed_and_nothing_else(runtime: &str) {
         .exec_with(&id, json!({ "command": hog, "timeout_seconds": 60 }))
         .await;
     assert_eq!(ran["stdout"], "it ended with 137\n", "{runtime}: {ran}");
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
 }
 
 #[test(runtimes)]
@@ -155,10 +155,10 @@ async fn commands_that_hide_and_commands_that_will_not_end(runtime: &str) {
         (&json!(true), &Value::Null)
     );
     let gone = eventually(Duration::from_secs(10), async || {
-        let processes = server.traces().processes;
+        let processes = server.leftovers().processes;
         !processes.iter().any(|line| line.contains("sleep 424"))
     });
-    assert!(gone.await, "{}", server.traces());
+    assert!(gone.await, "{}", server.leftovers());
 
     let closing = "exec >&- 2>&- <&-; sleep 0.3; exit 5";
     let ran = admin.exec_with(&id, json!({ "command": closing })).await;
@@ -186,12 +186,12 @@ async fn commands_that_hide_and_commands_that_will_not_end(runtime: &str) {
     assert_eq!(stop.ok()["stopped"], true);
     let reply = running.await.unwrap();
     assert!(reply.sentence().contains("ended"), "{}", reply.text);
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
     admin
         .call("project_delete", json!({ "project_id": id }))
         .await
         .ok();
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }
 
 #[test(runtimes)]
@@ -213,7 +213,7 @@ async fn killing_everything_ends_commands_and_not_the_container(runtime: &str) {
     let ran = admin.exec_with(&id, json!({ "command": killer })).await;
     assert_eq!(ran["stdout"], "alone\n", "{ran}");
     assert_eq!(running.await.unwrap()["exit_code"], 137);
-    is_of_use(&admin, &id).await;
+    assert_usable(&admin, &id).await;
     // Its own container is a command's to end; the next one has another.
     let ended = admin
         .try_exec(&id, json!({ "command": "kill -TERM 1; sleep 60" }))
@@ -275,5 +275,5 @@ async fn what_a_command_leaves_in_its_workspace_leads_nowhere(runtime: &str) {
     let there: Vec<_> = std::fs::read_dir(outside.path()).unwrap().collect();
     assert_eq!(there.len(), 1, "{there:?}");
     assert!(server.home().join("admin.token").exists());
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }

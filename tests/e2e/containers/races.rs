@@ -14,10 +14,10 @@ const ONE: Duration = Duration::from_secs(30);
 type Calls = Vec<(&'static str, Value)>;
 type Answers = BTreeMap<String, usize>;
 
-fn draw(chance: &mut Random, id: &str) -> (&'static str, Value) {
+fn draw(random: &mut Random, id: &str) -> (&'static str, Value) {
     let project = json!({ "project_id": id });
     let exec = |command: &str| json!({ "project_id": id, "command": command });
-    match chance.below(8) {
+    match random.below(8) {
         0 => ("container_stop", project),
         1 | 2 => ("container_start", project),
         3 => ("container_logs", project),
@@ -66,7 +66,7 @@ async fn race(admin: &Modern, workers: Vec<Calls>) -> Answers {
 
 #[test(runtimes)]
 async fn starts_stops_and_commands_at_once_all_get_an_answer(runtime: &str) {
-    let mut chance = Random::new();
+    let mut random = Random::new();
     let server = server_with(runtime, "").await;
     let admin = server.admin().kept_alive();
     let id = admin.project("one").await;
@@ -74,17 +74,17 @@ async fn starts_stops_and_commands_at_once_all_get_an_answer(runtime: &str) {
         "docker" => (6, 4),
         _ => (16, 12),
     };
-    let mut calls = || -> Calls { (0..each).map(|_| draw(&mut chance, &id)).collect() };
+    let mut calls = || -> Calls { (0..each).map(|_| draw(&mut random, &id)).collect() };
     let first = (0..workers).map(|_| calls()).collect();
     let second: Vec<Calls> = (0..workers).map(|_| calls()).collect();
     race(&admin, first).await;
     let exec = json!({ "project_id": id, "command": "echo done" });
     let after = admin.call("container_exec", exec).await;
     assert_eq!(after.ok()["stdout"], "done\n");
-    let traces = server.traces();
+    let leftovers = server.leftovers();
     let inside = |line: &&String| line.contains("oubliette-client init");
-    let inside = traces.processes.iter().filter(inside).count();
-    assert_eq!(inside, 1, "{traces}");
+    let inside = leftovers.processes.iter().filter(inside).count();
+    assert_eq!(inside, 1, "{leftovers}");
 
     let doomed = second.into_iter().enumerate().map(|(n, mut calls)| {
         if n % 4 == 0 {
@@ -94,7 +94,7 @@ async fn starts_stops_and_commands_at_once_all_get_an_answer(runtime: &str) {
     });
     let answers = race(&admin, doomed.collect()).await;
     assert_eq!(answers["project_delete: done"], 1);
-    server.leaves_nothing().await;
+    server.assert_nothing_left().await;
 }
 
 #[test(runtimes)]

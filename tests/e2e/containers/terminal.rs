@@ -19,27 +19,27 @@ async fn a_terminal_echoes_interrupts_resizes_and_ends_as_its_shell_does(runtime
     let home = server.home().to_owned();
     in_terminal(move || {
         let mut terminal = Pty::run(&home, (33, 99), &["container", "exec", "-it", "one"]);
-        terminal.press("stty size; echo $TERM; pwd; tty\r");
+        terminal.type_keys("stty size; echo $TERM; pwd; tty\r");
         terminal.wait_for("33 99\r\n");
         terminal.wait_for("dumb\r\n/workspace\r\n/dev/pts/");
-        assert!(!terminal.is_cooked());
+        assert!(!terminal.has_line_editing());
         terminal.resize(44, 111);
         // The new size is on its way; the shell sees it when it is there.
-        terminal.press("until stty size | grep '44 11''1'; do sleep 0.05; done\r");
+        terminal.type_keys("until stty size | grep '44 11''1'; do sleep 0.05; done\r");
         terminal.wait_for("44 111\r\n");
         // It says that it is ready when it is: a shell has moments in which it hears nothing.
         let script =
             "trap 'echo cau\"\"ght; exit 9' INT; echo rea\"\"dy; while :; do sleep 0.1; done";
-        terminal.press(&format!("sh -c '{}'\r", script.replace('\'', "'\\''")));
+        terminal.type_keys(&format!("sh -c '{}'\r", script.replace('\'', "'\\''")));
         terminal.wait_for("ready\r\n");
-        terminal.press("\u{3}");
+        terminal.type_keys("\u{3}");
         terminal.wait_for("caught\r\n");
-        terminal.press("echo $?-interrupted\r");
+        terminal.type_keys("echo $?-interrupted\r");
         terminal.wait_for("9-interrupted\r\n");
-        terminal.press("printf '%s' 'grüße 日本'; exit 7\r");
+        terminal.type_keys("printf '%s' 'grüße 日本'; exit 7\r");
         terminal.wait_for("grüße 日本");
         assert_eq!(terminal.exit_code(), Some(7), "{}", terminal.shown());
-        assert!(terminal.is_cooked());
+        assert!(terminal.has_line_editing());
     })
     .await;
     let audit = json!({ "operation": "container_exec" });
@@ -58,11 +58,11 @@ async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtim
     let home = server.home().to_owned();
     let (mut terminal, mut server) = in_terminal(move || {
         let mut terminal = Pty::run(&home, (24, 80), &["container", "exec", "-it", "one"]);
-        terminal.press("kept=yes; echo rea''dy\r");
+        terminal.type_keys("kept=yes; echo rea''dy\r");
         terminal.wait_for("ready\r\n");
         server.kill();
         // Typed while nobody is there.
-        terminal.press("echo kept-$kept\r");
+        terminal.type_keys("echo kept-$kept\r");
         server.start_again();
         terminal.wait_for("kept-yes\r\n");
         server.kill();
@@ -73,10 +73,10 @@ async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtim
     in_terminal(move || {
         server.start_again();
         terminal.wait_for("the server is back");
-        terminal.press("echo again-$kept; exit 3\r");
+        terminal.type_keys("echo again-$kept; exit 3\r");
         terminal.wait_for("again-yes\r\n");
         assert_eq!(terminal.exit_code(), Some(3), "{}", terminal.shown());
-        assert!(terminal.is_cooked());
+        assert!(terminal.has_line_editing());
     })
     .await;
 }
@@ -101,7 +101,7 @@ async fn whoever_gives_up_or_is_told_to_end_gets_the_terminal_back(runtime: &str
         let mut terminal = begin(&home);
         terminal.signal(Signal::TERM);
         assert_eq!(terminal.exit_code(), Some(128 + 15));
-        assert!(terminal.is_cooked());
+        assert!(terminal.has_line_editing());
         let deadline = Instant::now() + Duration::from_secs(20);
         while !hung_up.exists() {
             assert!(Instant::now() < deadline, "the command was not told");
@@ -110,10 +110,10 @@ async fn whoever_gives_up_or_is_told_to_end_gets_the_terminal_back(runtime: &str
         let mut terminal = begin(&home);
         server.kill();
         terminal.wait_for("the server does not answer");
-        terminal.press("\u{3}");
+        terminal.type_keys("\u{3}");
         assert_eq!(terminal.exit_code(), Some(1));
         terminal.wait_for("given up");
-        assert!(terminal.is_cooked());
+        assert!(terminal.has_line_editing());
     })
     .await;
 }

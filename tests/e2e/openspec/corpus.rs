@@ -1,4 +1,4 @@
-//! Directories as people and machines leave them: drawn by chance, and those that chance would not
+//! Directories as people and machines leave them: drawn by random, and those that random would not
 //! think of.
 
 use std::fs::{self, FileTimes, OpenOptions};
@@ -249,60 +249,60 @@ const NAMES: &[&str] = &[
     "-dash",
 ];
 
-/// A number of directories by chance.
-pub(crate) fn drawn(chance: &mut Random, count: usize) -> Vec<Case> {
-    (0..count).map(|index| draw(chance, index)).collect()
+/// A number of directories by random.
+pub(crate) fn drawn(random: &mut Random, count: usize) -> Vec<Case> {
+    (0..count).map(|index| draw(random, index)).collect()
 }
 
-fn pick<'a, T: ?Sized>(chance: &mut Random, from: &[&'a T]) -> &'a T {
-    from[usize::try_from(chance.below(from.len() as u64)).unwrap()]
+fn pick<'a, T: ?Sized>(random: &mut Random, from: &[&'a T]) -> &'a T {
+    from[usize::try_from(random.below(from.len() as u64)).unwrap()]
 }
 
-fn likely(chance: &mut Random, percent: u64) -> bool {
-    chance.below(100) < percent
+fn likely(random: &mut Random, percent: u64) -> bool {
+    random.below(100) < percent
 }
 
-fn draw(chance: &mut Random, index: usize) -> Case {
+fn draw(random: &mut Random, index: usize) -> Case {
     let mut case = Case::new(&format!("drawn {index}"));
     for _ in 0..4 {
         // Often the same, so that the order of names shows.
         case.times
-            .push(1_700_000_000_000 + chance.below(4) * 86_400_000 + chance.below(2));
+            .push(1_700_000_000_000 + random.below(4) * 86_400_000 + random.below(2));
     }
-    if likely(chance, 30) {
-        let name = pick(chance, &["config.yaml", "config.yaml", "config.yml"]);
-        let config = pick(chance, CONFIGS);
-        let config = damaged(chance, config);
+    if likely(random, 30) {
+        let name = pick(random, &["config.yaml", "config.yaml", "config.yml"]);
+        let config = pick(random, CONFIGS);
+        let config = damaged(random, config);
         case = case.file(&format!("openspec/{name}"), config);
     }
     for (name, schema) in SCHEMAS {
-        if likely(chance, 50) {
-            let schema = damaged(chance, schema);
+        if likely(random, 50) {
+            let schema = damaged(random, schema);
             case = case.file(&format!("openspec/schemas/{name}/schema.yaml"), schema);
         }
     }
-    if likely(chance, 80) {
+    if likely(random, 80) {
         case = case.directory("openspec/specs");
     }
-    for _ in 0..chance.below(6) {
-        case = change(chance, case);
+    for _ in 0..random.below(6) {
+        case = change(random, case);
     }
     case
 }
 
-fn change(chance: &mut Random, mut case: Case) -> Case {
-    let mut top = format!("openspec/changes/{}", pick(chance, NAMES));
-    if likely(chance, 8) {
+fn change(random: &mut Random, mut case: Case) -> Case {
+    let mut top = format!("openspec/changes/{}", pick(random, NAMES));
+    if likely(random, 8) {
         top += "/inner";
     }
     case = case.directory(&top);
-    if likely(chance, 40) {
-        let metadata = pick(chance, METADATA);
-        let metadata = damaged(chance, metadata);
+    if likely(random, 40) {
+        let metadata = pick(random, METADATA);
+        let metadata = damaged(random, metadata);
         case = case.file(&format!("{top}/.openspec.yaml"), metadata);
     }
     for name in ["proposal.md", "design.md", "plan.md", "notes", ".dotted"] {
-        if likely(chance, 40) {
+        if likely(random, 40) {
             case = case.file(&format!("{top}/{name}"), "# Text\n");
         }
     }
@@ -316,8 +316,8 @@ fn change(chance: &mut Random, mut case: Case) -> Case {
         "specs/deep/er/spec.md",
         "specs/list.txt",
     ] {
-        if likely(chance, 25) {
-            case = case.file(&format!("{top}/{name}"), pick(chance, DELTAS));
+        if likely(random, 25) {
+            case = case.file(&format!("{top}/{name}"), pick(random, DELTAS));
         }
     }
     for name in [
@@ -327,10 +327,10 @@ fn change(chance: &mut Random, mut case: Case) -> Case {
         "lists/cc.md",
         "lists/zz.md",
     ] {
-        if likely(chance, 55) {
-            let content = tasks(chance);
+        if likely(random, 55) {
+            let content = tasks(random);
             case = case.file(&format!("{top}/{name}"), content);
-        } else if likely(chance, 5) {
+        } else if likely(random, 5) {
             case = case.directory(&format!("{top}/{name}"));
         }
     }
@@ -338,16 +338,16 @@ fn change(chance: &mut Random, mut case: Case) -> Case {
 }
 
 /// A text that was sometimes cut off, or typed into by a cat.
-fn damaged(chance: &mut Random, text: &str) -> String {
+fn damaged(random: &mut Random, text: &str) -> String {
     let mut text: Vec<char> = text.chars().collect();
-    if likely(chance, 10) {
-        text.truncate(usize::try_from(chance.below(text.len() as u64 + 1)).unwrap());
+    if likely(random, 10) {
+        text.truncate(usize::try_from(random.below(text.len() as u64 + 1)).unwrap());
     }
-    if likely(chance, 20) {
-        for _ in 0..=chance.below(3) {
-            let at = usize::try_from(chance.below(text.len() as u64 + 1)).unwrap();
+    if likely(random, 20) {
+        for _ in 0..=random.below(3) {
+            let at = usize::try_from(random.below(text.len() as u64 + 1)).unwrap();
             let typed = pick(
-                chance,
+                random,
                 &[":", "-", " ", "\n", "'", "[", "}", "x", "#", "1", "&", "!"],
             );
             text.splice(at..at, typed.chars());
@@ -356,28 +356,28 @@ fn damaged(chance: &mut Random, text: &str) -> String {
     text.into_iter().collect()
 }
 
-fn tasks(chance: &mut Random) -> Vec<u8> {
-    let ending = pick(chance, &["\n", "\n", "\r\n", "\r"]);
+fn tasks(random: &mut Random) -> Vec<u8> {
+    let ending = pick(random, &["\n", "\n", "\r\n", "\r"]);
     let mut text = String::new();
-    let only_done = likely(chance, 20);
-    for _ in 0..chance.below(15) {
+    let only_done = likely(random, 20);
+    for _ in 0..random.below(15) {
         text += match only_done {
-            true => pick(chance, &["- [x] done", "## Heading", "  * [X] done too"]),
-            false => pick(chance, LINES),
+            true => pick(random, &["- [x] done", "## Heading", "  * [X] done too"]),
+            false => pick(random, LINES),
         };
         text += ending;
     }
     let mut bytes = text.into_bytes();
-    if likely(chance, 15) {
-        for _ in 0..chance.below(20) {
-            let at = usize::try_from(chance.below(bytes.len() as u64 + 1)).unwrap();
-            bytes.insert(at, u8::try_from(chance.below(256)).unwrap());
+    if likely(random, 15) {
+        for _ in 0..random.below(20) {
+            let at = usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap();
+            bytes.insert(at, u8::try_from(random.below(256)).unwrap());
         }
     }
     bytes
 }
 
-/// Directories that chance would not think of.
+/// Directories that random would not think of.
 pub(crate) fn chosen() -> Vec<Case> {
     let case = Case::new;
     let every_line: String = LINES.iter().map(|line| format!("{line}\n")).collect();

@@ -124,6 +124,6 @@ async fn a_deletion_that_was_cut_off_is_finished_by_the_next_start() {
         assert_eq!(there, listed.contains(id), "{id}: files and row disagree");
     }
     server
-        .leaves_only(&listed.into_iter().collect::<Vec<_>>())
+        .assert_only_left(&listed.into_iter().collect::<Vec<_>>())
         .await;
 }

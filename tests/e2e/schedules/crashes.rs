@@ -51,11 +51,11 @@ async fn every_instant_runs_once_however_often_the_server_is_killed() {
     let admin = server.admin();
     let project = admin.project("one").await;
     let schedule = scheduled(&server, &project, "* * * * * *").await;
-    let mut chance = Random::new();
+    let mut random = Random::new();
     until(&admin, &schedule, |runs| succeeded(runs) >= 1).await;
     for _ in 0..25 {
         // The moment of the kill.
-        tokio::time::sleep(chance.duration_below(Duration::from_millis(1500))).await;
+        tokio::time::sleep(random.duration_below(Duration::from_millis(1500))).await;
         server.kill();
         server.start_again();
     }

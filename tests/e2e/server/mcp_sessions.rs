@@ -125,7 +125,7 @@ async fn the_oldest_protocol_with_sessions_is_spoken_too() {
             .send()
             .await
             .unwrap();
-        let reply = support::Reply::of(response).await;
+        let reply = support::Reply::read(response).await;
         assert_eq!(reply.body["result"]["protocolVersion"], version);
         assert_eq!(reply.body["result"]["serverInfo"]["name"], "oubliette");
     }

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
-use support::relay::{TELLER, Told, told_to};
+use support::relay::{AgentKeys, RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Relay, Server, ServerOptions};
 
 /// A server with a project whose agents give away their keys.
 async fn project_with(config: &str, settings: Value) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{config}\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{config}\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let admin = server.admin();
@@ -19,20 +19,20 @@ async fn project_with(config: &str, settings: Value) -> (Server, Modern, String)
 
 async fn another_project(admin: &Modern, name: &str, mut settings: Value) -> String {
     settings["name"] = json!(name);
-    settings["agent"] = json!("teller");
+    settings["agent"] = json!("recorder");
     settings["init_git"] = json!(false);
     let project = admin.call("project_create", settings).await;
     project.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
 /// A session without a parent that has had a turn, and a connection that speaks for it.
-async fn root(server: &Server, admin: &Modern, project: &str) -> (Told, Relay) {
+async fn root(server: &Server, admin: &Modern, project: &str) -> (AgentKeys, Relay) {
     let new = json!({ "new_session": true });
     let session = admin.spawn_with(project, "/say hello", new).await;
     admin.turn(&session, 1).await;
-    let told = told_to(server, project, &session);
-    let relay = Relay::attached(server, project, &told).await;
-    (told, relay)
+    let agent_keys = keys_of_session(server, project, &session);
+    let relay = Relay::attached(server, project, &agent_keys).await;
+    (agent_keys, relay)
 }
 
 fn result(reply: &Value) -> &Value {
@@ -48,7 +48,7 @@ fn refusal(reply: &Value) -> &str {
 #[test(needs(sandbox))]
 async fn an_agent_starts_follows_continues_and_ends_a_child() {
     let (server, admin, project) = project_with("", json!({})).await;
-    let (told, mut relay) = root(&server, &admin, &project).await;
+    let (agent_keys, mut relay) = root(&server, &admin, &project).await;
     let ask = json!({ "prompt": "/say from below\n/usage 10 5 0.25" });
     let answer = relay.request("session_message", ask).await;
     let answer = result(&answer);
@@ -59,12 +59,12 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
     );
     let child = answer["session_id"].as_str().unwrap().to_owned();
     let seen = admin.session(&child).await;
-    assert_eq!(seen["parent_id"], *told.session_id);
+    assert_eq!(seen["parent_id"], *agent_keys.session_id);
     assert_eq!(
         (&seen["depth"], &seen["workspace_id"], &seen["agent"]),
-        (&json!(1), &json!("default"), &json!("teller"))
+        (&json!(1), &json!("default"), &json!("recorder"))
     );
-    let above = admin.session(&told.session_id).await;
+    let above = admin.session(&agent_keys.session_id).await;
     assert_eq!(above["children"][0]["session_id"], *child);
     assert_eq!(above["tree_cost_usd"], 0.25);
 
@@ -107,7 +107,7 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
 
     let limits = relay.request("config_limits", json!({})).await;
     let limits = result(&limits);
-    assert_eq!(limits["session_id"], *told.session_id);
+    assert_eq!(limits["session_id"], *agent_keys.session_id);
     assert_eq!(
         (&limits["depth"], &limits["used"]["agents"]),
         (&json!(0), &json!(2))
@@ -122,7 +122,7 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
     let ended = relay.request("session_end", end.clone()).await;
     assert_eq!(result(&ended)["status"], "completed");
     assert_eq!(admin.session(&child).await["status"], "completed");
-    let log = admin.log(&told.session_id).await;
+    let log = admin.log(&agent_keys.session_id).await;
     let kinds: HashSet<&str> = log.iter().filter_map(|e| e["type"].as_str()).collect();
     assert!(kinds.contains("child_spawned") && kinds.contains("child_ended"));
 
@@ -159,8 +159,8 @@ async fn an_agent_that_has_to_ask_has_no_child_that_need_not() {
     let careful = json!({ "new_session": true, "autonomy": "off" });
     let session = admin.spawn_with(&project, "/say hello", careful).await;
     admin.turn(&session, 1).await;
-    let told = told_to(&server, &project, &session);
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = keys_of_session(&server, &project, &session);
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let mut seen = Vec::new();
     for (id, bold) in [json!({}), json!({ "autonomy": "high" })]
         .into_iter()
@@ -189,7 +189,7 @@ async fn a_session_names_only_what_is_below_it() {
     let ask = json!({ "prompt": "/say hi" });
     let child = first.request("session_message", ask.clone()).await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
-    let child_told = told_to(&server, &project, &child);
+    let child_told = keys_of_session(&server, &project, &child);
     let mut below = Relay::attached(&server, &project, &child_told).await;
     let grandchild = below.request("session_message", ask).await;
     let grandchild = result(&grandchild)["session_id"]
@@ -253,12 +253,12 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
     let (server, admin, project) = project_with(config, json!({})).await;
     let by_number = json!({ "max_agents_per_session": 6 });
     let by_number = another_project(&admin, "number", by_number).await;
-    let (told, mut relay) = root(&server, &admin, &by_number).await;
+    let (agent_keys, mut relay) = root(&server, &admin, &by_number).await;
     let (made, refused) = fifty(&mut relay).await;
     assert_eq!((made, refused.len()), (5, 45));
     let named = |why: &String| why.contains("max_agents_per_session") && why.contains("raise");
     assert!(refused.iter().all(named), "{refused:?}");
-    let seen = admin.session(&told.session_id).await;
+    let seen = admin.session(&agent_keys.session_id).await;
     assert_eq!(seen["children"].as_array().unwrap().len(), 5);
 
     // Ending and deleting children makes no room.
@@ -281,7 +281,7 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
         .request("session_message", json!({ "prompt": "/say deep" }))
         .await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
-    let child = told_to(&server, &by_depth, &child);
+    let child = keys_of_session(&server, &by_depth, &child);
     let mut below = Relay::attached(&server, &by_depth, &child).await;
     let (made, refused) = fifty(&mut below).await;
     assert_eq!((made, refused.len()), (0, 50));
@@ -293,16 +293,18 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
 
     let by_cost = json!({ "max_cost_usd": 1.0 });
     let by_cost = another_project(&admin, "cost", by_cost).await;
-    let (told, mut relay) = root(&server, &admin, &by_cost).await;
+    let (agent_keys, mut relay) = root(&server, &admin, &by_cost).await;
     let spending = "/usage 1 1 0.99";
-    admin.message(&told.session_id, spending).await;
-    admin.turn(&told.session_id, 2).await;
+    admin.message(&agent_keys.session_id, spending).await;
+    admin.turn(&agent_keys.session_id, 2).await;
     let cheap = relay
         .request("session_message", json!({ "prompt": "/say still" }))
         .await;
     assert_eq!(result(&cheap)["text"], "still");
-    admin.message(&told.session_id, "/usage 1 1 0.01").await;
-    admin.turn(&told.session_id, 3).await;
+    admin
+        .message(&agent_keys.session_id, "/usage 1 1 0.01")
+        .await;
+    admin.turn(&agent_keys.session_id, 3).await;
     let (made, refused) = fifty(&mut relay).await;
     assert_eq!((made, refused.len()), (0, 50));
     assert!(
@@ -329,7 +331,7 @@ async fn a_tree_gets_so_many_sessions_a_minute_and_no_more() {
 #[test(needs(sandbox))]
 async fn a_call_that_is_repeated_happens_once_also_when_the_server_was_killed() {
     let (mut server, admin, project) = project_with("", json!({})).await;
-    let (told, mut relay) = root(&server, &admin, &project).await;
+    let (agent_keys, mut relay) = root(&server, &admin, &project).await;
     let call_id = "5b0c3a52-1f0b-4a52-8f27-0c9c4f0b7a11";
     let ask = json!({
         "prompt": "/sh echo done >> times\n/sleep 3\n/sh cat times", "call_id": call_id,
@@ -337,20 +339,20 @@ async fn a_call_that_is_repeated_happens_once_also_when_the_server_was_killed() 
     });
     let mut others = Vec::new();
     for _ in 0..10 {
-        let mut other = Relay::attached(&server, &project, &told).await;
+        let mut other = Relay::attached(&server, &project, &agent_keys).await;
         other.begin(1, "session_message", ask.clone()).await;
         others.push(other);
     }
     relay.begin(1, "session_message", ask.clone()).await;
     let begun = |event: &Value| event["type"] == "child_spawned";
-    let log = admin.follow(&told.session_id, begun).await;
+    let log = admin.follow(&agent_keys.session_id, begun).await;
     let child = log.last().unwrap()["child_id"].as_str().unwrap().to_owned();
     let prompted = |event: &Value| event["type"] == "prompt";
     admin.follow(&child, prompted).await;
     server.kill();
     server.start_again();
     drop(others);
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let answer = relay.request("session_message", ask.clone()).await;
     let answer = result(&answer).clone();
     assert_eq!(
@@ -360,7 +362,7 @@ async fn a_call_that_is_repeated_happens_once_also_when_the_server_was_killed() 
     );
     let again = relay.request("session_message", ask).await;
     assert_eq!(result(&again)["text"], "done");
-    let seen = admin.session(&told.session_id).await;
+    let seen = admin.session(&agent_keys.session_id).await;
     assert_eq!(seen["children"].as_array().unwrap().len(), 1);
     let of_project = json!({ "project_id": project });
     let workspaces = admin.call("workspace_list", of_project).await;
@@ -370,13 +372,13 @@ async fn a_call_that_is_repeated_happens_once_also_when_the_server_was_killed() 
 #[test(needs(sandbox))]
 async fn ending_a_session_ends_everything_below_it() {
     let (server, admin, project) = project_with("", json!({})).await;
-    let (told, mut relay) = root(&server, &admin, &project).await;
+    let (agent_keys, mut relay) = root(&server, &admin, &project).await;
     let long = json!({ "prompt": "/sh sleep 600 & sleep 1000", "wait_seconds": 0 });
     let child = relay.request("session_message", long.clone()).await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
     let working = |event: &Value| event["type"] == "tool_call";
     admin.follow(&child, working).await;
-    let child_told = told_to(&server, &project, &child);
+    let child_told = keys_of_session(&server, &project, &child);
     let mut below = Relay::attached(&server, &project, &child_told).await;
     let grandchild = below.request("session_message", long.clone()).await;
     let grandchild = result(&grandchild)["session_id"]
@@ -410,7 +412,7 @@ async fn ending_a_session_ends_everything_below_it() {
     let child = relay.request("session_message", long).await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
     admin.follow(&child, working).await;
-    let end = json!({ "session_id": told.session_id });
+    let end = json!({ "session_id": agent_keys.session_id });
     admin.call("session_end", end).await.ok();
     admin.status(&child, "interrupted").await;
 }

@@ -49,14 +49,14 @@ async fn answer_everything(caller: Modern, session: String) {
     let mut since = -1;
     loop {
         let news = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
-        let page = caller.insist("session_events", news).await;
+        let page = caller.call_until_answered("session_events", news).await;
         since = page.ok()["last_index"].as_i64().unwrap();
         for event in page.ok()["events"].as_array().unwrap() {
             if event["type"] == "permission_request" {
                 let answer = json!({
                     "session_id": session, "request_id": event["request_id"], "decision": "allow",
                 });
-                caller.insist("session_permit", answer).await;
+                caller.call_until_answered("session_permit", answer).await;
             }
         }
     }

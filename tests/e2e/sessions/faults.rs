@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, StalledReader, kinds};
+use support::{Modern, Server, ServerOptions, StalledReader, event_types};
 
 /// Shorter than a supervisor is waited for whose connection broke, longer than a busy machine takes.
 const PROMPTLY: Duration = Duration::from_secs(12);
@@ -45,7 +45,7 @@ async fn an_agent_that_is_not_there_says_how_to_install_it() {
     let seen = admin.status(&session, "failed").await;
     assert_eq!(seen["error"], completion["error"]);
     assert_eq!(
-        kinds(&admin.log(&session).await),
+        event_types(&admin.log(&session).await),
         ["status", "prompt", "completion", "status"]
     );
 }

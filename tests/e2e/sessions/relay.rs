@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::relay::{TELLER, Told, told_to};
+use support::relay::{AgentKeys, RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Relay, Server, ServerOptions};
 
 async fn project_with_teller(config: &str) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{config}\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{config}\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let admin = server.admin();
@@ -17,17 +17,17 @@ async fn project_with_teller(config: &str) -> (Server, Modern, String) {
 }
 
 async fn another_project(admin: &Modern, name: &str) -> String {
-    let project = json!({ "name": name, "agent": "teller", "init_git": false });
+    let project = json!({ "name": name, "agent": "recorder", "init_git": false });
     let project = admin.call("project_create", project).await;
     project.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
-/// A session that is idle, and what its client was told.
-async fn session(server: &Server, admin: &Modern, project: &str) -> Told {
+/// A session that is idle, and what its client was agent_keys.
+async fn session(server: &Server, admin: &Modern, project: &str) -> AgentKeys {
     let new = json!({ "new_session": true });
     let session = admin.spawn_with(project, "/say hello", new).await;
     admin.turn(&session, 1).await;
-    told_to(server, project, &session)
+    keys_of_session(server, project, &session)
 }
 
 fn code(reply: &Value) -> i64 {
@@ -153,7 +153,7 @@ async fn a_key_ends_with_the_agent_it_was_made_for() {
 
     admin.message(&first.session_id, "/say again").await;
     admin.turn(&first.session_id, 2).await;
-    let again = told_to(&server, &project, &first.session_id);
+    let again = keys_of_session(&server, &project, &first.session_id);
     assert_ne!(again.session_key, first.session_key);
     let reply = relay.attach(&first.session_id, &first.session_key).await;
     assert_eq!(code(&reply), -32001, "{reply}");

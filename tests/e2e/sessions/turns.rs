@@ -1,7 +1,7 @@
 //! Sessions with the demo agent in real containers: what a caller sees.
 
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, kinds, server_with};
+use support::{Modern, Server, ServerOptions, event_types, server_with};
 
 async fn sandboxed(config: &str) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
@@ -31,7 +31,7 @@ async fn a_prompt_becomes_a_turn_whose_every_step_is_in_the_log(runtime: &str) {
     let indexes: Vec<i64> = log.iter().map(|e| e["index"].as_i64().unwrap()).collect();
     assert_eq!(indexes, (0..log.len() as i64).collect::<Vec<_>>());
     assert_eq!(
-        kinds(&log),
+        event_types(&log),
         [
             "status",
             "prompt",
@@ -148,7 +148,7 @@ async fn messages_sent_in_mid_turn_wait_in_order() {
         .map(|e| e["text"].as_str().unwrap())
         .collect();
     assert_eq!(said, ["zero", "one", "two", "three"]);
-    let order = kinds(&log);
+    let order = event_types(&log);
     let prompts: Vec<usize> = (0..order.len()).filter(|n| order[*n] == "prompt").collect();
     let ends: Vec<usize> = (0..order.len())
         .filter(|n| order[*n] == "completion")

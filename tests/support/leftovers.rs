@@ -32,11 +32,11 @@ const LASTING: [&str; 16] = [
     "run/server.json",
 ];
 /// How long what was killed may take to be gone on a machine with much else to do.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Everything that was found, one line each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Traces {
+pub struct Leftovers {
     pub processes: BTreeSet<String>,
     pub mounts: BTreeSet<String>,
     pub groups: BTreeSet<String>,
@@ -47,9 +47,9 @@ pub struct Traces {
     pub projects: BTreeSet<String>,
 }
 
-impl Traces {
+impl Leftovers {
     /// Looks at the machine as it is now. `server` is no trace.
-    pub fn of(home: &Path, server: u32) -> Self {
+    pub fn find(home: &Path, server: u32) -> Self {
         let (files, projects) = files(home);
         Self {
             processes: processes(home, server),
@@ -62,7 +62,7 @@ impl Traces {
     }
 }
 
-impl fmt::Display for Traces {
+impl fmt::Display for Leftovers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [
             ("process", &self.processes),
@@ -82,30 +82,30 @@ impl fmt::Display for Traces {
 }
 
 impl Server {
-    pub fn traces(&self) -> Traces {
-        Traces::of(self.home(), self.pid())
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers::find(self.home(), self.pid())
     }
 
     /// Waits until there is nothing on the machine but the server and the files of these projects.
     ///
     /// # Panics
     /// If something stays.
-    pub async fn leaves_only(&self, projects: &[String]) {
-        let only = Traces {
+    pub async fn assert_only_left(&self, projects: &[String]) {
+        let only = Leftovers {
             projects: projects.iter().cloned().collect(),
-            ..Traces::default()
+            ..Leftovers::default()
         };
-        let mut left = Traces::default();
-        let gone = eventually(PATIENCE, async || {
-            left = self.traces();
+        let mut left = Leftovers::default();
+        let gone = eventually(WAIT_TIMEOUT, async || {
+            left = self.leftovers();
             left == only
         });
         assert!(gone.await, "this is left, of {projects:?}:\n{left}");
     }
 
     /// Waits until there is nothing on the machine but the server.
-    pub async fn leaves_nothing(&self) {
-        self.leaves_only(&[]).await;
+    pub async fn assert_nothing_left(&self) {
+        self.assert_only_left(&[]).await;
     }
 }
 
@@ -209,7 +209,7 @@ fn list_containers(home: &Path) -> Vec<serde_json::Value> {
 fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
     let label = format!("{HOME_LABEL}={}", Home::new(home).hash());
     let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
-    let listed = docker::ask("GET", &format!("{what}filters={filters}"));
+    let listed = docker::request("GET", &format!("{what}filters={filters}"));
     let listed = listed.and_then(|listed| listed.as_array().cloned());
     listed.unwrap_or_default()
 }
@@ -218,7 +218,7 @@ fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
 pub fn kill_containers(home: &Path) {
     for one in list_containers(home) {
         let id = one["Id"].as_str().unwrap();
-        docker::ask("POST", &format!("/containers/{id}/kill"));
+        docker::request("POST", &format!("/containers/{id}/kill"));
     }
 }
 

@@ -21,7 +21,7 @@ const AIM: f64 = 50.0;
 
 fn main() {
     if let Some(reason) = needs::missing("openspec") {
-        println!("{reason}");
+        eprintln!("{reason}");
         return;
     }
     let place = clients::client("openspec");

@@ -343,6 +343,9 @@ async fn doctor_shows_what_works_and_fails_for_what_does_not() {
     server.kill();
     std::fs::write(home.join("oubliette.toml"), "runtme = \"sandbox\"\n").unwrap();
     std::fs::write(home.join("oubliette.db"), "not a database").unwrap();
+    for log in ["oubliette.db-wal", "oubliette.db-shm"] {
+        let _ = std::fs::remove_file(home.join(log));
+    }
     std::fs::remove_file(home.join("admin.token")).unwrap();
     let broken = run_cli(&home, &["doctor"]).await;
     let findings = stdout(&broken);

@@ -87,7 +87,7 @@ async fn where_no_socket_is_mounted_the_runtime_says_so_and_carries_what_is_said
     }
 }
 
-#[test(mounted_runtimes)]
+#[test(mounted_runtimes, limit = 300)]
 async fn containers_get_the_client_that_is_named_and_a_wrong_one_is_refused(runtime: &str) {
     let client = oubliette_runtime::contract::client();
     let mut options = match runtime {

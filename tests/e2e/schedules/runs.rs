@@ -251,16 +251,18 @@ async fn a_run_that_is_not_over_keeps_others_back_as_the_schedule_says() {
 
 #[test(needs(sandbox))]
 async fn a_run_that_takes_too_long_is_stopped() {
-    let server = server("[schedules]\nrun_seconds = 2\n");
+    let server = server("[schedules]\nrun_seconds = 5\n");
     let admin = server.admin();
     let project = admin.project("one").await;
+    // The container starts before the run's time counts.
+    admin.exec(&project, "true").await;
     for (behaviour, status) in [("resume", "idle"), ("new", "interrupted")] {
         let slow = json!({ "prompt": "/sleep 600", "session_behavior": behaviour });
         let schedule = create(&admin, &project, slow).await;
         let run = run_once(&admin, &id(&schedule)).await;
         assert_eq!(run["status"], "failed");
         let error = run["error"].as_str().unwrap();
-        assert!(error.contains("longer than 2 seconds"), "{error}");
+        assert!(error.contains("longer than 5 seconds"), "{error}");
         admin
             .status(run["session_id"].as_str().unwrap(), status)
             .await;

@@ -171,7 +171,7 @@ fn decision(reply: &Reply, project: &str, named: &str) -> Decision {
     }
 }
 
-#[test]
+#[test(limit = 300)]
 async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
     // Permission is decided before anything is started; there need be nothing to start.
     let server = Server::start_with(ServerOptions {

@@ -62,6 +62,10 @@ async fn answer_everything(caller: Modern, session: String) {
     }
 }
 
+fn is_over(session: &Value) -> bool {
+    session["status"] == "idle" && session["turns"] == 2
+}
+
 /// Runs the script and kills the server up to `kills` times at random moments. Returns the log, and
 /// for each kill the index of the last event before it.
 async fn run(
@@ -79,15 +83,24 @@ async fn run(
         .await;
     let answering = tokio::spawn(answer_everything(admin.clone(), session.clone()));
     let mut killed_after = Vec::new();
+    let mut last = 0;
     for _ in 0..kills {
-        // The moment of the kill.
-        tokio::time::sleep(random.duration_below(Duration::from_millis(180))).await;
-        let seen = admin.session(&session).await;
-        if seen["status"] == "idle" && seen["turns"] == 2 {
+        // After some more events, and then at any moment: however slow the machine is, kills fall
+        // everywhere between the first event and the last.
+        let target = last + i64::try_from(random.below(4)).unwrap();
+        let seen = support::wait_for("more events", async || {
+            let seen = admin.session(&session).await;
+            let has_come = seen["last_index"].as_i64().unwrap() >= target;
+            (has_come || is_over(&seen)).then_some(seen)
+        })
+        .await;
+        if is_over(&seen) {
             break;
         }
+        last = seen["last_index"].as_i64().unwrap();
+        tokio::time::sleep(random.duration_below(Duration::from_millis(60))).await;
         server.kill();
-        killed_after.push(usize::try_from(seen["last_index"].as_i64().unwrap()).unwrap());
+        killed_after.push(usize::try_from(last).unwrap());
         server.start_again();
     }
     admin.turn(&session, 2).await;

@@ -49,7 +49,7 @@ impl Attribute {
                 "each" => attribute.each = words(tokens.next())?,
                 "runtimes" => attribute.each = RUNTIMES.map(str::to_owned).to_vec(),
                 "mounted_runtimes" => {
-                    attribute.each = RUNTIMES[..2].iter().map(ToString::to_string).collect()
+                    attribute.each = RUNTIMES[..2].iter().map(ToString::to_string).collect();
                 }
                 "limit" => {
                     let value = tokens.nth(1).ok_or("`limit` has no value")?;

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 mod model;
 mod process;
 
@@ -11,25 +14,23 @@ use support::{Llm, agents};
 
 use process::Agent;
 
-#[test]
+#[test(needs(opencode))]
 fn opencode_works_offline_and_goes_on_after_a_kill() {
     works_and_goes_on("opencode");
 }
 
-#[test]
+#[test(needs(droid))]
 fn droid_works_offline_and_goes_on_after_a_kill() {
     works_and_goes_on("droid");
 }
 
 fn works_and_goes_on(name: &str) {
-    let Some(place) = agents::agent(name) else {
-        return;
-    };
+    let place = agents::directory(name);
     let llm = Llm::start();
     let home = tempfile::tempdir().unwrap();
     let workspace = home.path().join("workspace");
     std::fs::create_dir(&workspace).unwrap();
-    let setup = agents::Setup::of(name, &llm);
+    let setup = agents::Setup::for_agent(name, &llm);
     setup.write(home.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp-server.sh");
     let server = json!({
@@ -96,4 +97,8 @@ fn works_and_goes_on(name: &str) {
         "{}",
         loaded.text()
     );
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

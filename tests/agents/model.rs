@@ -95,7 +95,7 @@ async fn ask(llm: &Llm, path: &str, body: &Value) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-#[tokio::test]
+#[test]
 async fn every_protocol_calls_a_tool_and_quotes_its_result() {
     let llm = Llm::start();
     for (path, first, field, added) in protocols() {
@@ -127,7 +127,7 @@ async fn every_protocol_calls_a_tool_and_quotes_its_result() {
     assert_eq!(llm.steps().len(), 16);
 }
 
-#[tokio::test]
+#[test]
 async fn other_requests_get_an_answer_too() {
     let llm = Llm::start();
     let path = "/v1/chat/completions";

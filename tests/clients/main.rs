@@ -5,6 +5,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,53 +18,49 @@ use tokio::process::Command;
 /// Far longer than any of them takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
-#[tokio::test]
+#[test(needs(python))]
 async fn python_sdk_speaks_the_newest_protocol_by_default() {
     python("auto", "2026-07-28").await;
 }
 
-#[tokio::test]
+#[test(needs(python))]
 async fn python_sdk_speaks_the_older_protocol_when_asked() {
     python("legacy", "2025-11-25").await;
 }
 
-#[tokio::test]
+#[test(needs(typescript))]
 async fn typescript_sdk_speaks_the_older_protocol() {
     node("typescript", "sdk.mjs", "2025-11-25").await;
 }
 
-#[tokio::test]
+#[test(needs(typescript))]
 async fn typescript_client_negotiates_the_newest_protocol() {
     node("typescript", "client.mjs", "2026-07-28").await;
 }
 
-#[tokio::test]
+#[test(needs(inspector))]
 async fn inspector_speaks_the_older_protocol() {
     node("inspector", "inspector.mjs", "2025-11-25").await;
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn the_example_in_rust_gives_an_agent_a_tool() {
     let mut command = Command::new(built("oubliette-example"));
     command.env_clear();
     converses(command).await;
 }
 
-#[tokio::test]
+#[test(needs(python, sandbox))]
 async fn the_example_in_python_gives_an_agent_a_tool() {
-    let Some(place) = clients::client("python") else {
-        return;
-    };
+    let place = clients::client("python");
     let mut command = clean(&place.join("bin/python"), &place.join("bin"));
     command.arg(clients::example("python/caller.py"));
     converses(command).await;
 }
 
-#[tokio::test]
+#[test(needs(typescript, sandbox))]
 async fn the_example_in_typescript_gives_an_agent_a_tool() {
-    let Some(place) = clients::client("typescript") else {
-        return;
-    };
+    let place = clients::client("typescript");
     // Packages are found from where the code is.
     let code = place.join("caller.mts");
     std::fs::copy(clients::example("typescript/caller.mts"), &code).unwrap();
@@ -98,18 +97,14 @@ async fn converses(mut command: Command) {
 }
 
 async fn python(mode: &str, protocol: &str) {
-    let Some(place) = clients::client("python") else {
-        return;
-    };
+    let place = clients::client("python");
     let mut command = clean(&place.join("bin/python"), &place.join("bin"));
     command.arg(clients::source("python/sdk.py")).arg(mode);
     check(command, protocol).await;
 }
 
 async fn node(client: &str, program: &str, protocol: &str) {
-    let Some(place) = clients::client(client) else {
-        return;
-    };
+    let place = clients::client(client);
     let source = clients::source(&format!("typescript/{program}"));
     let code = std::fs::read_to_string(source).unwrap();
     let binaries = place.join("node_modules/.bin");
@@ -172,4 +167,8 @@ async fn check(mut command: Command, protocol: &str) {
         refused["content"][0]["text"],
         "unknown parameter `projct_id`; did you mean `project_id`?"
     );
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

@@ -26,7 +26,7 @@ const PNG: &str =
 /// What all handlers of one server share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shared {
-    /// Told when the list of tools, or of prompts, has changed.
+    /// AgentKeys when the list of tools, or of prompts, has changed.
     tools: watch::Sender<()>,
     prompts: watch::Sender<()>,
     issued: Issued,

@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 mod fixture;
 mod proxy;
 mod suite;
@@ -29,30 +32,28 @@ const MORE_WITH_FIXTURE: [(&str, &str); 3] = [
     ("2026-07-28", "http-custom-header-server-validation"),
 ];
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(conformance), multi_thread, limit = 600)]
 async fn product_conforms_to_2025_11_25() {
     product("2025-11-25").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(conformance), multi_thread, limit = 600)]
 async fn product_conforms_to_2026_07_28() {
     product("2026-07-28").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(conformance), multi_thread, limit = 600)]
 async fn transport_conforms_to_2025_11_25() {
     transport("2025-11-25").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(conformance), multi_thread, limit = 600)]
 async fn transport_conforms_to_2026_07_28() {
     transport("2026-07-28").await;
 }
 
 async fn product(revision: &str) {
-    let Some(suite) = Suite::installed() else {
-        return;
-    };
+    let suite = Suite::installed();
     let server = Server::start();
     let address = server.base().trim_start_matches("http://").parse().unwrap();
     let proxy = proxy::start(address, &server.admin_key()).await;
@@ -63,9 +64,7 @@ async fn product(revision: &str) {
 }
 
 async fn transport(revision: &str) {
-    let Some(suite) = Suite::installed() else {
-        return;
-    };
+    let suite = Suite::installed();
     let transport = Transport::start().await;
     let proxy = proxy::start(transport.address, &transport.key).await;
     suite.requirements(proxy, revision, "transport").await;
@@ -73,4 +72,8 @@ async fn transport(revision: &str) {
     for (_, more) in all.filter(|(of, _)| *of == revision) {
         suite.scenario(proxy, revision, more).await;
     }
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

@@ -15,10 +15,9 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// None if the environment does not ask for it.
-    pub(crate) fn installed() -> Option<Self> {
-        let place = clients::client("conformance")?;
-        Some(Self { place })
+    pub(crate) fn installed() -> Self {
+        let place = clients::client("conformance");
+        Self { place }
     }
 
     /// Runs all that a revision requires of a server. The suite itself compares the outcome with

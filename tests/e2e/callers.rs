@@ -7,14 +7,14 @@ mod rules;
 mod scenarios;
 
 use serde_json::{Value, json};
-use support::relay::{TELLER, Told, told_to};
+use support::relay::{AgentKeys, RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Server, ServerOptions};
 
 const SEND: &str = "/tool myapp_send_notification {\"message\": \"hello\"}";
 
 async fn server_with(config: &str) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{config}\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{config}\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let admin = server.admin();
@@ -66,9 +66,9 @@ async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
 }
 
 /// A session whose agent has told its keys, and has these tools.
-async fn teller(server: &Server, caller: &Modern, project: &str, tools: Value) -> Told {
-    let more = json!({ "new_session": true, "agent": "teller", "context": context(tools) });
+async fn recorder(server: &Server, caller: &Modern, project: &str, tools: Value) -> AgentKeys {
+    let more = json!({ "new_session": true, "agent": "recorder", "context": context(tools) });
     let session = caller.spawn_with(project, "/say hello", more).await;
     caller.turn(&session, 1).await;
-    told_to(server, project, &session)
+    keys_of_session(server, project, &session)
 }

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::relay::Told;
+use crate::relay::AgentKeys;
 use crate::{Server, binary};
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A client of one session, on the host instead of in the container: it only sees the socket.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct AgentClient {
 
 impl AgentClient {
     /// Starts one and introduces the agent.
-    pub async fn start(server: &Server, project: &str, told: &Told) -> Self {
+    pub async fn start(server: &Server, project: &str, told: &AgentKeys) -> Self {
         let variables = Self::variables(server, project, told);
         let mut child = Command::new(binary())
             .arg0("oubliette-client")
@@ -57,7 +57,7 @@ impl AgentClient {
     }
 
     /// The environment of a client of a session, as `NAME=value`.
-    pub fn variables(server: &Server, project: &str, told: &Told) -> Vec<String> {
+    pub fn variables(server: &Server, project: &str, told: &AgentKeys) -> Vec<String> {
         let container = project.replace('-', "");
         let socket = server.home().join("run/c").join(container);
         vec![
@@ -86,7 +86,7 @@ impl AgentClient {
     /// The next reply that comes, whichever it is; its id and all of it.
     pub async fn next(&mut self) -> (u64, Value) {
         loop {
-            let line = tokio::time::timeout(PATIENCE, self.output.next_line()).await;
+            let line = tokio::time::timeout(WAIT_TIMEOUT, self.output.next_line()).await;
             let line = line.expect("the client says nothing").unwrap();
             let message: Value = serde_json::from_str(&line.expect("the client ended")).unwrap();
             if let Some(id) = message["id"].as_u64()

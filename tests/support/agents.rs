@@ -1,24 +1,21 @@
-//! Real agents: which of them the environment wants tested, where `tests/install` put them, how
-//! each is told to use the model of these tests, and servers that have one.
+//! Real agents, as `tests/install` installs them: how each is configured to use the model of these
+//! tests, and servers that have one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::wanted::wanted;
 use crate::{Llm, Server, ServerOptions, docker};
 
-const VARIABLE: &str = "OUBLIETTE_TEST_AGENTS";
-const KNOWN: [&str; 2] = ["opencode", "droid"];
+pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_AGENTS";
+pub(crate) const KNOWN: [&str; 2] = ["opencode", "droid"];
 
-/// The directory of an agent, with its program at `bin/NAME`. None, with a word about it, if the
-/// environment does not name the agent; one that it names must be there, at the version that is
-/// pinned now.
-pub fn agent(name: &str) -> Option<PathBuf> {
-    if !wanted(VARIABLE, &KNOWN, name) {
-        return None;
-    }
+/// The directory of an agent, with its program at `bin/NAME`.
+///
+/// # Panics
+/// If the agent is not installed, or not at the version that is pinned now.
+pub fn directory(name: &str) -> PathBuf {
     let pinned: Vec<u8> = ["package.json", "package-lock.json"]
         .iter()
         .flat_map(|file| fs::read(tests().join("agents").join(file)).unwrap())
@@ -29,7 +26,7 @@ pub fn agent(name: &str) -> Option<PathBuf> {
         record.is_ok_and(|record| record == pinned),
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
     );
-    Some(there.join(name))
+    there.join(name)
 }
 
 /// How an agent is started so that it needs nothing but a model on loopback: no account, no
@@ -45,7 +42,7 @@ pub struct Setup {
 
 impl Setup {
     /// The settings of a known agent.
-    pub fn of(name: &str, llm: &Llm) -> Self {
+    pub fn for_agent(name: &str, llm: &Llm) -> Self {
         match name {
             "opencode" => opencode(llm),
             "droid" => droid(llm),
@@ -86,16 +83,15 @@ impl Setup {
 }
 
 /// A server whose containers have an agent as `oubliette agent install` puts it there, and the
-/// model that the agent uses. None, with a word about it, if the environment does not name the
-/// agent.
-pub fn server_with_agent(name: &str, runtime: &str) -> Option<(Server, Llm)> {
-    let program = agent(name)?.join("bin").join(name);
+/// model that the agent uses.
+pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
+    let program = directory(name).join("bin").join(name);
     let (llm, image) = match runtime {
         "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
         _ => (Llm::start(), ""),
     };
     let mut config = format!("runtime = \"{runtime}\"\n");
-    config += &Setup::of(name, &llm).section(name, &llm);
+    config += &Setup::for_agent(name, &llm).section(name, &llm);
     // For agents that count their tokens and nothing else.
     config += "[models.\"custom:Mock-0\"]\ninput_usd = 1.0\noutput_usd = 2.0\n";
     if !image.is_empty() {
@@ -111,7 +107,7 @@ pub fn server_with_agent(name: &str, runtime: &str) -> Option<(Server, Llm)> {
     if fs::hard_link(&program, place.join(name)).is_err() {
         fs::copy(&program, place.join(name)).unwrap();
     }
-    Some((server, llm))
+    (server, llm)
 }
 
 fn opencode(llm: &Llm) -> Setup {

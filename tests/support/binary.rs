@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
+/// Names the `oubliette` binary to test. Without it, one is built.
+pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_BINARY";
+
 static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let named = std::env::var_os("OUBLIETTE_TEST_BINARY");
+    let named = std::env::var_os(VARIABLE);
     named.map_or_else(|| built("oubliette"), PathBuf::from)
 });
 
@@ -72,4 +75,21 @@ pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>)
         .args(arguments)
         .output()
         .unwrap()
+}
+
+/// Runs the command line on a data directory without blocking the test's other tasks.
+pub async fn run_cli(home: &Path, arguments: &[&str]) -> Output {
+    let (home, arguments) = (home.to_owned(), arguments.iter().map(ToString::to_string));
+    let arguments: Vec<String> = arguments.collect();
+    tokio::task::spawn_blocking(move || cli(&home, arguments))
+        .await
+        .unwrap()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }

@@ -1,11 +1,9 @@
-//! Real clients: which of them the environment wants tested, and where `tests/install` put them.
+//! Real clients, as `tests/install` installs them.
 
 use std::path::{Path, PathBuf};
 
-use crate::wanted::wanted;
-
-const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
-const KNOWN: [&str; 5] = [
+pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
+pub(crate) const KNOWN: [&str; 5] = [
     "python",
     "typescript",
     "inspector",
@@ -13,12 +11,11 @@ const KNOWN: [&str; 5] = [
     "openspec",
 ];
 
-/// Where a client's interpreter lives. None, with a word about it, if the environment does not
-/// name the client; one that it names must be there, at the versions that are pinned now.
-pub fn client(name: &str) -> Option<PathBuf> {
-    if !wanted(VARIABLE, &KNOWN, name) {
-        return None;
-    }
+/// The directory of a client's interpreter.
+///
+/// # Panics
+/// If the client is not installed, or not at the versions that are pinned now.
+pub fn client(name: &str) -> PathBuf {
     let (place, manifests) = match name {
         "python" => ("python", &["python/requirements.txt"][..]),
         _ => (
@@ -36,7 +33,7 @@ pub fn client(name: &str) -> Option<PathBuf> {
         record.is_ok_and(|record| record == pinned),
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
     );
-    Some(there.join(place))
+    there.join(place)
 }
 
 /// A file of the clients in the source tree.

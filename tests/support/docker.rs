@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-const ENGINE: &str = "/var/run/docker.sock";
+const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 /// What real agents and their shell commands use.
 const COMMANDS: [&str; 36] = [
     "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "date", "dirname", "echo", "env",
@@ -31,14 +31,14 @@ const FILES: [(&str, &str); 3] = [
 ];
 
 /// Asks the Docker engine; none if there is none.
-pub(crate) fn ask(method: &str, path: &str) -> Option<Value> {
+pub(crate) fn request(method: &str, path: &str) -> Option<Value> {
     let answer = send(method, path, &[])?;
     serde_json::from_str(&answer).ok()
 }
 
 /// The body of an answer, whatever it is.
 fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
-    let mut stream = UnixStream::connect(ENGINE).ok()?;
+    let mut stream = UnixStream::connect(DOCKER_SOCKET).ok()?;
     // The old version of the protocol, in which an answer ends with its connection.
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: engine\r\nContent-Type: application/x-tar\r\n\
@@ -55,7 +55,8 @@ fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
 
 /// The address under which containers on the engine's bridge find this machine.
 pub(crate) fn gateway() -> IpAddr {
-    let bridge = ask("GET", "/networks/bridge").expect("no Docker engine; run tests/docker first");
+    let bridge =
+        request("GET", "/networks/bridge").expect("no Docker engine; run tests/docker first");
     let addresses = bridge["IPAM"]["Config"].as_array().into_iter().flatten();
     let gateway = addresses.filter_map(|one| one["Gateway"].as_str()?.parse().ok());
     gateway
@@ -71,7 +72,7 @@ pub(crate) fn userland() -> &'static str {
         let files = userland_files();
         let (repository, tag) = ("oubliette-test-userland", digest(&files));
         let name = format!("{repository}:{tag}");
-        let found = ask("GET", &format!("/images/{name}/json"));
+        let found = request("GET", &format!("/images/{name}/json"));
         if found.is_some_and(|image| image["Id"].is_string()) {
             return name;
         }
@@ -91,7 +92,7 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
         let places = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(name));
         let place = places.into_iter().find(|place| place.is_file());
         let place = place.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));
-        libraries.extend(needed(&place));
+        libraries.extend(libraries_of(&place));
         files.insert((place, Path::new("usr/bin").join(name)));
     }
     // What the agents need beside that comes with these, and is not in need of any program here.
@@ -107,7 +108,7 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
 }
 
 /// The libraries of a program, and what loads them.
-fn needed(program: &Path) -> Vec<PathBuf> {
+fn libraries_of(program: &Path) -> Vec<PathBuf> {
     let listed = Command::new("ldd").arg(program).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout);
     let words = listed.split_whitespace();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::{Reply, http};
+use crate::{Reply, http, http_kept_alive};
 
 #[derive(Debug)]
 pub struct Legacy {
@@ -20,6 +20,12 @@ impl Legacy {
 
     /// Initializes a session.
     pub async fn connect(url: &str, key: &str) -> Self {
+        let client = Self::try_connect(url, key).await;
+        client.expect("no session was opened")
+    }
+
+    /// Initializes a session; `None` if the key is not valid.
+    pub async fn try_connect(url: &str, key: &str) -> Option<Self> {
         let mut client = Self {
             http: http(),
             url: url.to_owned(),
@@ -33,26 +39,18 @@ impl Legacy {
             "clientInfo": { "name": "raw", "version": "0" },
         });
         let response = client.request("initialize", params).send().await.unwrap();
-        let session = response
-            .headers()
-            .get("mcp-session-id")
-            .expect("no session was opened");
+        let session = response.headers().get("mcp-session-id")?;
         client.session = session.to_str().unwrap().to_owned();
-        let reply = Reply::of(response).await;
+        let reply = Reply::read(response).await;
         assert_eq!(reply.body["result"]["protocolVersion"], Self::VERSION);
         let accepted = client.notify("notifications/initialized", json!({})).await;
-        assert_eq!(accepted.status, 202);
-        client
+        (accepted.status == 202).then_some(client)
     }
 
     /// The same client with connections that are kept, for what is measured.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {
-        self.http = reqwest::Client::builder()
-            .no_proxy()
-            .tcp_nodelay(true)
-            .build()
-            .unwrap();
+        self.http = http_kept_alive();
         self
     }
 
@@ -91,7 +89,7 @@ impl Legacy {
 
     pub async fn notify(&self, method: &str, params: Value) -> Reply {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params });
-        Reply::of(
+        Reply::read(
             self.headers(self.http.post(&self.url))
                 .json(&body)
                 .send()
@@ -102,7 +100,7 @@ impl Legacy {
     }
 
     pub async fn send(&self, method: &str, params: Value) -> Reply {
-        Reply::of(self.request(method, params).send().await.unwrap()).await
+        Reply::read(self.request(method, params).send().await.unwrap()).await
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Reply {
@@ -120,7 +118,7 @@ impl Legacy {
 
     /// Ends the session.
     pub async fn delete(&self) -> Reply {
-        Reply::of(
+        Reply::read(
             self.headers(self.http.delete(&self.url))
                 .send()
                 .await

@@ -12,44 +12,65 @@
 mod agent_client;
 pub mod agents;
 mod binary;
-mod chance;
 pub mod clients;
+mod containers;
 mod docker;
-mod engine;
+mod docker_proxy;
+mod leftovers;
 mod legacy;
 pub mod llm;
 mod modern;
+pub mod needs;
 pub mod process;
 mod pty;
+mod random;
 pub mod relay;
 mod reply;
 mod runtimes;
 pub mod schedules;
 mod server;
 mod sessions;
-mod traces;
-mod wanted;
+mod stalled_reader;
 
 pub use agent_client::AgentClient;
-pub use binary::{binary, built, built_as, cli};
-pub use chance::Chance;
-pub use engine::{Engine, Mood};
+pub use binary::{binary, built, built_as, cli, run_cli, stderr, stdout};
+pub use docker_proxy::{DockerProxy, DockerState};
+pub use leftovers::{Leftovers, images, kill_containers};
 pub use legacy::Legacy;
 pub use llm::Llm;
 pub use modern::Modern;
 pub use pty::Pty;
+pub use random::Random;
 pub use relay::Relay;
 pub use reply::Reply;
-pub use runtimes::{docker_options, mounted, runtime_name, runtimes, server_with};
+pub use runtimes::{docker_options, runtime_name, server_with};
 pub use server::{Server, ServerOptions};
-pub use sessions::kinds;
-pub use traces::{Traces, images, kill_containers};
+pub use sessions::event_types;
+pub use stalled_reader::StalledReader;
 
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// An HTTP client as tests need it: a connection per request, so that none outlives its server.
+use oubliette_test_harness::scaled;
+
+/// A server sends something within this time. No long poll lasts as long.
+const HTTP_READ_TIMEOUT: Duration = Duration::from_secs(100);
+const HTTP_CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long `wait_for` waits. Nothing that works takes as long, however loaded the machine is.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// An HTTP client with a connection per request, so that none outlives its server.
 pub fn http() -> reqwest::Client {
+    http_builder().pool_max_idle_per_host(0).build().unwrap()
+}
+
+/// An HTTP client that keeps its connections, for measurements.
+fn http_kept_alive() -> reqwest::Client {
+    http_builder().build().unwrap()
+}
+
+fn http_builder() -> reqwest::ClientBuilder {
     static TLS: Once = Once::new();
     TLS.call_once(|| {
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -57,20 +78,48 @@ pub fn http() -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()
         .tcp_nodelay(true)
-        .pool_max_idle_per_host(0)
-        .build()
-        .unwrap()
+        .connect_timeout(scaled(HTTP_CONNECT_TIMEOUT))
+        .read_timeout(scaled(HTTP_READ_TIMEOUT))
 }
 
-/// Asks again until the answer is yes, with a pause so that what is waited for gets on; false if
-/// it stays no.
-pub async fn eventually(limit: Duration, mut ask: impl AsyncFnMut() -> bool) -> bool {
-    let until = Instant::now() + limit;
-    while !ask().await {
-        if Instant::now() > until {
+/// Checks again and again until a condition holds; false if it does not hold in time.
+pub async fn eventually(limit: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
+    let deadline = Instant::now() + scaled(limit);
+    while !condition().await {
+        if Instant::now() > deadline {
             return false;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        pause().await;
     }
     true
+}
+
+/// Waits a moment before a condition is checked again.
+pub async fn pause() {
+    tokio::time::sleep(POLL_INTERVAL).await;
+}
+
+/// Waits until a condition holds.
+///
+/// # Panics
+/// If it does not hold in time.
+pub async fn wait_until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    assert!(
+        eventually(WAIT_TIMEOUT, condition).await,
+        "waited in vain for {what}"
+    );
+}
+
+/// Waits for a value.
+///
+/// # Panics
+/// If it does not come in time.
+pub async fn wait_for<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
+    let mut found = None;
+    wait_until(what, async || {
+        found = value().await;
+        found.is_some()
+    })
+    .await;
+    found.unwrap()
 }

@@ -1,7 +1,7 @@
-//! A model without a mind, for real agents: a server on loopback that speaks the providers'
+//! A scripted model for real agents: a server on loopback that speaks the providers'
 //! protocols and does what the last message of the user says.
 //!
-//! The language is in `llm/script.rs`. Every request is kept, so that a test can see what reached
+//! The language is in `llm/script.rs`. Every request is recorded, so that a test can see what reached
 //! the model.
 
 mod chat;
@@ -29,11 +29,11 @@ use tokio::sync::{oneshot, watch};
 use conversation::Conversation;
 use script::{Pause, Reply};
 
-/// How many requests are kept; a runaway agent must not fill the memory.
-const MOST_REQUESTS: usize = 2000;
-const LARGEST_BODY: usize = 16 * 1024 * 1024;
+/// How many requests are recorded; a runaway agent must not fill the memory.
+const MAX_REQUESTS: usize = 2000;
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Far longer than an agent takes to ask its model.
-const LIMIT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What every call to the model is said to have used.
 pub const INPUT_TOKENS: u64 = 100;
@@ -43,7 +43,7 @@ pub const OUTPUT_TOKENS: u64 = 20;
 #[derive(Debug)]
 pub struct Llm {
     address: SocketAddr,
-    kept: Arc<Kept>,
+    recorded: Arc<Recorded>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -72,7 +72,7 @@ impl Request {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Recorded {
     requests: Mutex<Vec<Request>>,
     changed: Condvar,
     /// Changes when answers that were held may go on.
@@ -90,9 +90,9 @@ impl Llm {
         let listener = std::net::TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
-        let kept = Arc::new(Kept::default());
+        let recorded = Arc::new(Recorded::default());
         let (stop, stopped) = oneshot::channel();
-        let state = kept.clone();
+        let state = recorded.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -101,8 +101,8 @@ impl Llm {
             runtime.block_on(async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let router = Router::new()
-                    .fallback(any(answer))
-                    .layer(DefaultBodyLimit::max(LARGEST_BODY))
+                    .fallback(any(handle_request))
+                    .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
                     .with_state(state);
                 tokio::select! {
                     served = async { axum::serve(listener, router).await } => served.unwrap(),
@@ -114,7 +114,7 @@ impl Llm {
         });
         Self {
             address,
-            kept,
+            recorded,
             stop: Some(stop),
             thread: Some(thread),
         }
@@ -137,12 +137,12 @@ impl Llm {
 
     /// Lets every answer go on that a `hold` keeps now.
     pub fn release(&self) {
-        self.kept.released.send_replace(());
+        self.recorded.released.send_replace(());
     }
 
     /// Every request so far, in order.
     pub fn requests(&self) -> Vec<Request> {
-        self.kept.requests.lock().unwrap().clone()
+        self.recorded.requests.lock().unwrap().clone()
     }
 
     /// The requests so far that are steps of a turn.
@@ -157,8 +157,8 @@ impl Llm {
     /// # Panics
     /// If none comes.
     pub fn wait_for(&self, text: &str) -> Request {
-        let deadline = Instant::now() + LIMIT;
-        let mut requests = self.kept.requests.lock().unwrap();
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let mut requests = self.recorded.requests.lock().unwrap();
         loop {
             let found = requests
                 .iter()
@@ -168,7 +168,7 @@ impl Llm {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "no request mentions {text:?}");
-            (requests, _) = self.kept.changed.wait_timeout(requests, left).unwrap();
+            (requests, _) = self.recorded.changed.wait_timeout(requests, left).unwrap();
         }
     }
 }
@@ -182,17 +182,17 @@ impl Drop for Llm {
     }
 }
 
-async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Response {
+async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: Bytes) -> Response {
     let path = uri.path();
     // Before anybody can see that this request is here.
-    let mut released = kept.released.subscribe();
+    let mut released = recorded.released.subscribe();
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
-        return refusal(StatusCode::BAD_REQUEST, "the body is not JSON");
+        return error_response(StatusCode::BAD_REQUEST, "the body is not JSON");
     };
     {
-        let mut requests = kept.requests.lock().unwrap();
-        if requests.len() >= MOST_REQUESTS {
-            return refusal(
+        let mut requests = recorded.requests.lock().unwrap();
+        if requests.len() >= MAX_REQUESTS {
+            return error_response(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too many requests for one test",
             );
@@ -201,7 +201,7 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
             path: path.to_owned(),
             body: body.clone(),
         });
-        kept.changed.notify_all();
+        recorded.changed.notify_all();
     }
     if path.ends_with("/messages/count_tokens") {
         return json_body(&json!({ "input_tokens": INPUT_TOKENS }));
@@ -211,7 +211,7 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
         path if path.ends_with("/messages") => (messages::read, messages::write),
         path if path.ends_with("/responses") => (responses::read, responses::write),
         path if path.contains("enerateContent") => (gemini::read, gemini::write),
-        _ => return refusal(StatusCode::NOT_FOUND, "no provider has this path"),
+        _ => return error_response(StatusCode::NOT_FOUND, "no provider has this path"),
     };
     let conversation = Conversation {
         body: body.clone(),
@@ -220,7 +220,7 @@ async fn answer(State(kept): State<Arc<Kept>>, uri: Uri, body: Bytes) -> Respons
     let reply = script::reply(&conversation);
     if let Some(status) = reply.fail {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return refusal(status, "the prompt wanted this to fail");
+        return error_response(status, "the prompt wanted this to fail");
     }
     let wire = write(&reply);
     let streamed = body["stream"] == true || path.contains(":streamGenerateContent");
@@ -274,7 +274,7 @@ fn json_body(value: &Value) -> Response {
     (kind, value.to_string()).into_response()
 }
 
-fn refusal(status: StatusCode, why: &str) -> Response {
+fn error_response(status: StatusCode, why: &str) -> Response {
     let error = json!({ "type": "error", "error": { "type": "mock_error", "message": why } });
     (status, json_body(&error)).into_response()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{Reply, http};
+use crate::{Reply, http, http_kept_alive};
 
 #[derive(Debug, Clone)]
 pub struct Modern {
@@ -31,11 +31,7 @@ impl Modern {
     /// The same client with connections that are kept, for what is measured.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {
-        self.http = reqwest::Client::builder()
-            .no_proxy()
-            .tcp_nodelay(true)
-            .build()
-            .unwrap();
+        self.http = http_kept_alive();
         self
     }
 
@@ -64,13 +60,13 @@ impl Modern {
     }
 
     pub async fn send(&self, method: &str, params: Value) -> Reply {
-        Reply::of(self.request(method, params).send().await.unwrap()).await
+        Reply::read(self.request(method, params).send().await.unwrap()).await
     }
 
     /// A send whose connection may break.
     pub async fn try_send(&self, method: &str, params: Value) -> Option<Reply> {
         let response = self.request(method, params).send().await.ok()?;
-        Some(Reply::of(response).await)
+        Some(Reply::read(response).await)
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Reply {
@@ -82,7 +78,7 @@ impl Modern {
     }
 
     /// A call that is made again until a server answers it, whatever becomes of servers.
-    pub async fn insist(&self, tool: &str, arguments: Value) -> Reply {
+    pub async fn call_until_answered(&self, tool: &str, arguments: Value) -> Reply {
         let call = json!({ "name": tool, "arguments": arguments });
         loop {
             let reply = self.try_send("tools/call", call.clone()).await;

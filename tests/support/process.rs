@@ -27,7 +27,7 @@ pub async fn run(command: &mut Command, limit: Duration) -> Ended {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
-    let group = Group::of(child.id().unwrap());
+    let group = ProcessGroup::new(child.id().unwrap());
     let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let whole = async { tokio::join!(read(stdout), read(stderr), child.wait()) };
     let Ok((stdout, stderr, status)) = tokio::time::timeout(limit, whole).await else {
@@ -48,10 +48,10 @@ async fn read(mut from: impl AsyncRead + Unpin) -> String {
 }
 
 /// A process group that is killed unless it ended by itself.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
-    fn of(leader: u32) -> Self {
+impl ProcessGroup {
+    fn new(leader: u32) -> Self {
         Self(Pid::from_raw(leader.cast_signed()))
     }
 
@@ -60,7 +60,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             let _ = kill_process_group(group, Signal::KILL);

@@ -17,7 +17,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use crate::binary;
 
 /// Nothing that works takes this long, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the terminal shows, as it comes.
 #[derive(Debug, Default)]
@@ -83,8 +83,8 @@ impl Pty {
         }
     }
 
-    /// Presses keys.
-    pub fn press(&mut self, keys: &str) {
+    /// Types keys.
+    pub fn type_keys(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -93,7 +93,7 @@ impl Pty {
     /// # Panics
     /// If it does not.
     pub fn wait_for(&mut self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut bytes = self.shown.bytes.lock().unwrap();
         loop {
             let new = &bytes[self.at..];
@@ -125,7 +125,7 @@ impl Pty {
     }
 
     /// Whether lines are edited and keys echoed by the terminal itself, as a shell leaves it.
-    pub fn is_cooked(&self) -> bool {
+    pub fn has_line_editing(&self) -> bool {
         let modes = tcgetattr(&self.master).unwrap().local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
@@ -137,7 +137,7 @@ impl Pty {
 
     /// Waits for the end of the command line; its exit code.
     pub fn exit_code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -147,7 +147,7 @@ impl Pty {
                 "it does not end; the terminal shows {:?}",
                 self.shown()
             );
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -10,23 +10,23 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::Server;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Configuration of an agent `teller`: the demo agent, which writes down all it is told, its keys
+/// Configuration of an agent `recorder`: the demo agent, which writes down all it is told, its keys
 /// among it.
-pub const TELLER: &str = "[agents.teller]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"tee -a \
+pub const RECORDER_CONFIG: &str = "[agents.recorder]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"tee -a \
      /workspace/.told | /usr/local/bin/oubliette-client demo-agent\"]\n";
 
 /// What a session's client is started with.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct AgentKeys {
     pub session_id: String,
     pub session_key: String,
     pub api_key: Option<String>,
 }
 
-/// What the agents `teller` of a project were told, in order.
-pub fn told(server: &Server, project: &str) -> Vec<Told> {
+/// What the agents `recorder` of a project were told, in order.
+pub fn told(server: &Server, project: &str) -> Vec<AgentKeys> {
     let told = std::fs::read_to_string(server.workspace(project).join(".told"));
     let told = told.unwrap_or_default();
     let lines = told.lines().filter_map(|line| {
@@ -38,7 +38,7 @@ pub fn told(server: &Server, project: &str) -> Vec<Told> {
             let found = env.rfind(|one| one["name"] == name)?;
             Some(found["value"].as_str()?.to_owned())
         };
-        Some(Told {
+        Some(AgentKeys {
             session_id: variable("OUBLIETTE_SESSION_ID")?,
             session_key: variable("OUBLIETTE_SESSION_KEY")?,
             api_key: variable("OUBLIETTE_API_KEY"),
@@ -48,7 +48,7 @@ pub fn told(server: &Server, project: &str) -> Vec<Told> {
 }
 
 /// What one session's client was told last.
-pub fn told_to(server: &Server, project: &str, session: &str) -> Told {
+pub fn keys_of_session(server: &Server, project: &str, session: &str) -> AgentKeys {
     let all = told(server, project).into_iter();
     let mut own = all.filter(|told| told.session_id == session);
     own.next_back().expect("the agent was told nothing")
@@ -68,12 +68,12 @@ impl Relay {
     pub async fn connect(server: &Server, project: &str) -> Self {
         let container = project.replace('-', "");
         let path = server.home().join("run/c").join(container);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let stream = loop {
             match UnixStream::connect(path.join("relay.sock")).await {
                 Ok(stream) => break stream,
                 // A server that has just started opens its doors in its own time.
-                Err(_) if Instant::now() < deadline => tokio::task::yield_now().await,
+                Err(_) if Instant::now() < deadline => crate::pause().await,
                 Err(error) => panic!("the relay is not there: {error}"),
             }
         };
@@ -86,7 +86,7 @@ impl Relay {
     }
 
     /// Connects and attaches.
-    pub async fn attached(server: &Server, project: &str, told: &Told) -> Self {
+    pub async fn attached(server: &Server, project: &str, told: &AgentKeys) -> Self {
         let mut relay = Self::connect(server, project).await;
         let reply = relay.attach(&told.session_id, &told.session_key).await;
         assert_eq!(reply["result"]["session_id"], *told.session_id, "{reply}");
@@ -101,7 +101,7 @@ impl Relay {
     }
 
     /// Closes the half that is written to.
-    pub async fn say_no_more(&mut self) {
+    pub async fn shutdown_write(&mut self) {
         self.writer.shutdown().await.unwrap();
     }
 
@@ -131,7 +131,7 @@ impl Relay {
 
     async fn read(&mut self) -> Option<Value> {
         let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.reader.read_line(&mut line)).await;
+        let read = tokio::time::timeout(WAIT_TIMEOUT, self.reader.read_line(&mut line)).await;
         match read.expect("the relay says nothing") {
             Ok(0) | Err(_) => None,
             Ok(_) => Some(serde_json::from_str(&line).unwrap()),

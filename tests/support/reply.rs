@@ -11,7 +11,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    pub async fn of(response: reqwest::Response) -> Self {
+    pub async fn read(response: reqwest::Response) -> Self {
         let status = response.status().as_u16();
         let stream = response
             .headers()

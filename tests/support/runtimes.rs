@@ -1,32 +1,16 @@
-//! Which runtimes the environment says must be there.
+//! Servers with each of the runtimes that tests use.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::{Server, ServerOptions};
 
-/// The runtimes to test with: those that `OUBLIETTE_TEST_RUNTIMES` names. What is not named is
-/// skipped, and said; what is named and missing fails where it is used. `docker-channel` is Docker
-/// without a mounted socket, as it is where the engine has a machine of its own.
-pub fn runtimes() -> Vec<String> {
-    let named = std::env::var("OUBLIETTE_TEST_RUNTIMES").unwrap_or_default();
-    let named: Vec<String> = named
-        .split(',')
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect();
-    for known in ["sandbox", "docker", "docker-channel"] {
-        if !named.iter().any(|name| name == known) {
-            eprintln!("skipped: OUBLIETTE_TEST_RUNTIMES does not name {known}");
-        }
-    }
-    named
-}
+pub(crate) const IMAGE_VARIABLE: &str = "OUBLIETTE_TEST_IMAGE";
 
-/// What the product calls a runtime to test with.
+/// The product's name of a runtime of the tests. `docker-channel` is Docker without a mounted socket,
+/// as it is where the engine runs in a virtual machine.
 pub fn runtime_name(runtime: &str) -> &str {
     runtime.trim_end_matches("-channel")
 }
@@ -53,7 +37,7 @@ pub async fn server_with(runtime: &str, config: &str) -> Server {
 
 /// How a server is started that has Docker make its containers, from an image yet to be built.
 pub fn docker_options(config: &str) -> ServerOptions {
-    let dockerfile = image().join("Dockerfile");
+    let dockerfile = image_context().join("Dockerfile");
     let image = format!(
         "[container_types.base]\ndockerfile = \"{}\"\n",
         dockerfile.display()
@@ -64,9 +48,13 @@ pub fn docker_options(config: &str) -> ServerOptions {
     }
 }
 
-/// What a tiny image is built from, out of nothing: there may be no registry to take one from.
-fn image() -> &'static Path {
-    static CONTEXT: LazyLock<TempDir> = LazyLock::new(|| {
+/// The build context of a small image that needs no registry. The process that starts the tests
+/// makes it for all of them.
+pub(crate) fn image_context() -> &'static Path {
+    static CONTEXT: LazyLock<PathBuf> = LazyLock::new(|| {
+        if let Some(made) = std::env::var_os(IMAGE_VARIABLE) {
+            return made.into();
+        }
         let context = tempfile::tempdir().unwrap();
         let busybox = ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from);
         let busybox = busybox
@@ -80,14 +68,7 @@ fn image() -> &'static Path {
              \"-s\", \"/bin\"]\nRUN mkdir -p /tmp /root /etc && chmod 1777 /tmp\n",
         )
         .unwrap();
-        context
+        context.keep()
     });
-    CONTEXT.path()
-}
-
-/// Runtimes whose containers have a socket of the host.
-pub fn mounted() -> impl Iterator<Item = String> {
-    runtimes()
-        .into_iter()
-        .filter(|runtime| !runtime.ends_with("-channel"))
+    &CONTEXT
 }

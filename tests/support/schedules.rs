@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{Modern, eventually};
 
 /// Two minutes pass until something that comes each minute has come twice.
-const PATIENCE: Duration = Duration::from_secs(180);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The runs of a schedule, oldest first.
 pub async fn history(caller: &Modern, schedule: &str) -> Vec<Value> {
@@ -33,7 +33,7 @@ pub async fn until(
     wanted: impl Fn(&[Value]) -> bool,
 ) -> Vec<Value> {
     let mut seen = Vec::new();
-    let came = eventually(PATIENCE, async || {
+    let came = eventually(WAIT_TIMEOUT, async || {
         seen = history(caller, schedule).await;
         wanted(&seen)
     });

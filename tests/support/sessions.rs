@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::Modern;
 
 /// Nothing that a test waits for takes longer, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl Modern {
     /// Gives a project a prompt; the session's id.
@@ -61,13 +61,13 @@ impl Modern {
         mut since: i64,
         wanted: impl Fn(&Value) -> bool,
     ) -> Vec<Value> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut events = Vec::new();
         loop {
             let page = json!({
                 "session_id": session, "since_index": since, "max_events": 1000, "wait_seconds": 5,
             });
-            let page = self.insist("session_events", page);
+            let page = self.call_until_answered("session_events", page);
             let Ok(page) = tokio::time::timeout_at(deadline, page).await else {
                 panic!("what was waited for did not come; the log: {events:#?}");
             };
@@ -96,7 +96,7 @@ impl Modern {
 
     /// Waits until a session has this status.
     pub async fn status(&self, session: &str, status: &str) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_TIMEOUT;
         let mut since = -1;
         loop {
             let found = self.session(session).await;
@@ -112,7 +112,7 @@ impl Modern {
 }
 
 /// The types of events, without those that depend on timing.
-pub fn kinds(events: &[Value]) -> Vec<&str> {
+pub fn event_types(events: &[Value]) -> Vec<&str> {
     let kinds = events.iter().map(|event| event["type"].as_str().unwrap());
     kinds.filter(|kind| *kind != "delta").collect()
 }

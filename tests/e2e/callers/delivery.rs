@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use support::{Legacy, Modern, Server};
 
 use super::{SEND, another_is_gone, answer, context, notification, server_with, spawn};
-use crate::push::until;
+use crate::server::push::until;
 
 /// Only the ways under test keep a caller there.
 const BRIEFLY: &str = "[caller_tools]\ngrace_seconds = 1\npresence_seconds = 1\n";
@@ -50,7 +50,7 @@ async fn owner(server: &Server, admin: &Modern) -> (Legacy, Modern) {
     )
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
     let (server, admin, project) = server_with(BRIEFLY).await;
     let (caller, _) = owner(&server, &admin).await;
@@ -82,7 +82,7 @@ async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
     assert!(gone.elapsed() < Duration::from_secs(20));
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_that_waits_for_an_answer_is_told_on_the_stream_of_that_answer() {
     let (server, admin, project) = server_with(BRIEFLY).await;
     let caller = server.with_key(&admin.token("write").await);
@@ -109,7 +109,7 @@ async fn a_caller_that_waits_for_an_answer_is_told_on_the_stream_of_that_answer(
     assert_eq!(admin.turn(&session, 1).await["text"], "told");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens() {
     let (server, admin, project) = server_with(BRIEFLY).await;
     let caller = server.with_key(&admin.token("write").await);
@@ -147,7 +147,7 @@ async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens()
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_that_comes_back_with_another_mcp_session_finds_what_waits() {
     let (server, admin, project) = server_with("").await;
     let (first, plain) = owner(&server, &admin).await;
@@ -183,7 +183,7 @@ async fn a_caller_that_comes_back_with_another_mcp_session_finds_what_waits() {
     assert_eq!(admin.turn(&session, 1).await["text"], expected);
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_that_only_reads_its_stream_goes_on_doing_so_after_a_restart() {
     let (mut server, admin, project) = server_with(BRIEFLY).await;
     let (caller, _) = owner(&server, &admin).await;

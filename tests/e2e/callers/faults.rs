@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Relay, eventually};
 
-use super::{SEND, answer, asked, context, notification, server_with, spawn, teller};
+use super::{SEND, answer, asked, context, notification, recorder, server_with, spawn};
 
 /// Waits until a session has so many requests that wait; them.
 async fn pending(caller: &support::Modern, session: &str, count: usize) -> Vec<Value> {
@@ -19,17 +19,17 @@ async fn pending(caller: &support::Modern, session: &str, count: usize) -> Vec<V
     found
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     let (server, admin, project) = server_with("").await;
     // Megabytes take their time on a busy machine.
     let tools = json!([{ "name": "x", "timeout_seconds": 600 }]);
-    let told = teller(&server, &admin, &project, tools).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, tools).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     relay
         .begin("asked", "caller_tool", json!({ "tool": "x" }))
         .await;
-    let request = asked(&admin, &told.session_id).await;
+    let request = asked(&admin, &agent_keys.session_id).await;
     for long in [
         json!({ "result": "x".repeat(10 << 20) }),
         json!({ "error": "x".repeat(10 << 20) }),
@@ -54,11 +54,11 @@ async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     assert_eq!(long.len(), 3 << 20);
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn arguments_that_are_too_long_reach_nobody() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let long = json!({ "tool": "x", "arguments": { "text": "x".repeat(10 << 20) } });
     let refused = relay.request("caller_tool", long).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused:.300}");
@@ -68,10 +68,10 @@ async fn arguments_that_are_too_long_reach_nobody() {
     let name = json!({ "tool": "x", "call_id": "not one" });
     let refused = relay.request("caller_tool", name).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused:.300}");
-    pending(&admin, &told.session_id, 0).await;
+    pending(&admin, &agent_keys.session_id, 0).await;
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn five_hundred_tools_are_taken_and_one_more_is_not() {
     let (_server, admin, project) = server_with("").await;
     let tools = |count: usize| -> Value {
@@ -96,19 +96,23 @@ async fn five_hundred_tools_are_taken_and_one_more_is_not() {
     assert_eq!(admin.turn(&session, 1).await["text"], "the last");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
     let (server, admin, project) = server_with("").await;
     let long = "n".repeat(200);
     let tools = json!([{ "name": "send it!" }, { "name": long }, { "name": "über" }]);
-    let told = teller(&server, &admin, &project, tools).await;
+    let agent_keys = recorder(&server, &admin, &project, tools).await;
     let mut relay = Relay::connect(&server, &project).await;
-    relay.attach(&told.session_id, &told.session_key).await;
+    relay
+        .attach(&agent_keys.session_id, &agent_keys.session_key)
+        .await;
     let config = relay.next().await.unwrap();
     assert_eq!(config["params"]["tools"][0]["name"], "send it!");
-    let said = admin.message(&told.session_id, "what can you do?").await;
+    let said = admin
+        .message(&agent_keys.session_id, "what can you do?")
+        .await;
     assert!(said["session_id"].is_string());
-    let said = admin.turn(&told.session_id, 2).await["text"]
+    let said = admin.turn(&agent_keys.session_id, 2).await["text"]
         .as_str()
         .unwrap()
         .to_owned();
@@ -131,21 +135,23 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
     .enumerate()
     {
         let call = format!("/tool {name} {{}}");
-        let since = admin.message(&told.session_id, &call).await["last_event_index"].clone();
+        let since = admin.message(&agent_keys.session_id, &call).await["last_event_index"].clone();
         let wanted = |event: &Value| event["type"] == "caller_tool_request";
         let since = since.as_i64().unwrap();
-        let log = admin.follow_from(&told.session_id, since, wanted).await;
+        let log = admin
+            .follow_from(&agent_keys.session_id, since, wanted)
+            .await;
         let request = log.last().unwrap();
         assert_eq!(request["tool"], tool);
         answer(&admin, request, json!({ "result": "found" }))
             .await
             .ok();
-        let completion = admin.turn(&told.session_id, 3 + turn).await;
+        let completion = admin.turn(&agent_keys.session_id, 3 + turn).await;
         assert_eq!(completion["text"], "found");
     }
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
@@ -174,16 +180,16 @@ async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     assert_eq!(admin.turn(&session, 2).await["text"], "again");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let call = |n: usize| json!({ "tool": "x", "arguments": { "n": n } });
     for n in 0..200 {
         relay.begin(n, "caller_tool", call(n)).await;
     }
-    let waiting = pending(&admin, &told.session_id, 200).await;
+    let waiting = pending(&admin, &agent_keys.session_id, 200).await;
     // The newest first, and other methods in between.
     let newest = waiting.iter().find(|asked| asked["arguments"]["n"] == 199);
     answer(&admin, newest.unwrap(), json!({ "result": 199 }))
@@ -193,10 +199,10 @@ async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one()
     let limits = relay.request("config_limits", json!({})).await;
     assert!(limits["result"].is_object(), "{limits}");
 
-    let mut half = Relay::attached(&server, &project, &told).await;
+    let mut half = Relay::attached(&server, &project, &agent_keys).await;
     half.begin("last", "caller_tool", call(1000)).await;
-    half.say_no_more().await;
-    let waiting = pending(&admin, &told.session_id, 200).await;
+    half.shutdown_write().await;
+    let waiting = pending(&admin, &agent_keys.session_id, 200).await;
     let last = waiting.iter().find(|asked| asked["arguments"]["n"] == 1000);
     answer(&admin, last.unwrap(), json!({ "result": "heard" }))
         .await
@@ -204,20 +210,20 @@ async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one()
     assert_eq!(half.reply("last").await["result"], "heard");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut deaf = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut deaf = Relay::attached(&server, &project, &agent_keys).await;
     let flood = tokio::spawn(async move {
         for n in 0..50_000 {
             deaf.begin(n, "config_limits", json!({})).await;
         }
     });
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     for n in 0..20 {
         relay.begin(n, "caller_tool", json!({ "tool": "x" })).await;
-        let request = pending(&admin, &told.session_id, 1).await.remove(0);
+        let request = pending(&admin, &agent_keys.session_id, 1).await.remove(0);
         answer(&admin, &request, json!({ "result": n })).await.ok();
         assert_eq!(relay.reply(n).await["result"], n);
     }
@@ -225,27 +231,27 @@ async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
     flood.abort();
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn an_agent_answers_neither_itself_nor_for_its_callers() {
     let (server, admin, project) = server_with("").await;
     // Even the caller's own key does not make the agent its caller.
-    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     relay
         .begin("asked", "caller_tool", json!({ "tool": "x" }))
         .await;
-    let request = pending(&admin, &told.session_id, 1).await.remove(0);
+    let request = pending(&admin, &agent_keys.session_id, 1).await.remove(0);
     let inside = async |relay: &mut Relay, tool: &str, arguments: Value| {
         let call = json!({ "api_key": server.admin_key(), "tool": tool, "arguments": arguments });
         relay.request("oubliette_call_tool", call).await
     };
     let own = json!({
-        "session_id": told.session_id, "request_id": request["request_id"], "result": "mine",
+        "session_id": agent_keys.session_id, "request_id": request["request_id"], "result": "mine",
     });
     let refused = inside(&mut relay, "caller_tool_response", own).await;
     assert_eq!(refused["error"]["code"], -32002, "{refused}");
     let declare = json!({
-        "session_id": told.session_id, "prompt": "x", "context": context(json!([])),
+        "session_id": agent_keys.session_id, "prompt": "x", "context": context(json!([])),
     });
     let refused = inside(&mut relay, "session_message", declare).await;
     assert_eq!(refused["result"]["isError"], true, "{refused}");

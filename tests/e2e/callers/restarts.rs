@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::{AgentClient, Chance, Modern, Relay, runtimes};
+use support::{AgentClient, Modern, Random, Relay};
 
-use super::{SEND, answer, asked, notification, server_with, spawn, teller};
+use super::{SEND, answer, asked, notification, recorder, server_with, spawn};
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_restart_between_question_and_answer_loses_neither() {
     let (mut server, admin, project) = server_with("").await;
     let slow = json!({ "name": "slow_tool", "timeout_seconds": 8 });
@@ -51,16 +51,16 @@ async fn a_restart_between_question_and_answer_loses_neither() {
     assert!(begun.elapsed() < Duration::from_secs(20));
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
     let call = json!({ "tool": "x", "call_id": "5b0c3a52-1f0b-4a52-8f27-0c9c4f0b7a11" });
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     relay.begin(1, "caller_tool", call.clone()).await;
-    let request = asked(&admin, &told.session_id).await;
+    let request = asked(&admin, &agent_keys.session_id).await;
     drop(relay);
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     relay.begin(1, "caller_tool", call.clone()).await;
     relay.begin(2, "caller_tool", call.clone()).await;
     answer(&admin, &request, json!({ "result": "once" }))
@@ -69,47 +69,47 @@ async fn a_call_that_is_repeated_asks_once_and_ends_with_its_session() {
     assert_eq!(relay.reply(1).await["result"], "once");
     assert_eq!(relay.reply(2).await["result"], "once");
     assert_eq!(relay.request("caller_tool", call).await["result"], "once");
-    let log = admin.log(&told.session_id).await;
+    let log = admin.log(&agent_keys.session_id).await;
     let requests = log.iter().filter(|e| e["type"] == "caller_tool_request");
     assert_eq!(requests.count(), 1);
 
     relay.begin(3, "caller_tool", json!({ "tool": "x" })).await;
-    let pending = loop {
-        let seen = admin.session(&told.session_id).await;
-        if seen["pending_caller_requests"].get(0).is_some() {
-            break seen;
-        }
-    };
+    let pending = support::wait_for("the request", async || {
+        let seen = admin.session(&agent_keys.session_id).await;
+        seen["pending_caller_requests"]
+            .get(0)
+            .is_some()
+            .then_some(seen)
+    })
+    .await;
     assert_eq!(
         pending["pending_caller_requests"].as_array().unwrap().len(),
         1
     );
-    let end = json!({ "session_id": told.session_id });
+    let end = json!({ "session_id": agent_keys.session_id });
     admin.call("session_end", end).await.ok();
     let gone = relay.reply(3).await;
     assert_eq!(gone["error"]["data"]["kind"], "cancelled", "{gone}");
-    let seen = admin.session(&told.session_id).await;
+    let seen = admin.session(&agent_keys.session_id).await;
     assert_eq!(seen["pending_caller_requests"], json!([]));
 }
 
-#[tokio::test]
-async fn in_every_kind_of_container_a_call_outlives_its_server() {
-    for runtime in runtimes() {
-        let mut server = support::server_with(&runtime, "").await;
-        let admin = server.admin();
-        let made = json!({ "name": "one", "init_git": false });
-        let made = admin.call("project_create", made).await;
-        let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-        let session = spawn(&admin, &project, SEND, json!([notification()])).await;
-        let request = asked(&admin, &session).await;
-        server.kill();
-        server.start_again();
-        let result = json!({ "result": { "runtime": runtime } });
-        answer(&admin, &request, result).await.ok();
-        let completion = admin.turn(&session, 1).await;
-        let expected = json!({ "runtime": runtime }).to_string();
-        assert_eq!(completion["text"], *expected, "{runtime}");
-    }
+#[test(runtimes)]
+async fn in_every_kind_of_container_a_call_outlives_its_server(runtime: &str) {
+    let mut server = support::server_with(runtime, "").await;
+    let admin = server.admin();
+    let made = json!({ "name": "one", "init_git": false });
+    let made = admin.call("project_create", made).await;
+    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let session = spawn(&admin, &project, SEND, json!([notification()])).await;
+    let request = asked(&admin, &session).await;
+    server.kill();
+    server.start_again();
+    let result = json!({ "result": { "runtime": runtime } });
+    answer(&admin, &request, result).await.ok();
+    let completion = admin.turn(&session, 1).await;
+    let expected = json!({ "runtime": runtime }).to_string();
+    assert_eq!(completion["text"], *expected, "{runtime}");
 }
 
 const CALLS: u64 = 500;
@@ -118,15 +118,15 @@ const CLIENTS: u64 = 2;
 /// A caller that answers whatever it is asked, each in its own time, whatever becomes of the server.
 async fn caller_of(caller: Modern, session: String) {
     let mut since = -1;
-    let mut chance = Chance::new();
+    let mut random = Random::new();
     loop {
         let page = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
-        let reply = caller.insist("session_events", page).await;
+        let reply = caller.call_until_answered("session_events", page).await;
         let page = reply.ok();
         since = page["last_index"].as_i64().unwrap();
         for event in page["events"].as_array().unwrap() {
             if event["type"] == "caller_tool_request" {
-                let after = chance.within(Duration::from_secs(4));
+                let after = random.duration_below(Duration::from_secs(4));
                 tokio::spawn(respond(caller.clone(), event.clone(), after));
             }
         }
@@ -141,18 +141,20 @@ async fn respond(caller: Modern, request: Value, after: Duration) {
         "result": { "n": request["arguments"]["n"] },
     });
     // "Not found" is what it is told whose first answer was taken and whose connection broke.
-    caller.insist("caller_tool_response", arguments).await;
+    caller
+        .call_until_answered("caller_tool_response", arguments)
+        .await;
 }
 
-#[tokio::test]
+#[test(needs(sandbox), limit = 240)]
 async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_whenever_servers_die() {
     let (mut server, admin, project) = server_with("").await;
     let tools = json!([{ "name": "echo" }]);
-    let told = teller(&server, &admin, &project, tools).await;
-    let caller = tokio::spawn(caller_of(admin.clone(), told.session_id.clone()));
+    let agent_keys = recorder(&server, &admin, &project, tools).await;
+    let caller = tokio::spawn(caller_of(admin.clone(), agent_keys.session_id.clone()));
     let mut agents = Vec::new();
     for client in 0..CLIENTS {
-        let mut agent = AgentClient::start(&server, &project, &told).await;
+        let mut agent = AgentClient::start(&server, &project, &agent_keys).await;
         agents.push(tokio::spawn(async move {
             let own = (1..=CALLS).filter(|n| n % CLIENTS == client);
             let own: Vec<u64> = own.collect();
@@ -170,10 +172,10 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
             replies
         }));
     }
-    let mut chance = Chance::new();
+    let mut random = Random::new();
     for round in 0..8 {
         // Not to wait for anything: these are the moments.
-        tokio::time::sleep(chance.within(Duration::from_millis(900))).await;
+        tokio::time::sleep(random.duration_below(Duration::from_millis(900))).await;
         match round % 2 {
             0 => server.kill(),
             _ => assert_eq!(server.stop(), Some(0)),
@@ -202,7 +204,7 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
         "{answered} were answered; {failed:?}"
     );
 
-    let log = admin.log(&told.session_id).await;
+    let log = admin.log(&agent_keys.session_id).await;
     let of = |kind: &'static str| log.iter().filter(move |event| event["type"] == kind);
     let ids = |kind: &'static str| -> BTreeSet<String> {
         let ids = of(kind).map(|event| event["request_id"].to_string());

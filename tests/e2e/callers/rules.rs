@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{SEND, answer, asked, context, notification, server_with, spawn};
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_caller_that_is_gone_can_be_waited_for() {
     let config =
         "[caller_tools]\ngrace_seconds = 0\npresence_seconds = 0\non_disconnect = \"wait\"\n";
@@ -26,7 +26,7 @@ async fn a_caller_that_is_gone_can_be_waited_for() {
     assert_eq!(completion["text"], "{\"late\":true}");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn only_the_caller_of_a_session_answers_and_once() {
     let (server, admin, project) = server_with("").await;
     let key = admin.token("write").await;
@@ -92,7 +92,7 @@ async fn only_the_caller_of_a_session_answers_and_once() {
     assert_eq!(admin.turn(&session, 2).await["text"], "mine");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_bad_declaration_refuses_the_whole_message() {
     let (_server, admin, project) = server_with("[caller_tools]\nmax_tools = 10\n").await;
     let tool = |name: &str| json!({ "name": name });

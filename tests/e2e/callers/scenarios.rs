@@ -1,20 +1,19 @@
 //! The scenarios of the relay's specification, each by its name.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::Relay;
 
 use super::{
-    SEND, another_is_gone, answer, asked, context, notification, server_with, spawn, teller,
+    SEND, another_is_gone, answer, asked, context, notification, recorder, server_with, spawn,
 };
 
 fn tools_of_two() -> Value {
     json!([notification(), { "name": "get_memory", "description": "Retrieve memories" }])
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn agent_calls_caller_tool_successfully() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
@@ -55,7 +54,7 @@ async fn agent_calls_caller_tool_successfully() {
     assert_eq!(seen["pending_caller_requests"], json!([]));
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn caller_tool_request_times_out() {
     let (_server, admin, project) = server_with("").await;
     let slow = json!({ "name": "slow_tool", "timeout_seconds": 2 });
@@ -77,24 +76,22 @@ async fn caller_tool_request_times_out() {
     assert!(response["duration_ms"].as_u64().unwrap() >= 2000);
 }
 
-#[tokio::test]
+#[test(needs(sandbox), mostly_waits)]
 async fn caller_disconnected_before_response() {
     let config = "[caller_tools]\ngrace_seconds = 1\npresence_seconds = 2\n";
     let (server, admin, project) = server_with(config).await;
     let caller = server.with_key(&admin.token("write").await);
-    let session = spawn(&caller, &project, SEND, json!([notification()])).await;
-    // Only somebody else looks from now on, who is not the caller.
-    let begun = Instant::now();
-    let completion = admin.turn(&session, 1).await;
+    // The agent runs before the caller's time counts: only the container's start takes long.
+    let session = spawn(&caller, &project, "/say ready", json!([notification()])).await;
+    admin.turn(&session, 1).await;
+    caller.message(&session, SEND).await;
+    // From now on only the administrator reads the log, who is not the caller.
+    let completion = admin.turn(&session, 2).await;
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
-    assert!(
-        begun.elapsed() < Duration::from_secs(30),
-        "not at its deadline"
-    );
-    // And a call without anybody there is not even asked.
+    // A call while the caller is absent makes no request.
     let more = json!({ "session_id": session, "prompt": SEND });
     admin.call("session_message", more).await.ok();
-    let completion = admin.turn(&session, 2).await;
+    let completion = admin.turn(&session, 3).await;
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
     let log = admin.log(&session).await;
     let requests = log.iter().filter(|e| e["type"] == "caller_tool_request");
@@ -112,11 +109,11 @@ async fn caller_disconnected_before_response() {
     answer(&caller, request, json!({ "result": "at last" }))
         .await
         .ok();
-    let completion = admin.turn(&session, 3).await;
+    let completion = admin.turn(&session, 4).await;
     assert_eq!(completion["text"], "at last");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn caller_declares_tools_at_session_start() {
     let (server, admin, project) = server_with("").await;
     let tools = json!([{ "name": "send_notification", "description": "Send notification" }]);
@@ -144,8 +141,8 @@ async fn caller_declares_tools_at_session_start() {
     assert!(!said.contains("myapp"), "{said}");
 
     // Children do not inherit them.
-    let told = teller(&server, &admin, &project, tools_of_two()).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, tools_of_two()).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let child = json!({ "prompt": "what can you do?", "agent": "demo" });
     let child = relay.request("session_message", child).await;
     let said = child["result"]["text"].as_str().unwrap();
@@ -158,12 +155,14 @@ async fn caller_declares_tools_at_session_start() {
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn tools_include_input_schema() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, tools_of_two()).await;
+    let agent_keys = recorder(&server, &admin, &project, tools_of_two()).await;
     let mut relay = Relay::connect(&server, &project).await;
-    relay.attach(&told.session_id, &told.session_key).await;
+    relay
+        .attach(&agent_keys.session_id, &agent_keys.session_key)
+        .await;
     let config = relay.next().await.unwrap();
     assert_eq!(config["params"]["caller_id"], "myapp");
     let tools = config["params"]["tools"].as_array().unwrap();
@@ -171,7 +170,7 @@ async fn tools_include_input_schema() {
     assert_eq!(tools[1]["name"], "get_memory");
     // Declared anew, its client hears of it.
     let message = json!({
-        "session_id": told.session_id, "prompt": "/say x", "context": context(json!([])),
+        "session_id": agent_keys.session_id, "prompt": "/say x", "context": context(json!([])),
     });
     admin.call("session_message", message).await.ok();
     let config = relay.next().await.unwrap();
@@ -180,8 +179,8 @@ async fn tools_include_input_schema() {
         (&json!("caller_tools_config"), &json!([]))
     );
     // Arguments that the schema does not allow reach nobody.
-    let told = teller(&server, &admin, &project, json!([notification()])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let wrong = json!({ "tool": "send_notification", "arguments": { "message": 7 } });
     let refused = relay.request("caller_tool", wrong).await;
     assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -195,14 +194,14 @@ async fn tools_include_input_schema() {
         .request("caller_tool", json!({ "tool": "nothing" }))
         .await;
     assert_eq!(unknown["error"]["code"], -32602, "{unknown}");
-    let log = admin.log(&told.session_id).await;
+    let log = admin.log(&agent_keys.session_id).await;
     assert!(
         log.iter()
             .all(|event| event["type"] != "caller_tool_request")
     );
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn tool_request_event_format() {
     let (_server, admin, project) = server_with("").await;
     let hi = "/tool myapp_send_notification {\"message\": \"hi\"}";
@@ -234,11 +233,11 @@ async fn tool_request_event_format() {
     assert_eq!(admin.turn(&session, 1).await["text"], "null");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn successful_tool_response() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(&server, &admin, &project, json!([notification()])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     // Whatever JSON the caller answers, the agent gets.
     for result in [
         json!({ "status": "sent" }),
@@ -247,14 +246,16 @@ async fn successful_tool_response() {
         json!(0),
         json!(false),
     ] {
-        let since = admin.session(&told.session_id).await["last_index"]
+        let since = admin.session(&agent_keys.session_id).await["last_index"]
             .as_i64()
             .unwrap();
         relay
             .begin("ask", "caller_tool", json!({ "tool": "send_notification" }))
             .await;
         let wanted = |event: &Value| event["type"] == "caller_tool_request";
-        let log = admin.follow_from(&told.session_id, since, wanted).await;
+        let log = admin
+            .follow_from(&agent_keys.session_id, since, wanted)
+            .await;
         answer(&admin, log.last().unwrap(), json!({ "result": result }))
             .await
             .ok();
@@ -274,7 +275,7 @@ async fn successful_tool_response() {
     assert_eq!(admin.turn(&session, 1).await["text"], "as it is");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn tool_execution_error_response() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
@@ -294,18 +295,18 @@ async fn tool_execution_error_response() {
     assert_eq!(tool["status"], "failed", "{tool}");
 }
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn socket_request_and_response() {
     let (server, admin, project) = server_with("").await;
-    let told = teller(
+    let agent_keys = recorder(
         &server,
         &admin,
         &project,
         json!([{ "name": "x", "timeout_seconds": 1 }]),
     )
     .await;
-    let other = teller(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut relay = Relay::attached(&server, &project, &told).await;
+    let other = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
+    let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let mut neighbour = Relay::attached(&server, &project, &other).await;
     // Many at once, each answered with its own; the neighbour's are the neighbour's.
     for n in 0..5 {
@@ -313,7 +314,7 @@ async fn socket_request_and_response() {
         neighbour.begin(n, "caller_tool", call).await;
     }
     let mut answered = BTreeSet::new();
-    while answered.len() < 5 {
+    support::wait_until("all five requests", async || {
         let seen = admin.session(&other.session_id).await;
         for request in seen["pending_caller_requests"].as_array().unwrap() {
             let n = request["arguments"]["n"].as_i64().unwrap();
@@ -323,7 +324,9 @@ async fn socket_request_and_response() {
                     .ok();
             }
         }
-    }
+        answered.len() == 5
+    })
+    .await;
     for n in 0..5 {
         assert_eq!(neighbour.reply(n).await["result"], json!({ "n": n }));
     }
@@ -336,12 +339,11 @@ async fn socket_request_and_response() {
     neighbour
         .begin("given up", "caller_tool", json!({ "tool": "x" }))
         .await;
-    let request = loop {
+    let request = support::wait_for("the request", async || {
         let seen = admin.session(&other.session_id).await;
-        if let Some(request) = seen["pending_caller_requests"].get(0) {
-            break request.clone();
-        }
-    };
+        seen["pending_caller_requests"].get(0).cloned()
+    })
+    .await;
     neighbour
         .send(&json!({ "method": "cancel", "params": { "id": "given up" } }))
         .await;

@@ -81,11 +81,7 @@ fn a_sandbox_outlives_the_process_that_launched_it(host: &Host) {
     let spec_file = host.path("spec.json");
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "lifecycle::launched_by_another_process",
-            "--nocapture",
-        ])
+        .args(["--in-process", "lifecycle::launched_by_another_process"])
         .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
         .env("OUBLIETTE_TEST_INIT", init_binary())
         .output()
@@ -103,12 +99,10 @@ fn a_sandbox_outlives_the_process_that_launched_it(host: &Host) {
 }
 in_modes!(a_sandbox_outlives_the_process_that_launched_it: root, user, bwrap);
 
-/// The other half of the test above; does nothing by itself.
-#[test]
+/// The other half of the test above.
+#[oubliette_test_harness::helper]
 fn launched_by_another_process() {
-    let Some(file) = std::env::var_os("OUBLIETTE_TEST_LAUNCH") else {
-        return;
-    };
+    let file = std::env::var_os("OUBLIETTE_TEST_LAUNCH").unwrap();
     let spec = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     launch(&spec, &init_binary()).unwrap();
     let own = Pid::from_raw(std::process::id() as i32).unwrap();
@@ -135,11 +129,7 @@ fn a_launch_works_with_a_huge_environment(host: &Host) {
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args([
-            "--exact",
-            "lifecycle::launched_by_another_process",
-            "--nocapture",
-        ])
+        .args(["--in-process", "lifecycle::launched_by_another_process"])
         .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
         .env("OUBLIETTE_TEST_INIT", init_binary());
     for index in 0..15 {

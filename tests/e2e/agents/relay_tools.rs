@@ -1,0 +1,101 @@
+//! Real agents that call what is not theirs: Oubliette itself, and the tools of whoever drives them.
+
+use serde_json::{Value, json};
+use support::agents;
+
+#[test(needs(opencode, sandbox), limit = 300)]
+async fn opencode_creates_a_project_and_calls_its_caller() {
+    calls_oubliette_and_its_caller("opencode", "mock/mock-model").await;
+}
+
+#[test(needs(droid, sandbox), limit = 300)]
+async fn droid_creates_a_project_and_calls_its_caller() {
+    calls_oubliette_and_its_caller("droid", "custom:Mock-0").await;
+}
+
+/// One session, because agents take seconds to start.
+async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
+    let (mut server, _llm) = agents::server_with_agent(agent, "sandbox");
+    let admin = server.admin();
+    let made = json!({ "name": "one", "agent": agent, "model": model, "agent_scope": "write" });
+    let made = admin.call("project_create", made).await;
+    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let schema = json!({
+        "type": "object", "properties": { "message": { "type": "string" } },
+        "required": ["message"],
+    });
+    let tool = json!({
+        "name": "send_notification", "description": "Send a notification", "inputSchema": schema,
+    });
+    let context = json!({ "caller_id": "myapp", "caller_tools": [tool] });
+
+    // Droid does not wait for its MCP servers before its first turn, however slow the machine is.
+    let more = json!({ "context": context });
+    let session = admin.spawn_with(&project, "say Hello.", more).await;
+    admin.turn(&session, 1).await;
+    let said = |turn: usize, prompt: &'static str| {
+        let (admin, session) = (admin.clone(), session.clone());
+        async move {
+            admin.message(&session, prompt).await;
+            admin.turn(&session, turn).await
+        }
+    };
+    // Its key makes a project, with no more than its scope.
+    let create = "use tool oubliette_project_create {\"name\": \"made inside\"}";
+    let completion = said(2, create).await;
+    let text = completion["text"].as_str().unwrap();
+    assert!(text.contains("made inside"), "{completion}");
+    let all = admin.call("project_list", json!({})).await;
+    let names = all.ok()["projects"].as_array().unwrap().iter();
+    assert!(names.clone().any(|one| one["name"] == "made inside"));
+    let audit = json!({ "operation": "project_create" });
+    let audit = admin.call("audit_list", audit).await;
+    let entries = audit.ok()["entries"].as_array().unwrap();
+    let by_agent = |entry: &&Value| {
+        let address = entry["address"].as_str().unwrap_or_default();
+        address.starts_with("container:")
+    };
+    let entry = entries.iter().find(by_agent).unwrap();
+    assert!(entry["token_id"].is_string(), "{entry}");
+    let refused = said(3, "use tool oubliette_project_create {\"name\": \"one\"}").await;
+    let text = refused["text"].as_str().unwrap();
+    assert!(text.contains("project already exists"), "{refused}");
+
+    // A call of the caller's tool, with and without a death of the server in between.
+    const SEND: &str = "use tool myapp_send_notification {\"message\": \"hello\"}";
+    let mut turns = 3;
+    for dies in [false, true] {
+        let sent = admin.message(&session, SEND).await;
+        turns += 1;
+        let since = sent["last_event_index"].as_i64().unwrap();
+        let asked = |event: &Value| event["type"] == "caller_tool_request";
+        let log = admin.follow_from(&session, since, asked).await;
+        let request = log.last().unwrap();
+        assert_eq!(request["tool"], "send_notification");
+        assert_eq!(request["arguments"], json!({ "message": "hello" }));
+        if dies {
+            server.kill();
+            server.start_again();
+        }
+        let answer = json!({
+            "session_id": session, "request_id": request["request_id"],
+            "result": { "status": format!("sent {turns}") },
+        });
+        admin.call("caller_tool_response", answer).await.ok();
+        let completion = admin.turn(&session, turns).await;
+        let text = completion["text"].as_str().unwrap();
+        assert!(text.contains(&format!("sent {turns}")), "{completion}");
+    }
+
+    // An interrupt in the middle of one is heard by the caller.
+    let sent = admin.message(&session, SEND).await;
+    let since = sent["last_event_index"].as_i64().unwrap();
+    let asked = |event: &Value| event["type"] == "caller_tool_request";
+    admin.follow_from(&session, since, asked).await;
+    let stop = json!({ "session_id": session });
+    admin.call("session_interrupt", stop).await.ok();
+    let cancelled = |event: &Value| event["type"] == "caller_tool_cancelled";
+    admin.follow_from(&session, since, cancelled).await;
+    let completion = admin.turn(&session, turns + 1).await;
+    assert_eq!(completion["stop_reason"], "cancelled", "{completion}");
+}

@@ -1,0 +1,211 @@
+//! A disk that is full: containers and commands say so, nothing is lost, and with some space all
+//! goes on.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::{Modern, binary, eventually};
+use tempfile::TempDir;
+
+/// A server whose data directory is a small file system, in namespaces that end with it.
+struct Small {
+    home: TempDir,
+    unshare: Child,
+    url: String,
+    log: std::fs::File,
+}
+
+impl Small {
+    fn start(megabytes: u32) -> Self {
+        Self::start_after(megabytes, "true")
+    }
+
+    /// Does something in the data directory before there is a server.
+    fn start_after(megabytes: u32, before: &str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let script = "mount -t tmpfs -o mode=700,size=\"$3\"m none \"$1\" && \
+                      (cd \"$1\" && eval \"$4\") && \
+                      exec \"$2\" --data-dir \"$1\" serve --listen 127.0.0.1:0 --runtime sandbox";
+        let log = tempfile::tempfile().unwrap();
+        let mut unshare = Command::new("unshare")
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(["sh", "-c", script, "sh"])
+            .arg(home.path())
+            .arg(binary())
+            .arg(megabytes.to_string())
+            .arg(before)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::from(log.try_clone().unwrap()))
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(unshare.stdout.take().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        let url = first.trim().split_once(" is ready: ").unwrap().1.to_owned();
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Self {
+            home,
+            unshare,
+            url,
+            log,
+        }
+    }
+
+    fn log(&self) -> String {
+        let mut log = Vec::new();
+        let mut chunk = [0; 4096];
+        while let Ok(read @ 1..) = self.log.read_at(&mut chunk, log.len() as u64) {
+            log.extend(&chunk[..read]);
+        }
+        String::from_utf8_lossy(&log).into_owned()
+    }
+
+    /// A file of the data directory, which only the server itself sees.
+    fn file(&self, name: &str) -> PathBuf {
+        let unshare = self.unshare.id();
+        let children = format!("/proc/{unshare}/task/{unshare}/children");
+        let children = std::fs::read_to_string(children).unwrap();
+        let seen = Path::new("/proc").join(children.trim()).join("root");
+        let home = self.home.path().strip_prefix("/").unwrap();
+        seen.join(home).join(name)
+    }
+
+    fn admin(&self) -> Modern {
+        let key = std::fs::read_to_string(self.file("admin.token")).unwrap();
+        Modern::new(&self.url, key.trim())
+    }
+
+    /// Takes all the space there is.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.file("filler")).unwrap();
+        for block in [1 << 16, 1 << 12, 1] {
+            while filler.write_all(&vec![0; block]).is_ok() {}
+        }
+    }
+
+    /// Fills it up and gives some bytes back.
+    fn leave(&self, bytes: u64) {
+        self.fill();
+        let filler = std::fs::File::options()
+            .write(true)
+            .open(self.file("filler"));
+        let filler = filler.unwrap();
+        let length = filler.metadata().unwrap().len();
+        filler.set_len(length - bytes).unwrap();
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.file("filler")).unwrap();
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = self.unshare.kill();
+        let _ = self.unshare.wait();
+    }
+}
+
+#[test(needs(namespaces, root, sandbox))]
+async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
+    // What containers write is on another disk: only the log has no space.
+    let elsewhere = "for d in layers projects; do mkdir $d && mount -t tmpfs none $d; done";
+    let server = Small::start_after(16, elsewhere);
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let prompt = "/say begun\n/repeat 600 /sh printf '%01000d' 7\n/say done";
+    let session = admin.spawn(&project, prompt).await;
+    let first = |event: &Value| event["type"] == "tool_result";
+    admin.follow(&session, first).await;
+    server.fill();
+    let full = eventually(Duration::from_secs(20), async || {
+        server.log().contains("retrying to commit a step")
+    });
+    assert!(full.await, "the log found space: {}", server.log());
+    let reached = admin.log(&session).await.len();
+    server.empty();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    assert!(
+        completion["text"].as_str().unwrap().contains("done"),
+        "{completion}"
+    );
+    let log = admin.log(&session).await;
+    assert!(log.len() > reached);
+    let results = log.iter().filter(|event| first(event)).count();
+    assert_eq!(results, 600);
+    let indexes = log.iter().map(|event| event["index"].as_u64().unwrap());
+    assert!(indexes.eq(0..log.len() as u64));
+    // The processes of its container end with the server's namespaces, its control groups do not.
+    let gone = json!({ "project_id": project });
+    admin.call("project_delete", gone).await.ok();
+}
+
+#[test(needs(namespaces, root, sandbox))]
+async fn on_a_full_disk_containers_say_so_and_recover() {
+    let server = Small::start(16);
+    let admin = server.admin();
+    let (one, two) = (admin.project("one").await, admin.project("two").await);
+    let exec = async |id: &str, command: &str| {
+        let call = json!({ "project_id": id, "command": command });
+        admin.call("container_exec", call).await
+    };
+    assert_eq!(
+        exec(&one, "echo a > kept; cat kept").await.ok()["stdout"],
+        "a\n"
+    );
+    let start = json!({ "project_id": two });
+    // First nothing is left, then a little more each time: every part comes to its end once.
+    let mut refused = Vec::new();
+    for left in [0, 8 << 10, 24 << 10, 48 << 10, 96 << 10, 160 << 10] {
+        server.leave(left);
+        for reply in [
+            admin.call("container_start", start.clone()).await,
+            exec(&one, "echo b > more").await,
+            exec(&two, "true").await,
+            admin.call("container_stop", start.clone()).await,
+            admin
+                .call("project_create", json!({ "name": "three" }))
+                .await,
+        ] {
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            assert!(reply.body["error"].is_null(), "a fault: {}", reply.text);
+            if reply.is_error() {
+                refused.push(reply.sentence().to_owned());
+            }
+        }
+    }
+    assert!(refused.len() >= 4, "{refused:?}");
+    for sentence in &refused {
+        let says_why = ["full", "No space left", "already exists"]
+            .iter()
+            .any(|why| sentence.contains(why));
+        assert!(says_why, "{sentence}");
+    }
+    // What only reads goes on.
+    let listed = admin.call("project_list", json!({})).await;
+    assert!(listed.ok()["projects"].as_array().unwrap().len() >= 2);
+
+    server.empty();
+    let made = eventually(Duration::from_secs(40), async || {
+        let four = json!({ "name": "four" });
+        let again = admin.call("project_create", four).await;
+        !again.is_error()
+    });
+    assert!(made.await);
+    assert_eq!(exec(&one, "cat kept").await.ok()["stdout"], "a\n");
+    assert_eq!(exec(&two, "echo c").await.ok()["stdout"], "c\n");
+    let listed = admin.call("project_list", json!({})).await;
+    for project in listed.ok()["projects"].as_array().unwrap() {
+        let call = json!({ "project_id": project["project_id"] });
+        admin.call("project_delete", call).await.ok();
+    }
+    for place in ["run/c", "run/s", "layers", "projects/.deleted"] {
+        let left = std::fs::read_dir(server.file(place)).unwrap().count();
+        assert_eq!(left, 0, "{place}");
+    }
+}

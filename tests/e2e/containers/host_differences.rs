@@ -1,0 +1,177 @@
+//! What differs from machine to machine: sockets that cannot be mounted, the program that containers
+//! get, the disk.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::json;
+use support::{Modern, Server, ServerOptions, binary, server_with};
+
+#[test(mounted_runtimes)]
+async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let made = json!({ "name": "one", "disk_mb": 16 });
+    let made = admin.call("project_create", made).await;
+    assert_eq!(made.ok()["disk_mb"], 16);
+    let id = made.ok()["project_id"].as_str().unwrap().to_owned();
+    admin
+        .exec(&id, "head -c 24000000 /dev/zero | tr '\\0' x > big")
+        .await;
+    let measured = async {
+        loop {
+            let shown = admin.call("project_get", json!({ "project_id": id })).await;
+            match shown.ok()["disk_used_mb"].as_u64() {
+                Some(used) if used >= 22 => return,
+                _ => support::pause().await,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), measured)
+        .await
+        .expect("it is not measured");
+    let warned = async {
+        while !server.log().contains("takes more of the disk") {
+            support::pause().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), warned)
+        .await
+        .expect("nobody is warned");
+    let options = admin.call("project_options", json!({})).await;
+    let runtime = &options.ok()["runtimes"][0];
+    assert!(runtime["disk_limit"].is_string(), "{runtime}");
+    assert!(
+        runtime["notes"].to_string().contains("disk_mb"),
+        "{runtime}"
+    );
+}
+
+#[test(runtimes)]
+async fn where_no_socket_is_mounted_the_runtime_says_so_and_carries_what_is_said(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    let options = admin.call("project_options", json!({})).await;
+    let mounted = &options.ok()["runtimes"][0]["host_sockets"];
+    assert_eq!(*mounted, json!(!runtime.ends_with("-channel")));
+    let seen = admin
+        .exec(&id, "test -S /mcp/relay.sock && echo there")
+        .await;
+    assert_eq!(seen["stdout"], "there\n", "{runtime}: {seen}");
+    let flood = admin
+        .exec(&id, "head -c 1000000 /dev/zero | tr '\\0' x")
+        .await;
+    assert_eq!(
+        flood["stdout"].as_str().unwrap().len(),
+        1_000_000,
+        "{runtime}"
+    );
+    let keys = "cat /proc/[0-9]*/environ 2> /dev/null | tr '\\0' '\\n' | \
+                grep -c '^OUBLIETTE_CONTAINER_KEY=oub'";
+    let keys = admin.exec(&id, keys).await;
+    assert_eq!(
+        keys["stdout"], "0\n",
+        "{runtime}: the container's key can be read"
+    );
+    if runtime.ends_with("-channel") {
+        // Whoever breaks the channel breaks nothing else.
+        let kill = "for process in /proc/[0-9]*; do \
+                    tr '\\0' ' ' < $process/cmdline | grep -q 'client carr[y]' && \
+                    kill ${process#/proc/} && echo on; done";
+        let broken = admin.exec(&id, kill).await;
+        assert_eq!(broken["stdout"], "on\n", "{broken}");
+        assert_eq!(admin.exec(&id, "echo again").await["stdout"], "again\n");
+    }
+}
+
+#[test(mounted_runtimes, limit = 300)]
+async fn containers_get_the_client_that_is_named_and_a_wrong_one_is_refused(runtime: &str) {
+    let client = oubliette_runtime::contract::client();
+    let mut options = match runtime {
+        "docker" => support::docker_options(""),
+        _ => ServerOptions {
+            config: format!("runtime = \"{runtime}\"\n"),
+            ..ServerOptions::default()
+        },
+    };
+    let variable = |path: &std::path::Path| {
+        let path = path.to_string_lossy().into_owned();
+        vec![("OUBLIETTE_CLIENT".to_owned(), path)]
+    };
+    options.env = variable(&client);
+    let server = Server::start_with(options.clone());
+    let admin = server.admin();
+    if runtime == "docker" {
+        let built = json!({ "container_type": "base" });
+        admin.call("image_rebuild", built).await.ok();
+    }
+    let id = admin.project("one").await;
+    let seen = admin
+        .exec(&id, "wc -c < /usr/local/bin/oubliette-client")
+        .await;
+    let size = std::fs::metadata(&client).unwrap().len().to_string();
+    assert_eq!(seen["stdout"].as_str().unwrap().trim(), size, "{runtime}");
+    // A terminal takes a step of the client's own.
+    let terminal = json!({
+        "project_id": id, "exec_id": "t", "command": "tty; read x", "wait_seconds": 20,
+        "terminal": { "rows": 10, "columns": 20 },
+    });
+    let shown = admin.call("container_exec", terminal).await;
+    assert!(
+        shown.ok()["stdout"]
+            .as_str()
+            .unwrap()
+            .starts_with("/dev/pts/"),
+        "{}",
+        shown.text
+    );
+
+    options.env = variable(std::path::Path::new("/etc/passwd"));
+    let server = Server::start_with(options);
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    let refused = admin
+        .call("container_start", json!({ "project_id": id }))
+        .await;
+    assert!(
+        refused.sentence().contains("no Linux program"),
+        "{}",
+        refused.text
+    );
+}
+
+#[test]
+async fn a_low_limit_of_open_files_holds_nobody_up() {
+    let home = tempfile::tempdir().unwrap();
+    let script = "ulimit -S -n 128 && exec \"$2\" --data-dir \"$1\" serve --listen 127.0.0.1:0";
+    let mut child = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .arg(home.path())
+        .arg(binary())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let ready = lines.next().unwrap().unwrap();
+    let url = ready.split_once(" is ready: ").unwrap().1.to_owned();
+    let key = lines.map_while(Result::ok).find_map(|line| {
+        let line = line.trim().to_owned();
+        line.starts_with("oub_").then_some(line)
+    });
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
+    let address = address.parse().unwrap();
+    // A server without places for them would take them in when others, who are silent, are sent away.
+    let patience = Duration::from_secs(10);
+    let held = (0..300).map(|_| TcpStream::connect_timeout(&address, patience).unwrap());
+    let held: Vec<TcpStream> = held.collect();
+    let admin = Modern::new(&url, &key.unwrap());
+    let answered = admin.call("project_list", json!({}));
+    let answered = tokio::time::timeout(patience, answered).await;
+    answered.unwrap().ok();
+    drop(held);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

@@ -1,0 +1,253 @@
+//! Whoever is at a container's door gets an answer and nothing else, and keeps nobody from their work.
+//! Doors are the same with every runtime, so one is enough.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Modern, Server, server_with};
+
+async fn works(admin: &Modern, id: &str) {
+    let call = json!({ "project_id": id, "command": "cat; echo fine", "stdin": "in\n" });
+    let begun = Instant::now();
+    let ran = admin.call("container_exec", call).await;
+    assert_eq!(ran.ok()["stdout"], "in\nfine\n");
+    assert!(begun.elapsed() < Duration::from_secs(8), "it was held up");
+}
+
+fn socket(server: &Server, id: &str) -> PathBuf {
+    let door = server.home().join("run/c").join(id.replace('-', ""));
+    door.join("relay.sock")
+}
+
+/// Somebody at the door.
+struct Guest(BufReader<UnixStream>);
+
+/// Waits until a server that has just been started lets containers in.
+async fn opens(server: &Server, id: &str) {
+    let open = support::eventually(Duration::from_secs(20), async || {
+        UnixStream::connect(socket(server, id)).is_ok()
+    });
+    assert!(open.await, "the door stays closed");
+}
+
+impl Guest {
+    fn at(server: &Server, id: &str) -> Self {
+        let stream = UnixStream::connect(socket(server, id)).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?} is no answer"))
+    }
+
+    fn ask(&mut self, line: &str) -> i64 {
+        self.say(line.as_bytes());
+        self.say(b"\n");
+        self.hear()["error"]["code"].as_i64().unwrap()
+    }
+}
+
+fn introduction(container: &str, key: &str) -> String {
+    let params = json!({
+        "container_id": container.replace('-', ""), "container_key": key, "boot_id": "x",
+    });
+    json!({ "id": 0, "method": "supervise", "params": params }).to_string()
+}
+
+#[test(each(sandbox))]
+async fn nonsense_is_answered_and_ends_no_connection(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    works(&admin, &id).await;
+    let mut guest = Guest::at(&server, &id);
+    assert_eq!(guest.ask("garbage"), -32700);
+    guest.say(b"\xff\xfe\0\x01\n");
+    assert_eq!(guest.hear()["error"]["code"], -32700);
+    assert_eq!(guest.ask("[1, 2]"), -32600);
+    assert_eq!(guest.ask(r#"{"id":1}"#), -32600);
+    assert_eq!(guest.ask(r#"{"id":1,"method":"fly"}"#), -32601);
+    // A supervisor says so first, and to the end.
+    assert_eq!(guest.ask(r#"{"id":1,"method":"supervise"}"#), -32601);
+    let mut other = Guest::at(&server, &id);
+    assert_eq!(other.ask(r#"{"id":1,"method":"supervise"}"#), -32602);
+    assert_eq!(guest.ask(&"[".repeat(100_000)), -32700);
+    // A notification gets no reply, so the next answer is that of the request after it.
+    guest.say(b"{\"method\":\"fly\"}\n{\"method\":\"supervise\"}\n");
+    guest.say(b"{\"id\":\"after\",\"method\":\"fly\"}\n");
+    assert_eq!(guest.hear()["id"], "after");
+    // Half a line now, half a line later.
+    guest.say(b"{\"id\":2,\"meth");
+    works(&admin, &id).await;
+    guest.say(b"od\":\"fly\"}\n");
+    assert_eq!(guest.hear()["id"], 2);
+    works(&admin, &id).await;
+}
+
+#[test(each(sandbox))]
+async fn a_line_without_end_is_refused_and_costs_nobody_anything(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    works(&admin, &id).await;
+    let block = vec![b'x'; 1 << 20];
+    let before = resident(&server);
+    let mut guest = Guest::at(&server, &id);
+    for _ in 0..40 {
+        guest.say(&block);
+    }
+    guest.say(b"\n");
+    let answer = guest.hear();
+    assert_eq!(answer["error"]["code"], -32700);
+    let said = answer["error"]["message"].as_str().unwrap();
+    assert!(said.contains("16 MiB"), "{said}");
+    // As long as a line may be.
+    let mut longest = br#"{"id":1,"method":"fly","params":{"x":""#.to_vec();
+    longest.resize((16 << 20) - 3, b'y');
+    longest.extend(b"\"}}");
+    assert_eq!(guest.ask(std::str::from_utf8(&longest).unwrap()), -32601);
+    works(&admin, &id).await;
+    drop(guest);
+
+    // Many who begin long lines at once and go no further.
+    let mut guests: Vec<Guest> = (0..30).map(|_| Guest::at(&server, &id)).collect();
+    let quarter = vec![b'x'; 256 << 10];
+    for guest in &mut guests {
+        // Nobody reads it all; what does not fit into the socket stays here.
+        let stream = guest.0.get_mut();
+        stream.set_nonblocking(true).unwrap();
+        let _ = stream.write(&quarter);
+    }
+    works(&admin, &id).await;
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 120 << 20, "{grown} bytes more than before");
+}
+
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.unwrap().split_ascii_whitespace().nth(1).unwrap();
+    kilobytes.parse::<u64>().unwrap() << 10
+}
+
+#[test(each(sandbox))]
+async fn hundreds_of_silent_strangers_keep_nobody_from_their_work(runtime: &str) {
+    let mut server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    works(&admin, &id).await;
+    let silent: Vec<Guest> = (0..700).map(|_| Guest::at(&server, &id)).collect();
+    works(&admin, &id).await;
+    drop(silent);
+    // Nor a supervisor that comes back to a server that is new.
+    server.kill();
+    server.start_again();
+    opens(&server, &id).await;
+    let silent: Vec<Guest> = (0..700).map(|_| Guest::at(&server, &id)).collect();
+    works(&server.admin(), &id).await;
+    // Who said nothing was sent away.
+    let mut gone = 0;
+    for mut guest in silent {
+        guest.0.get_mut().set_nonblocking(true).unwrap();
+        match guest.0.read(&mut [0]) {
+            Ok(0) => gone += 1,
+            Err(error) if error.kind() != ErrorKind::WouldBlock => gone += 1,
+            _ => {}
+        }
+    }
+    assert!(gone >= 500, "{gone} of 700 were sent away");
+}
+
+#[test(each(sandbox))]
+async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is(runtime: &str) {
+    let mut server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let (one, two) = (admin.project("one").await, admin.project("two").await);
+    works(&admin, &one).await;
+    works(&admin, &two).await;
+    // A key that is valid somewhere else: at the endpoint, and at another door.
+    let elsewhere = match runtime {
+        "sandbox" => key_of(&server, &two),
+        _ => admin.token("admin").await,
+    };
+    let strange = format!("oub_{}", "A".repeat(43));
+    let mut guest = Guest::at(&server, &one);
+    for key in [
+        strange.as_str(),
+        "",
+        "nonsense",
+        &elsewhere,
+        &server.admin_key(),
+    ] {
+        for container in [&one, &two] {
+            let answer = guest.ask(&introduction(container, key));
+            assert_eq!(answer, -32001, "{runtime}: {key}");
+        }
+    }
+    // Many more, on many connections at once.
+    let mut too_many = 0;
+    for _ in 0..20 {
+        let mut guest = Guest::at(&server, &one);
+        for _ in 0..5 {
+            guest.say(introduction(&one, &strange).as_bytes());
+            guest.say(b"\n");
+            let answer = guest.hear();
+            assert_eq!(answer["error"]["code"], -32001);
+            let said = answer["error"]["message"].as_str().unwrap();
+            too_many += usize::from(said.contains("too many"));
+        }
+    }
+    assert!(too_many > 50, "{too_many}");
+    // Only what was not too many is in the log, and its place is named.
+    let filter = json!({ "operation": "authenticate", "limit": 1000 });
+    let written = support::eventually(Duration::from_secs(5), async || {
+        let log = admin.call("audit_list", filter.clone()).await;
+        let entries = log.ok()["entries"].as_array().unwrap().clone();
+        let here = entries
+            .iter()
+            .filter(|entry| entry["project_id"] == one.as_str());
+        (15..40).contains(&here.count())
+    });
+    assert!(written.await);
+    // Whoever has the right key is let in meanwhile, and so is the neighbour.
+    works(&admin, &one).await;
+    works(&admin, &two).await;
+    server.kill();
+    server.start_again();
+    opens(&server, &one).await;
+    let mut guest = Guest::at(&server, &one);
+    for _ in 0..30 {
+        guest.ask(&introduction(&one, &strange));
+    }
+    works(&server.admin(), &one).await;
+    works(&server.admin(), &two).await;
+    // A stranger that knows the name of no stream gets none.
+    let mut guest = Guest::at(&server, &one);
+    guest.say(b"{\"method\":\"stream\",\"params\":{\"stream_id\":\"x\",\"from\":0}}\n");
+    let mut rest = Vec::new();
+    assert_eq!(guest.0.read_to_end(&mut rest).unwrap(), 0);
+}
+
+/// The key of a container as its own record has it.
+fn key_of(server: &Server, id: &str) -> String {
+    let state = server.home().join("run/s").join(id.replace('-', ""));
+    let record = std::fs::read_to_string(state.join("container.json")).unwrap();
+    let begin = record.find("oub_").unwrap();
+    let key: String = record[begin..]
+        .chars()
+        .take_while(|c| c.is_ascii_alphanumeric() || "_-".contains(*c))
+        .collect();
+    key
+}

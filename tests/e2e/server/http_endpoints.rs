@@ -1,0 +1,59 @@
+//! What is there besides `/mcp`.
+
+use serde_json::json;
+use support::{Server, http};
+
+#[test]
+async fn health_is_public_and_metrics_are_for_admins() {
+    let server = Server::start();
+    let admin = server.admin();
+    admin.project("one").await;
+    let get = |path: &str, key: Option<String>| {
+        let request = http().get(format!("{}{path}", server.base()));
+        async move {
+            let request = match key {
+                Some(key) => request.bearer_auth(key),
+                None => request,
+            };
+            let response = request.send().await.unwrap();
+            (response.status().as_u16(), response.text().await.unwrap())
+        }
+    };
+    let (status, health) = get("/healthz", None).await;
+    assert_eq!(status, 200);
+    assert!(health.contains("\"ok\""), "{health}");
+    assert_eq!(get("/metrics", None).await.0, 401);
+    let reader = admin.token("read").await;
+    assert_eq!(get("/metrics", Some(reader)).await.0, 403);
+    let (status, metrics) = get("/metrics", Some(server.admin_key())).await;
+    assert_eq!(status, 200);
+    let counted = "oubliette_calls_total{operation=\"project_create\",outcome=\"ok\"} 1";
+    assert!(metrics.contains(counted), "{metrics}");
+    assert!(metrics.contains("oubliette_projects 1"), "{metrics}");
+    assert!(
+        metrics.contains("oubliette_auth_failures_total 1"),
+        "{metrics}"
+    );
+    assert_eq!(get("/nowhere", None).await.0, 404);
+    assert!(get("/", None).await.1.contains("/mcp"));
+}
+
+#[test]
+async fn tools_say_what_they_do_to_the_world() {
+    let server = Server::start();
+    let tools = server.admin().tools().await;
+    let annotations =
+        |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap()["annotations"].clone();
+    assert_eq!(annotations("config_limits")["readOnlyHint"], json!(true));
+    assert_eq!(annotations("project")["destructiveHint"], json!(true));
+    let reader = server.with_key(&server.admin().token("read").await);
+    let tools = reader.tools().await;
+    let project = tools.iter().find(|tool| tool["name"] == "project").unwrap();
+    assert_eq!(project["annotations"]["readOnlyHint"], json!(true));
+    let verbs = &project["inputSchema"]["properties"]["action"]["enum"];
+    assert_eq!(verbs, &json!(["list", "get", "options"]));
+    assert!(
+        tools.iter().all(|tool| tool["name"] != "token"),
+        "a reader sees no token tool"
+    );
+}

@@ -1,0 +1,254 @@
+//! What a data directory has on the machine beside the files that are meant to last.
+//!
+//! Nothing here trusts the product's own records: processes are found by what they can see and
+//! were told, control groups by their names, containers by their labels.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::{Server, docker, eventually};
+use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
+
+/// Files that a data directory keeps, and directories that are there with nothing in them.
+const LASTING: [&str; 16] = [
+    "admin.token",
+    "agents",
+    "layers",
+    "oubliette.db",
+    "oubliette.db-shm",
+    "oubliette.db-wal",
+    "oubliette.toml",
+    "projects",
+    "projects/.deleted",
+    "run",
+    "run/c",
+    "run/git",
+    "run/lock",
+    "run/probe",
+    "run/s",
+    "run/server.json",
+];
+/// How long what was killed may take to be gone on a machine with much else to do.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Everything that was found, one line each.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    pub processes: BTreeSet<String>,
+    pub mounts: BTreeSet<String>,
+    pub groups: BTreeSet<String>,
+    pub containers: BTreeSet<String>,
+    /// Besides those of projects that are told apart by `projects`.
+    pub files: BTreeSet<String>,
+    /// The ids of projects that have files.
+    pub projects: BTreeSet<String>,
+}
+
+impl Leftovers {
+    /// Looks at the machine as it is now. `server` is no trace.
+    pub fn find(home: &Path, server: u32) -> Self {
+        let (files, projects) = files(home);
+        Self {
+            processes: processes(home, server),
+            mounts: mounts(home),
+            groups: groups(home),
+            containers: containers(home),
+            files,
+            projects,
+        }
+    }
+}
+
+impl fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kinds = [
+            ("process", &self.processes),
+            ("mount", &self.mounts),
+            ("control group", &self.groups),
+            ("container", &self.containers),
+            ("file", &self.files),
+            ("project", &self.projects),
+        ];
+        for (kind, found) in kinds {
+            for one in found {
+                writeln!(f, "{kind}: {one}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    pub fn leftovers(&self) -> Leftovers {
+        Leftovers::find(self.home(), self.pid())
+    }
+
+    /// Waits until there is nothing on the machine but the server and the files of these projects.
+    ///
+    /// # Panics
+    /// If something stays.
+    pub async fn assert_only_left(&self, projects: &[String]) {
+        let only = Leftovers {
+            projects: projects.iter().cloned().collect(),
+            ..Leftovers::default()
+        };
+        let mut left = Leftovers::default();
+        let gone = eventually(WAIT_TIMEOUT, async || {
+            left = self.leftovers();
+            left == only
+        });
+        assert!(gone.await, "this is left, of {projects:?}:\n{left}");
+    }
+
+    /// Waits until there is nothing on the machine but the server.
+    pub async fn assert_nothing_left(&self) {
+        self.assert_only_left(&[]).await;
+    }
+}
+
+/// Processes that were told of the directory, write to it, or see something of it mounted: all that
+/// a container holds are in a mount namespace where its files are.
+fn processes(home: &Path, server: u32) -> BTreeSet<String> {
+    let place = home.to_str().unwrap();
+    let mut namespaces: HashMap<PathBuf, bool> = HashMap::new();
+    let own = fs::read_link("/proc/self/ns/mnt").unwrap();
+    let mut found = BTreeSet::new();
+    for pid in numbers(Path::new("/proc")) {
+        if [server, std::process::id()].contains(&pid) {
+            continue;
+        }
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        let text = |name: &str| {
+            let bytes = fs::read(process.join(name)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).replace('\0', " ")
+        };
+        let command = text("cmdline");
+        let told = command.contains(place) || text("environ").contains(place);
+        let links = ["cwd", "exe", "root", "fd/1", "fd/2"];
+        let stands = links.iter().any(|name| {
+            fs::read_link(process.join(name)).is_ok_and(|target| target.starts_with(home))
+        });
+        let namespace = fs::read_link(process.join("ns/mnt")).unwrap_or_default();
+        let sees = namespace != own
+            && *namespaces
+                .entry(namespace)
+                .or_insert_with(|| text("mountinfo").contains(place));
+        if told || stands || sees {
+            found.insert(format!("{pid} {command}"));
+        }
+    }
+    found
+}
+
+fn numbers(directory: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Mounts that the host itself sees, without one that the whole directory is on.
+fn mounts(home: &Path) -> BTreeSet<String> {
+    let below = format!("{}/", home.display());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let below = mounts.lines().filter(|line| line.contains(&below));
+    below.map(str::to_owned).collect()
+}
+
+/// Control groups whose names say that the state of their sandbox is in the directory.
+fn groups(home: &Path) -> BTreeSet<String> {
+    let run = home.join("run");
+    let is_ours = |name: &str| {
+        let (id, digest) = name.strip_prefix("oubliette-")?.rsplit_once('-')?;
+        let states = [run.join("s").join(id), run.join("probe/probe/state")];
+        states
+            .iter()
+            .any(|state| digest_of(state) == digest)
+            .then_some(())
+    };
+    let mut found = BTreeSet::new();
+    let mut queue = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = queue.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            if is_ours(&entry.file_name().to_string_lossy()).is_some() {
+                found.insert(entry.path().display().to_string());
+            }
+            queue.push(entry.path());
+        }
+    }
+    found
+}
+
+/// The end of a group's name: FNV-1a of the path of the sandbox's state, its lower half.
+fn digest_of(state: &Path) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let bytes = state.as_os_str().as_encoded_bytes();
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    format!("{:08x}", hash as u32)
+}
+
+/// Containers of the Docker engine, where one answers.
+fn containers(home: &Path) -> BTreeSet<String> {
+    let listed = list_containers(home);
+    listed
+        .iter()
+        .map(|one| format!("{} {}", one["Names"], one["State"]))
+        .collect()
+}
+
+fn list_containers(home: &Path) -> Vec<serde_json::Value> {
+    list("/containers/json?all=true&", home)
+}
+
+fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
+    let label = format!("{DATA_DIR_LABEL}={}", DataDirNames::new(home).hash());
+    let filters = format!("%7B%22label%22%3A%5B%22{label}%22%5D%7D");
+    let listed = docker::request("GET", &format!("{what}filters={filters}"));
+    let listed = listed.and_then(|listed| listed.as_array().cloned());
+    listed.unwrap_or_default()
+}
+
+/// Has the Docker engine kill the containers of a data directory.
+pub fn kill_containers(home: &Path) {
+    for one in list_containers(home) {
+        let id = one["Id"].as_str().unwrap();
+        docker::request("POST", &format!("/containers/{id}/kill"));
+    }
+}
+
+/// The images that the Docker engine has for a data directory.
+pub fn images(home: &Path) -> Vec<serde_json::Value> {
+    list("/images/json?", home)
+}
+
+/// Files that should not last, and the projects that have some.
+fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
+    let (mut found, mut projects) = (BTreeSet::new(), BTreeSet::new());
+    let mut queue = vec![home.to_owned()];
+    while let Some(directory) = queue.pop() {
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(home).unwrap().to_str().unwrap();
+            if LASTING.contains(&name) {
+                queue.push(path);
+            } else if let Some(project) = name.strip_prefix("projects/") {
+                projects.insert(project.to_owned());
+                let drafts = fs::read_dir(path.join("workspaces"));
+                for draft in drafts.into_iter().flatten().flatten() {
+                    if draft.file_name().to_string_lossy().starts_with('.') {
+                        found.insert(draft.path().display().to_string());
+                    }
+                }
+            } else {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    (found, projects)
+}

@@ -13,7 +13,7 @@ use oubliette_benches::statistics::median;
 use oubliette_benches::table::format_time;
 use oubliette_benches::{Table, Targets, is_quick};
 use serde_json::json;
-use support::{Modern, Server, runtimes, server_with};
+use support::{Modern, Server, needs, server_with};
 
 /// A project's container, measured through the MCP endpoint.
 struct MeasuredContainer {
@@ -104,9 +104,8 @@ impl Times {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let rounds = if is_quick() { 5 } else { 30 };
-    let available = runtimes();
-    let has = |name: &str| available.iter().any(|runtime| runtime == name);
-    if !has("sandbox") || !has("docker") {
+    let missing = needs::missing("sandbox").or(needs::missing("docker"));
+    if missing.is_some() {
         println!("set OUBLIETTE_TEST_RUNTIMES=sandbox,docker (tests/docker starts an engine)");
         return;
     }

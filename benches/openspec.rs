@@ -11,7 +11,7 @@ use oubliette_benches::statistics::median;
 use oubliette_benches::table::{format_ratio, format_time};
 use oubliette_benches::{Client, Protocol, Table, Targets, create_project, is_quick, load};
 use serde_json::{Value, json};
-use support::{Server, clients};
+use support::{Server, clients, needs};
 
 const CHANGE_COUNT: usize = 200;
 const TASKS_PER_CHANGE: usize = 25;
@@ -19,9 +19,11 @@ const TASKS_PER_CHANGE: usize = 25;
 const MIN_SPEEDUP: f64 = 50.0;
 
 fn main() {
-    let Some(install_dir) = clients::client("openspec") else {
+    if let Some(reason) = needs::missing("openspec") {
+        eprintln!("{reason}");
         return;
-    };
+    }
+    let install_dir = clients::client("openspec");
     let (rounds, slice) = if is_quick() {
         (3, Duration::from_millis(300))
     } else {

@@ -16,7 +16,7 @@ use oubliette_benches::statistics::{Compared, median};
 use oubliette_benches::table::{format_ratio, format_time};
 use oubliette_benches::{Sample, Table, Targets, is_quick};
 use serde_json::{Value, json};
-use support::relay::{TELLER, told_to};
+use support::relay::{RECORDER_CONFIG, keys_of_session};
 use support::{AgentClient, Legacy, Server, ServerOptions, binary, built_as};
 use tokio::io::AsyncWriteExt;
 
@@ -119,7 +119,7 @@ async fn start_agent(server: &Server) -> (Agent, Vec<String>) {
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tool = json!({ "name": "echo", "inputSchema": schema });
     let spawn = json!({
-        "project_id": project, "prompt": "/say ready", "agent": "teller",
+        "project_id": project, "prompt": "/say ready", "agent": "recorder",
         "context": { "caller_id": "app", "caller_tools": [tool] },
     });
     let stream = caller.stream().await;
@@ -139,11 +139,11 @@ async fn start_agent(server: &Server) -> (Agent, Vec<String>) {
         let ms = event["arguments"]["ms"].as_u64().unwrap();
         Some((ms, caller.request("tools/call", call)))
     }));
-    let credentials = told_to(server, &project, &session);
-    let mut agent = AgentClient::start(server, &project, &credentials).await;
+    let agent_keys = keys_of_session(server, &project, &session);
+    let mut agent = AgentClient::start(server, &project, &agent_keys).await;
     agent.begin(0, "tools/list", json!({})).await;
     agent.reply(0).await;
-    let variables = AgentClient::variables(server, &project, &credentials);
+    let variables = AgentClient::variables(server, &project, &agent_keys);
     (Agent::Ours(agent), variables)
 }
 
@@ -228,7 +228,7 @@ async fn measure() {
         (9, Duration::from_secs(2))
     };
     let server = Server::start_with(ServerOptions {
-        config: format!("runtime = \"sandbox\"\n{TELLER}"),
+        config: format!("runtime = \"sandbox\"\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
     });
     let (mut ours, variables) = start_agent(&server).await;

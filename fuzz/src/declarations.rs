@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use support::Chance;
+use support::Random;
 
 use crate::{RunResult, Target, message_kind, mutate};
 
@@ -58,7 +58,7 @@ const WORDS: [&str; 40] = [
 pub(crate) struct Declarations;
 
 impl Target for Declarations {
-    fn run(&mut self, input: &[u8], _: &mut Chance) -> RunResult {
+    fn run(&mut self, input: &[u8], _: &mut Random) -> RunResult {
         let Ok(context) = serde_json::from_slice::<Value>(input) else {
             return Ok(vec!["not JSON".to_owned()]);
         };
@@ -97,14 +97,14 @@ impl Target for Declarations {
         Ok(kinds)
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-        let chosen: Vec<&Vec<u8>> = (0..3).map(|_| mutate::pick(inputs, chance)).collect();
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+        let chosen: Vec<&Vec<u8>> = (0..3).map(|_| mutate::pick(inputs, random)).collect();
         let values: Vec<Value> = chosen
             .into_iter()
             .filter_map(|input| serde_json::from_slice(input).ok())
             .chain([json!({})])
             .collect();
-        mutate::mutate_json(&values, &WORDS, chance)
+        mutate::mutate_json(&values, &WORDS, random)
             .to_string()
             .into_bytes()
     }

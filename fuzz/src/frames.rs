@@ -14,7 +14,7 @@ use oubliette_store::{
     Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
 };
 use serde_json::{Value, json};
-use support::Chance;
+use support::Random;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::runtime::Runtime;
@@ -168,14 +168,14 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
 }
 
 impl Target for Frames {
-    fn run(&mut self, input: &[u8], chance: &mut Chance) -> RunResult {
+    fn run(&mut self, input: &[u8], random: &mut Random) -> RunResult {
         let mut text = input.to_vec();
         for (placeholder, secret) in &self.placeholders {
             text = replace_all(&text, placeholder.as_bytes(), secret.as_bytes());
         }
         let last = json!({ "id": LAST_REQUEST_ID, "method": "nothing" });
         text.extend(format!("\n{last}\n").into_bytes());
-        let pieces = 1 + chance.below(4) as usize;
+        let pieces = 1 + random.below(4) as usize;
         let size = text.len() / pieces + 1;
         let (near, far) = tokio::io::duplex(1 << 16);
         let Self {
@@ -232,8 +232,8 @@ impl Target for Frames {
         })
     }
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
-        mutate::mutate_bytes(inputs, &WORDS, chance)
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
+        mutate::mutate_bytes(inputs, &WORDS, random)
     }
 }
 

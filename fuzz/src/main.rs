@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use support::Chance;
+use support::Random;
 
 /// The last panic of any thread: tasks catch panics, so they would go unnoticed.
 static LAST_PANIC: Mutex<Option<String>> = Mutex::new(None);
@@ -32,9 +32,9 @@ type RunResult = Result<Vec<String>, String>;
 const MAX_INPUTS: usize = 2000;
 
 trait Target {
-    fn run(&mut self, input: &[u8], chance: &mut Chance) -> RunResult;
+    fn run(&mut self, input: &[u8], random: &mut Random) -> RunResult;
 
-    fn mutate(&self, inputs: &[Vec<u8>], chance: &mut Chance) -> Vec<u8>;
+    fn mutate(&self, inputs: &[Vec<u8>], random: &mut Random) -> Vec<u8>;
 }
 
 fn main() {
@@ -57,17 +57,17 @@ fn main() {
     std::panic::set_hook(Box::new(|panic| {
         *LAST_PANIC.lock().unwrap() = Some(panic.to_string());
     }));
-    let mut chance = Chance::new();
+    let mut random = Random::new();
     let (mut seen_kinds, mut runs) = (HashSet::new(), 0_u64);
     for input in inputs.clone() {
-        seen_kinds.extend(run_or_exit(&mut *target, name, &input, &mut chance));
+        seen_kinds.extend(run_or_exit(&mut *target, name, &input, &mut random));
         runs += 1;
     }
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
-        let input = target.mutate(&inputs, &mut chance);
+        let input = target.mutate(&inputs, &mut random);
         let mut is_new = false;
-        for kind in run_or_exit(&mut *target, name, &input, &mut chance) {
+        for kind in run_or_exit(&mut *target, name, &input, &mut random) {
             is_new |= seen_kinds.insert(kind);
         }
         runs += 1;
@@ -86,9 +86,9 @@ fn run_or_exit(
     target: &mut dyn Target,
     name: &str,
     input: &[u8],
-    chance: &mut Chance,
+    random: &mut Random,
 ) -> Vec<String> {
-    let result = target.run(input, chance);
+    let result = target.run(input, random);
     let panic = LAST_PANIC.lock().unwrap().take();
     let failure = match (result, panic) {
         (Ok(kinds), None) => return kinds,

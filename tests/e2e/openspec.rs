@@ -9,20 +9,18 @@ use std::path::PathBuf;
 use command::OpenSpec;
 use corpus::Case;
 use serde_json::{Map, Value, json};
-use support::{Chance, Modern, Server, cli, runtimes, server_with};
+use support::{Modern, Random, Server, cli, server_with};
 
 /// The number of random directories, besides the handwritten ones.
 const RANDOM_CASES: usize = 200;
 
-#[tokio::test]
+#[test(needs(openspec))]
 async fn every_result_equals_that_of_the_real_command() {
-    let Some(openspec) = OpenSpec::find() else {
-        return;
-    };
+    let openspec = OpenSpec::find();
     let server = Server::start();
     let admin = server.admin();
     let mut cases = corpus::handwritten();
-    cases.extend(corpus::random(&mut Chance::new(), RANDOM_CASES));
+    cases.extend(corpus::random(&mut Random::repeatable(), RANDOM_CASES));
     assert!(cases.len() >= 200);
     let mut projects: Vec<(String, PathBuf)> = Vec::new();
     let mut requests: Vec<(PathBuf, Vec<String>)> = Vec::new();
@@ -78,11 +76,9 @@ async fn every_result_equals_that_of_the_real_command() {
     );
 }
 
-#[tokio::test]
+#[test(needs(openspec))]
 async fn the_command_line_gives_the_same_results() {
-    let Some(openspec) = OpenSpec::find() else {
-        return;
-    };
+    let openspec = OpenSpec::find();
     let server = Server::start();
     let admin = server.admin();
     let cases = corpus::handwritten();
@@ -112,11 +108,8 @@ async fn the_command_line_gives_the_same_results() {
 
 const TASKS: &str = "## 1. All\n- [x] 1.1 Begin\n- [ ] 1.2 Go on\n- [ ] 1.3 End\n";
 
-#[tokio::test]
+#[test(needs(sandbox))]
 async fn a_change_lists_the_active_sessions_that_work_on_it() {
-    if !runtimes().contains(&"sandbox".to_owned()) {
-        return;
-    }
     let server = server_with("sandbox", "").await;
     let admin = server.admin();
     let id = project(&admin, "one").await;
@@ -182,7 +175,7 @@ async fn a_change_lists_the_active_sessions_that_work_on_it() {
     assert!(active_sessions("add-login").await.is_empty());
 }
 
-#[tokio::test]
+#[test]
 async fn changes_are_paged_and_read_from_the_given_workspace() {
     let server = Server::start();
     let admin = server.admin();
@@ -236,7 +229,7 @@ async fn changes_are_paged_and_read_from_the_given_workspace() {
     );
 }
 
-#[tokio::test]
+#[test]
 async fn files_outside_of_the_workspace_are_not_read() {
     let server = Server::start();
     let admin = server.admin();
@@ -309,7 +302,7 @@ async fn files_outside_of_the_workspace_are_not_read() {
     }
 }
 
-#[tokio::test]
+#[test]
 async fn progress_is_shown_on_the_terminal() {
     let server = Server::start();
     let id = project(&server.admin(), "my app").await;

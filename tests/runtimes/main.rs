@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -29,30 +32,23 @@ async fn check(data_dir: &Path) {
     assert_eq!(left, 0, "state directories of sandboxes are left");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(sandbox), multi_thread)]
 async fn the_sandbox_passes_the_contract() {
-    if contract::is_requested("sandbox") {
-        let data_dir = tempfile::tempdir().unwrap();
-        check(data_dir.path()).await;
-    }
+    let data_dir = tempfile::tempdir().unwrap();
+    check(data_dir.path()).await;
 }
 
 /// Run by the test below in its own process, as another user.
-#[tokio::test(flavor = "multi_thread")]
+#[helper(multi_thread)]
 async fn as_an_unprivileged_user() {
-    let Some(data_dir) = std::env::var_os("OUBLIETTE_TEST_USER_HOME") else {
-        return;
-    };
+    let data_dir = std::env::var_os("OUBLIETTE_TEST_USER_HOME").unwrap();
     assert!(!rustix::process::geteuid().is_root());
     check(Path::new(&data_dir)).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// Without root, the first test checks the same.
+#[test(needs(sandbox, root), multi_thread)]
 async fn the_sandbox_passes_the_contract_without_root() {
-    if !contract::is_requested("sandbox") || !rustix::process::geteuid().is_root() {
-        // Without root, the first test checks the same.
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |from: &Path, name: &str| {
@@ -67,7 +63,7 @@ async fn the_sandbox_passes_the_contract_without_root() {
     std::fs::create_dir(&home).unwrap();
     chown(&home, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
     let output = Command::new(test)
-        .args(["--exact", "as_an_unprivileged_user", "--nocapture"])
+        .args(["--in-process", "as_an_unprivileged_user"])
         .env("OUBLIETTE_TEST_USER_HOME", &home)
         .env("OUBLIETTE_TEST_BINARY", copied_binary)
         .env("HOME", &home)
@@ -82,4 +78,8 @@ async fn the_sandbox_passes_the_contract_without_root() {
         stderr.contains("a_restarted_server_finds_the_same_processes"),
         "{stderr}"
     );
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&support::needs::SUITE)
 }

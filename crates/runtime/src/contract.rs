@@ -26,15 +26,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-use crate::{DRIVERS, ImageSource, Runtime};
+use crate::{ImageSource, Runtime};
 
 pub use container::TestContainer;
 pub use relay_server::{CommandOutput, RelayServer, Supervisor};
-
-/// The runtimes that must be tested, separated by commas.
-pub const RUNTIMES_VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
-/// Docker with `docker.channel`: a way to test a runtime, not one of its own.
-const DOCKER_CHANNEL: &str = "docker-channel";
 
 /// Far longer than any step takes, also on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -137,29 +132,6 @@ async fn check_case(runtime: &dyn Runtime, fixture: &Fixture, case: &Case) {
         std::panic::resume_unwind(panic);
     }
     assert!(left.is_empty(), "{} left {left:?} behind", case.name);
-}
-
-/// Whether the environment asks for tests of a runtime; if not, prints a line to stderr.
-pub fn is_requested(name: &str) -> bool {
-    let known: Vec<&str> = DRIVERS
-        .iter()
-        .map(|driver| driver.name)
-        .chain([DOCKER_CHANNEL])
-        .collect();
-    let value = std::env::var(RUNTIMES_VARIABLE).unwrap_or_default();
-    let requested: Vec<&str> = value.split(',').filter(|name| !name.is_empty()).collect();
-    for one in &requested {
-        assert!(
-            known.contains(one),
-            "{RUNTIMES_VARIABLE} names {one}; known: {}",
-            known.join(", ")
-        );
-    }
-    let is_requested = requested.contains(&name);
-    if !is_requested {
-        eprintln!("skipped: {RUNTIMES_VARIABLE} does not name {name}");
-    }
-    is_requested
 }
 
 /// Builds the supervisor's binary if needed and returns its path.

@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
+#[macro_use]
+extern crate oubliette_test_harness;
+
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use oubliette_runtime::contract::{self, Fixture, TestContainer};
 use oubliette_runtime::{
     DataDirNames, Docker, DockerSettings, ImageSource, RunState, Runtime, RuntimeError,
 };
+use oubliette_test_harness::{Suite, is_named, not_named};
 use oubliette_wire::{ExitStatus, User};
 use tempfile::TempDir;
 
@@ -18,7 +21,7 @@ mod channel_docker;
 
 use channel_docker::ChannelDocker;
 
-/// An engine and an image to test with; none if the environment does not name the runtime.
+/// An engine and an image to test with.
 struct Setup {
     docker: Docker,
     fixture: Fixture,
@@ -33,10 +36,7 @@ RUN mkdir -p /tmp /workspace && chmod 1777 /tmp
 ";
 
 impl Setup {
-    async fn new(test: &str) -> Option<Self> {
-        if !contract::is_requested("docker") && !contract::is_requested("docker-channel") {
-            return None;
-        }
+    async fn new(test: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         // The same data directory in each run, so that containers of a killed run are removed and
         // images are built once. It need not exist.
@@ -54,11 +54,11 @@ impl Setup {
             image,
             client: contract::client(),
         };
-        Some(Self {
+        Self {
             docker,
             fixture,
             directory,
-        })
+        }
     }
 }
 
@@ -81,30 +81,23 @@ fn source(name: &str, dockerfile: &Path) -> ImageSource {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(docker_channel), multi_thread, limit = 300)]
 async fn docker_passes_the_contract_where_no_socket_can_be_mounted() {
-    if !contract::is_requested("docker-channel") {
-        return;
-    }
     let name = "docker_passes_the_contract_where_no_socket_can_be_mounted";
-    let setup = Setup::new(name).await.unwrap();
+    let setup = Setup::new(name).await;
     let docker = ChannelDocker::new(setup.docker);
     contract::check(&docker, &setup.fixture).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[test(needs(docker), multi_thread, limit = 300)]
 async fn docker_passes_the_contract() {
-    let Some(setup) = Setup::new("docker_passes_the_contract").await else {
-        return;
-    };
+    let setup = Setup::new("docker_passes_the_contract").await;
     contract::check(&setup.docker, &setup.fixture).await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn containers_of_another_data_directory_are_not_seen() {
-    let Some(setup) = Setup::new("containers_of_another_data_directory_are_not_seen").await else {
-        return;
-    };
+    let setup = Setup::new("containers_of_another_data_directory_are_not_seen").await;
     let container = TestContainer::new(&setup.docker, &setup.fixture);
     setup.docker.create(&container.spec).await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
@@ -121,11 +114,9 @@ async fn containers_of_another_data_directory_are_not_seen() {
     container.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn the_error_names_a_missing_image() {
-    let Some(setup) = Setup::new("the_error_names_a_missing_image").await else {
-        return;
-    };
+    let setup = Setup::new("the_error_names_a_missing_image").await;
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     container.spec.image = source("never-built", Path::new("/x/Dockerfile"));
     let error = setup.docker.create(&container.spec).await.unwrap_err();
@@ -136,13 +127,9 @@ async fn the_error_names_a_missing_image() {
     assert_eq!(setup.docker.list().await.unwrap(), []);
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn builds_report_plain_lines_and_fail_with_the_builders_error() {
-    let Some(setup) =
-        Setup::new("builds_report_plain_lines_and_fail_with_the_builders_error").await
-    else {
-        return;
-    };
+    let setup = Setup::new("builds_report_plain_lines_and_fail_with_the_builders_error").await;
     // Unique, so that the engine runs the step instead of using its cache.
     let unique = setup.directory.path().display();
     let steps = format!("RUN printf '\\033[31mred\\033[0m and %s\\n' {unique}\n");
@@ -173,11 +160,9 @@ async fn builds_report_plain_lines_and_fail_with_the_builders_error() {
     }
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
-    let Some(setup) = Setup::new("an_image_without_a_dockerfile_exists_or_is_pulled").await else {
-        return;
-    };
+    let setup = Setup::new("an_image_without_a_dockerfile_exists_or_is_pulled").await;
     let built = setup.docker.build_image(&setup.fixture.image, &|_| {});
     let name = built.await.unwrap();
     let existing = ImageSource {
@@ -202,11 +187,9 @@ async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
     assert!(matches!(error, RuntimeError::Failed(_)), "{error:?}");
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn processes_run_as_the_requested_user() {
-    let Some(setup) = Setup::new("processes_run_as_the_requested_user").await else {
-        return;
-    };
+    let setup = Setup::new("processes_run_as_the_requested_user").await;
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let mut supervisor = container.create_and_start().await;
     let user = Some(User {
@@ -226,12 +209,9 @@ async fn processes_run_as_the_requested_user() {
     container.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn a_mount_of_a_missing_path_fails_and_does_not_create_it() {
-    let Some(setup) = Setup::new("a_mount_of_a_missing_path_fails_and_does_not_create_it").await
-    else {
-        return;
-    };
+    let setup = Setup::new("a_mount_of_a_missing_path_fails_and_does_not_create_it").await;
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let missing = setup.directory.path().join("missing");
     container.spec.mounts[0].host = missing.clone();
@@ -241,13 +221,9 @@ async fn a_mount_of_a_missing_path_fails_and_does_not_create_it() {
     container.remove().await;
 }
 
-#[tokio::test]
+#[test(needs(docker))]
 async fn the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs() {
-    let Some(setup) =
-        Setup::new("the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs").await
-    else {
-        return;
-    };
+    let setup = Setup::new("the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs").await;
     let mut container = TestContainer::new(&setup.docker, &setup.fixture);
     let not_executable = container.workspace_path("not-executable");
     std::fs::write(&not_executable, "no program").unwrap();
@@ -264,34 +240,18 @@ async fn the_reason_of_a_failed_start_is_in_the_error_and_in_the_logs() {
     container.remove().await;
 }
 
-#[tokio::test]
-async fn commands_start_within_milliseconds() {
-    let Some(setup) = Setup::new("commands_start_within_milliseconds").await else {
-        return;
-    };
-    let mut container = TestContainer::new(&setup.docker, &setup.fixture);
-    let creating_at = Instant::now();
-    setup.docker.create(&container.spec).await.unwrap();
-    let created = creating_at.elapsed();
-    let mut supervisor = container.start().await;
-    let started = creating_at.elapsed() - created;
-    let mut runs: Vec<Duration> = Vec::new();
-    for _ in 0..50 {
-        let started_at = Instant::now();
-        supervisor.run("exit 0").await;
-        runs.push(started_at.elapsed());
-    }
-    runs.sort();
-    let stopping_at = Instant::now();
-    container.stop().await;
-    let stopped = stopping_at.elapsed();
-    eprintln!(
-        "{}: create {created:?}, start to handshake {started:?}, command {:?} (p90 {:?}), stop {stopped:?}",
-        setup.docker.description(),
-        runs[25],
-        runs[45]
-    );
-    // Far above what a command takes, far below an exec through the engine.
-    assert!(runs[25] < Duration::from_millis(50), "{:?}", runs[25]);
-    container.remove().await;
+const RUNTIMES_VARIABLE: &str = "OUBLIETTE_TEST_RUNTIMES";
+const KNOWN_RUNTIMES: [&str; 4] = ["sandbox", "docker", "docker-channel", "apple"];
+
+fn missing(runtime: &str) -> Option<String> {
+    let remedy = format!("run tests/docker, then set {RUNTIMES_VARIABLE}=sandbox,{runtime}");
+    (is_named(RUNTIMES_VARIABLE, &KNOWN_RUNTIMES, runtime) != Some(true))
+        .then(|| not_named(RUNTIMES_VARIABLE, runtime, &remedy))
+}
+
+fn main() -> std::process::ExitCode {
+    oubliette_test_harness::main(&Suite {
+        missing,
+        prepare: Vec::new,
+    })
 }

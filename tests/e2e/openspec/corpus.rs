@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use support::Chance;
+use support::Random;
 
 /// The files of a workspace.
 #[derive(Debug, Default, Clone)]
@@ -249,59 +249,59 @@ const NAMES: &[&str] = &[
 ];
 
 /// Random workspaces.
-pub(crate) fn random(chance: &mut Chance, count: usize) -> Vec<Case> {
-    (0..count).map(|index| random_case(chance, index)).collect()
+pub(crate) fn random(random: &mut Random, count: usize) -> Vec<Case> {
+    (0..count).map(|index| random_case(random, index)).collect()
 }
 
-fn pick<'a, T: ?Sized>(chance: &mut Chance, from: &[&'a T]) -> &'a T {
-    from[usize::try_from(chance.below(from.len() as u64)).unwrap()]
+fn pick<'a, T: ?Sized>(random: &mut Random, from: &[&'a T]) -> &'a T {
+    from[usize::try_from(random.below(from.len() as u64)).unwrap()]
 }
 
-fn with_probability(chance: &mut Chance, percent: u64) -> bool {
-    chance.below(100) < percent
+fn with_probability(random: &mut Random, percent: u64) -> bool {
+    random.below(100) < percent
 }
 
-fn random_case(chance: &mut Chance, index: usize) -> Case {
+fn random_case(random: &mut Random, index: usize) -> Case {
     let mut case = Case::new(&format!("random {index}"));
     for _ in 0..4 {
         // Often equal, so that the order by name is tested.
         case.times
-            .push(1_700_000_000_000 + chance.below(4) * 86_400_000 + chance.below(2));
+            .push(1_700_000_000_000 + random.below(4) * 86_400_000 + random.below(2));
     }
-    if with_probability(chance, 30) {
-        let name = pick(chance, &["config.yaml", "config.yaml", "config.yml"]);
-        let config = pick(chance, CONFIGS);
-        let config = damaged(chance, config);
+    if with_probability(random, 30) {
+        let name = pick(random, &["config.yaml", "config.yaml", "config.yml"]);
+        let config = pick(random, CONFIGS);
+        let config = damaged(random, config);
         case = case.file(&format!("openspec/{name}"), config);
     }
     for (name, schema) in SCHEMAS {
-        if with_probability(chance, 50) {
-            let schema = damaged(chance, schema);
+        if with_probability(random, 50) {
+            let schema = damaged(random, schema);
             case = case.file(&format!("openspec/schemas/{name}/schema.yaml"), schema);
         }
     }
-    if with_probability(chance, 80) {
+    if with_probability(random, 80) {
         case = case.directory("openspec/specs");
     }
-    for _ in 0..chance.below(6) {
-        case = add_random_change(chance, case);
+    for _ in 0..random.below(6) {
+        case = add_random_change(random, case);
     }
     case
 }
 
-fn add_random_change(chance: &mut Chance, mut case: Case) -> Case {
-    let mut top = format!("openspec/changes/{}", pick(chance, NAMES));
-    if with_probability(chance, 8) {
+fn add_random_change(random: &mut Random, mut case: Case) -> Case {
+    let mut top = format!("openspec/changes/{}", pick(random, NAMES));
+    if with_probability(random, 8) {
         top += "/inner";
     }
     case = case.directory(&top);
-    if with_probability(chance, 40) {
-        let metadata = pick(chance, METADATA);
-        let metadata = damaged(chance, metadata);
+    if with_probability(random, 40) {
+        let metadata = pick(random, METADATA);
+        let metadata = damaged(random, metadata);
         case = case.file(&format!("{top}/.openspec.yaml"), metadata);
     }
     for name in ["proposal.md", "design.md", "plan.md", "notes", ".dotted"] {
-        if with_probability(chance, 40) {
+        if with_probability(random, 40) {
             case = case.file(&format!("{top}/{name}"), "# Text\n");
         }
     }
@@ -315,8 +315,8 @@ fn add_random_change(chance: &mut Chance, mut case: Case) -> Case {
         "specs/deep/er/spec.md",
         "specs/list.txt",
     ] {
-        if with_probability(chance, 25) {
-            case = case.file(&format!("{top}/{name}"), pick(chance, DELTAS));
+        if with_probability(random, 25) {
+            case = case.file(&format!("{top}/{name}"), pick(random, DELTAS));
         }
     }
     for name in [
@@ -326,10 +326,10 @@ fn add_random_change(chance: &mut Chance, mut case: Case) -> Case {
         "lists/cc.md",
         "lists/zz.md",
     ] {
-        if with_probability(chance, 55) {
-            let content = random_tasks(chance);
+        if with_probability(random, 55) {
+            let content = random_tasks(random);
             case = case.file(&format!("{top}/{name}"), content);
-        } else if with_probability(chance, 5) {
+        } else if with_probability(random, 5) {
             case = case.directory(&format!("{top}/{name}"));
         }
     }
@@ -337,16 +337,16 @@ fn add_random_change(chance: &mut Chance, mut case: Case) -> Case {
 }
 
 /// A text that is sometimes cut off or has random characters inserted.
-fn damaged(chance: &mut Chance, text: &str) -> String {
+fn damaged(random: &mut Random, text: &str) -> String {
     let mut text: Vec<char> = text.chars().collect();
-    if with_probability(chance, 10) {
-        text.truncate(usize::try_from(chance.below(text.len() as u64 + 1)).unwrap());
+    if with_probability(random, 10) {
+        text.truncate(usize::try_from(random.below(text.len() as u64 + 1)).unwrap());
     }
-    if with_probability(chance, 20) {
-        for _ in 0..=chance.below(3) {
-            let at = usize::try_from(chance.below(text.len() as u64 + 1)).unwrap();
+    if with_probability(random, 20) {
+        for _ in 0..=random.below(3) {
+            let at = usize::try_from(random.below(text.len() as u64 + 1)).unwrap();
             let typed = pick(
-                chance,
+                random,
                 &[":", "-", " ", "\n", "'", "[", "}", "x", "#", "1", "&", "!"],
             );
             text.splice(at..at, typed.chars());
@@ -355,23 +355,23 @@ fn damaged(chance: &mut Chance, text: &str) -> String {
     text.into_iter().collect()
 }
 
-fn random_tasks(chance: &mut Chance) -> Vec<u8> {
-    let ending = pick(chance, &["\n", "\n", "\r\n", "\r"]);
+fn random_tasks(random: &mut Random) -> Vec<u8> {
+    let ending = pick(random, &["\n", "\n", "\r\n", "\r"]);
     let mut text = String::new();
-    let only_done = with_probability(chance, 20);
-    for _ in 0..chance.below(15) {
+    let only_done = with_probability(random, 20);
+    for _ in 0..random.below(15) {
         text += if only_done {
-            pick(chance, &["- [x] done", "## Heading", "  * [X] done too"])
+            pick(random, &["- [x] done", "## Heading", "  * [X] done too"])
         } else {
-            pick(chance, LINES)
+            pick(random, LINES)
         };
         text += ending;
     }
     let mut bytes = text.into_bytes();
-    if with_probability(chance, 15) {
-        for _ in 0..chance.below(20) {
-            let at = usize::try_from(chance.below(bytes.len() as u64 + 1)).unwrap();
-            bytes.insert(at, u8::try_from(chance.below(256)).unwrap());
+    if with_probability(random, 15) {
+        for _ in 0..random.below(20) {
+            let at = usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap();
+            bytes.insert(at, u8::try_from(random.below(256)).unwrap());
         }
     }
     bytes

@@ -82,7 +82,7 @@ fn a_launch_dies_with_its_caller(host: &Host) {
     fs::write(&spec_file, serde_json::to_vec(&spec).unwrap()).unwrap();
     for step in steps(host) {
         let mut caller = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "lifecycle::launched_by_another_process"])
+            .args(["--in-process", "lifecycle::launched_by_another_process"])
             .env("OUBLIETTE_TEST_LAUNCH", &spec_file)
             .env("OUBLIETTE_TEST_INIT", launcher(host, "hang", step))
             .stdout(Stdio::null())

@@ -1,14 +1,11 @@
-//! The sandboxes of one test, the modes to run them in, and the check that nothing is left.
+//! The sandboxes of one test, and the check that nothing is left.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use oubliette_sandbox::{
@@ -20,108 +17,11 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub(crate) use crate::modes::{Mode, in_modes};
+
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 /// For events that take a fraction of a second on an idle machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
-const MODES_VARIABLE: &str = "OUBLIETTE_TEST_SANDBOX";
-/// An id that owns nothing on a test machine.
-const UNPRIVILEGED_UID: u32 = 54_321;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Root,
-    User,
-    Bwrap,
-}
-
-impl Mode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Root => "root",
-            Self::User => "user",
-            Self::Bwrap => "bwrap",
-        }
-    }
-}
-
-/// One test per mode, as `name::root`, `name::user` and `name::bwrap`.
-macro_rules! in_modes {
-    ($name:ident: $($mode:ident),+) => {
-        mod $name {
-            $(
-                #[test]
-                #[allow(non_snake_case)]
-                fn $mode() {
-                    let path = concat!(module_path!(), "::", stringify!($mode));
-                    crate::support::run(stringify!($mode), path, super::$name);
-                }
-            )+
-        }
-    };
-}
-pub(crate) use in_modes;
-
-/// Runs a test in a mode, in this process or as another user.
-pub(crate) fn run(mode: &str, path: &str, test: fn(&Host)) {
-    let named = std::env::var(MODES_VARIABLE).unwrap_or_default();
-    if !named.split(',').any(|name| name.trim() == mode) {
-        eprintln!("skipped: {MODES_VARIABLE} does not name {mode}");
-        return;
-    }
-    let is_root = rustix::process::geteuid().is_root();
-    let mode = match mode {
-        "root" => Mode::Root,
-        "user" => Mode::User,
-        _ => Mode::Bwrap,
-    };
-    match (mode, is_root) {
-        (Mode::Root, false) => panic!("{MODES_VARIABLE} names root, but this is not root"),
-        (Mode::Root, true) | (_, false) => test(&Host::new(mode)),
-        (_, true) => rerun_unprivileged(mode, path),
-    }
-}
-
-/// Runs the test again as an unprivileged user who owns the directory it works in.
-fn rerun_unprivileged(mode: Mode, path: &str) {
-    let home = tempfile::tempdir().unwrap();
-    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let tmp = home.path().join("t");
-    fs::create_dir(&tmp).unwrap();
-    chown(&tmp, Some(UNPRIVILEGED_UID), Some(UNPRIVILEGED_UID)).unwrap();
-    // Only root may be able to read the build directory.
-    let copy = |from: &Path, name: &str| {
-        let to = home.path().join(name);
-        if fs::hard_link(from, &to).is_err() {
-            fs::copy(from, &to).unwrap();
-        }
-        to
-    };
-    let tests = copy(&std::env::current_exe().unwrap(), "tests");
-    let init = copy(&init_binary(), "init");
-    let (_, name) = path.split_once("::").unwrap();
-    let output = Command::new(tests)
-        .args(["--exact", name, "--nocapture"])
-        .env_clear()
-        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
-        .env("TMPDIR", &tmp)
-        .env("OUBLIETTE_TEST_INIT", init)
-        .env(MODES_VARIABLE, mode.name())
-        .current_dir(&tmp)
-        .uid(UNPRIVILEGED_UID)
-        .gid(UNPRIVILEGED_UID)
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "as an unprivileged user:\n{stdout}\n{stderr}"
-    );
-    assert!(
-        stdout.contains("1 passed"),
-        "{name} was not found:\n{stdout}"
-    );
-}
 
 pub(crate) fn init_binary() -> PathBuf {
     let given = std::env::var_os("OUBLIETTE_TEST_INIT").map(PathBuf::from);
@@ -135,7 +35,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode) -> Self {
         Self {
             mode,
             dir: tempfile::tempdir().unwrap(),

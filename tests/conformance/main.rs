@@ -25,7 +25,7 @@ const MORE: [(&str, &str); 2] = [
     ("2026-07-28", "http-header-validation"),
 ];
 
-/// The same for those that need a fixture.
+/// Further scenarios that need a fixture.
 const MORE_WITH_FIXTURE: [(&str, &str); 3] = [
     ("2025-11-25", "json-schema-2020-12"),
     ("2026-07-28", "json-schema-2020-12"),

@@ -40,7 +40,7 @@ async fn carry(stream: TcpStream, upstream: SocketAddr, authorization: HeaderVal
     });
     let serving =
         server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-    // A connection that breaks is the business of whoever is at its other end.
+    // Its client sees when a connection breaks.
     tokio::select! {
         _ = serving => {}
         _ = connection => {}

@@ -1,4 +1,4 @@
-//! The tools of callers: an agent calls them as its own, and whoever drives the session answers.
+//! The tools of callers: an agent calls them as its own, and the client that drives the session answers.
 
 mod delivery;
 mod faults;
@@ -56,8 +56,8 @@ async fn answer(caller: &Modern, request: &Value, answer: Value) -> support::Rep
     caller.call("caller_tool_response", parameters).await
 }
 
-/// Returns when a caller that began a session just now, and is heard of no more, counts as gone: so long
-/// has everybody else been silent, too.
+/// Returns when a caller that started a session now and then stopped counts as absent. Every other caller
+/// has been silent for at least as long.
 async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
     let other = server.with_key(&admin.token("write").await);
     let session = spawn(&other, project, SEND, json!([notification()])).await;

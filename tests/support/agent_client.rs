@@ -19,8 +19,8 @@ pub struct AgentClient {
     _child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    /// Replies that nobody has asked for yet, by id.
-    aside: HashMap<u64, Value>,
+    /// Replies that came before the test waited for them, by id.
+    pending: HashMap<u64, Value>,
 }
 
 impl AgentClient {
@@ -43,7 +43,7 @@ impl AgentClient {
             _child: child,
             input,
             output,
-            aside: HashMap::new(),
+            pending: HashMap::new(),
         };
         let introduction = json!({
             "protocolVersion": "2025-11-25", "capabilities": {},
@@ -99,11 +99,11 @@ impl AgentClient {
 
     pub async fn reply(&mut self, id: u64) -> Value {
         loop {
-            if let Some(reply) = self.aside.remove(&id) {
+            if let Some(reply) = self.pending.remove(&id) {
                 return reply;
             }
             let (came, reply) = self.next().await;
-            self.aside.insert(came, reply);
+            self.pending.insert(came, reply);
         }
     }
 }

@@ -22,7 +22,7 @@ pub fn built(package: &str) -> PathBuf {
     built_as(package, profile)
 }
 
-/// The same with a profile of its own.
+/// Builds a package's binary with a profile.
 pub fn built_as(package: &str, profile: &str) -> PathBuf {
     // Cargo builds no binaries of other packages for a test, so this does.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

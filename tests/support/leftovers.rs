@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
-/// Files that a data directory keeps, and directories that are there with nothing in them.
+/// Files that a data directory keeps, and directories that stay and are empty.
 const LASTING: [&str; 16] = [
     "admin.token",
     "agents",
@@ -31,7 +31,7 @@ const LASTING: [&str; 16] = [
     "run/s",
     "run/server.json",
 ];
-/// How long what was killed may take to be gone on a machine with much else to do.
+/// How long killed processes may take to disappear on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Everything that was found, one line each.
@@ -48,7 +48,7 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Looks at the machine as it is now. `server` is no trace.
+    /// Looks at the machine as it is now. The server's own process is not one of them.
     pub fn find(home: &Path, server: u32) -> Self {
         let (files, projects) = files(home);
         Self {

@@ -47,7 +47,7 @@ impl Legacy {
         (accepted.status == 202).then_some(client)
     }
 
-    /// The same client with connections that are kept, for what is measured.
+    /// This client with connections that are kept alive, for measurements.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {
         self.http = http_kept_alive();

@@ -85,7 +85,7 @@ impl Llm {
         Self::start_on(Ipv4Addr::LOCALHOST.into())
     }
 
-    /// The same on another address of this machine, for those who have a loopback of their own.
+    /// Starts a model on another address of this machine, for containers with their own loopback.
     pub fn start_on(address: IpAddr) -> Self {
         let listener = std::net::TcpListener::bind((address, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -184,7 +184,7 @@ impl Drop for Llm {
 
 async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: Bytes) -> Response {
     let path = uri.path();
-    // Before anybody can see that this request is here.
+    // Subscribed before the request is recorded, so that no release is missed.
     let mut released = recorded.released.subscribe();
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return error_response(StatusCode::BAD_REQUEST, "the body is not JSON");
@@ -235,7 +235,7 @@ async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: B
     let rest = stream::once(async move {
         match reply.pause {
             Some(Pause::Stall) => std::future::pending().await,
-            // Nobody is left to let go of it when this fails.
+            // It fails if the model is dropped.
             Some(Pause::Hold) => drop(released.changed().await),
             None => {}
         }

@@ -28,7 +28,7 @@ impl Modern {
         &self.key
     }
 
-    /// The same client with connections that are kept, for what is measured.
+    /// This client with connections that are kept alive, for measurements.
     #[must_use]
     pub fn kept_alive(mut self) -> Self {
         self.http = http_kept_alive();
@@ -77,14 +77,14 @@ impl Modern {
         .await
     }
 
-    /// A call that is made again until a server answers it, whatever becomes of servers.
+    /// Repeats a call until a server answers it, for tests that kill servers.
     pub async fn call_until_answered(&self, tool: &str, arguments: Value) -> Reply {
         let call = json!({ "name": tool, "arguments": arguments });
         loop {
             let reply = self.try_send("tools/call", call.clone()).await;
             match reply.filter(|reply| reply.body["result"].is_object()) {
                 Some(reply) => return reply,
-                // There is no server, and nothing that would tell of the next one.
+                // Nothing tells when the next server runs.
                 None => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

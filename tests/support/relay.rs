@@ -1,4 +1,4 @@
-//! A raw client of a container's relay socket, and an agent that gives away its keys.
+//! A raw client of a container's relay socket, and an agent that records its keys.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,12 +12,11 @@ use crate::Server;
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Configuration of an agent `recorder`: the demo agent, which writes down all it is told, its keys
-/// among it.
+/// Configuration of an agent `recorder`: the demo agent, with its input recorded, including its keys.
 pub const RECORDER_CONFIG: &str = "[agents.recorder]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"tee -a \
      /workspace/.told | /usr/local/bin/oubliette-client demo-agent\"]\n";
 
-/// What a session's client is started with.
+/// The id and keys that a session's client is started with.
 #[derive(Debug, Clone)]
 pub struct AgentKeys {
     pub session_id: String,
@@ -59,8 +58,8 @@ pub fn keys_of_session(server: &Server, project: &str, session: &str) -> AgentKe
 pub struct Relay {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    /// What came while something else was waited for.
-    aside: VecDeque<Value>,
+    /// Messages that came while another one was waited for.
+    pending: VecDeque<Value>,
 }
 
 impl Relay {
@@ -72,7 +71,7 @@ impl Relay {
         let stream = loop {
             match UnixStream::connect(path.join("relay.sock")).await {
                 Ok(stream) => break stream,
-                // A server that has just started opens its doors in its own time.
+                // A server that has just started has not opened its relay sockets yet.
                 Err(_) if Instant::now() < deadline => crate::pause().await,
                 Err(error) => panic!("the relay is not there: {error}"),
             }
@@ -81,7 +80,7 @@ impl Relay {
         Self {
             reader: BufReader::new(reader),
             writer,
-            aside: VecDeque::new(),
+            pending: VecDeque::new(),
         }
     }
 
@@ -123,7 +122,7 @@ impl Relay {
 
     /// The next message; none if the connection is over.
     pub async fn next(&mut self) -> Option<Value> {
-        if let Some(message) = self.aside.pop_front() {
+        if let Some(message) = self.pending.pop_front() {
             return Some(message);
         }
         self.read().await
@@ -141,15 +140,15 @@ impl Relay {
     /// The reply to a request that was begun.
     pub async fn reply(&mut self, id: impl Into<Value>) -> Value {
         let id: Value = id.into();
-        if let Some(at) = self.aside.iter().position(|message| message["id"] == id) {
-            return self.aside.remove(at).unwrap();
+        if let Some(at) = self.pending.iter().position(|message| message["id"] == id) {
+            return self.pending.remove(at).unwrap();
         }
         loop {
             let message = self.read().await.expect("the connection is over");
             if message["id"] == id && message["method"].is_null() {
                 return message;
             }
-            self.aside.push_back(message);
+            self.pending.push_back(message);
         }
     }
 

@@ -1,4 +1,4 @@
-//! A real server on a directory of its own and a port that nobody else has.
+//! A real server on a directory of its own and a free port.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ impl Server {
         self.start_again_as(binary());
     }
 
-    /// The same, with the product's binary under another name.
+    /// Starts the server again with another path of the product's binary.
     pub fn start_again_as(&mut self, program: &Path) {
         let address = self.base().trim_start_matches("http://").to_owned();
         let (child, url, log) = spawn(program, self.home.path(), &address, &self.options);
@@ -197,7 +197,7 @@ fn spawn(
             log.lock().unwrap()
         );
     };
-    // Whatever else it says must not fill the pipe.
+    // Further output must not fill the pipe.
     std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
     (child, url.to_owned(), log)
 }

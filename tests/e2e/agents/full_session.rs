@@ -1,4 +1,4 @@
-//! Real agents in real containers, with a model of ours: what no stand-in can show.
+//! One session with a real agent and a scripted model in a real container, through every kind of kill.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -180,7 +180,7 @@ impl Talk {
             self.server.kill();
         }
         std::fs::write(self.file(&format!("go{n}")), "").unwrap();
-        // The agent asks its model again, whoever is there.
+        // The agent asks its model again without a prompt.
         self.llm.wait_for(&format!("done {}", 40 + n));
         if kills {
             self.server.start_again();

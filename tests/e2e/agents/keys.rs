@@ -1,5 +1,4 @@
-//! The keys that agents get: how long they last, how far they reach, and what nobody inside can do with
-//! any.
+//! The keys that agents get: how long they last, what they may do, and what no key allows from inside.
 
 use std::time::{Duration, Instant};
 
@@ -102,7 +101,7 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     let other_key = server.admin_key();
     let mut attached = Relay::attached(&server, &two, &agent_keys).await;
     let mut unattached = Relay::connect(&server, &two).await;
-    // A child that asks for something, and a session of somebody else that does.
+    // A child that asks for something, and a session of another project that does.
     let ask =
         json!({ "prompt": "/ask may I?", "autonomy": "off", "wait_seconds": 0, "agent": "demo" });
     let child = attached.request("session_message", ask).await;
@@ -147,7 +146,7 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     let raise = json!({ "project_id": three, "max_agents_per_session": 1000 });
     let raised = call(&mut attached, &minted, "project_update", raise).await;
     assert_eq!(raised["result"]["isError"], false, "{raised}");
-    // Who is outside decides about the child.
+    // The administrator decides about the child.
     admin.call("session_permit", own).await.ok();
 
     // A session that it spawns by any name is below it, also in another project.

@@ -396,7 +396,7 @@ async fn an_operation_that_is_repeated_under_its_name_is_not_done_twice() {
         assert_eq!(reply["result"]["isError"], true);
         assert!(reply.to_string().contains("already exists"), "{reply}");
     }
-    // A server that dies in the middle: nobody knows, and it is not done again.
+    // A server that dies during the call: whether it was done is unknown, and it is not repeated.
     let slow = json!({ "project_id": one, "command": "echo x >> times; sleep 600" });
     let slow = named(3, "container_exec", slow);
     relay

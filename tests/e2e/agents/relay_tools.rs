@@ -1,4 +1,4 @@
-//! Real agents that call what is not theirs: Oubliette itself, and the tools of whoever drives them.
+//! Real agents that call tools of Oubliette and tools of their caller.
 
 use serde_json::{Value, json};
 use support::agents;

@@ -33,7 +33,7 @@ async fn respond(caller: &Legacy, request: &Value, result: Value) -> support::Re
     caller.call("caller_tool_response", answer).await
 }
 
-/// The event of a log that a request is, so that nobody was told anything else.
+/// The request's event in the log: every reader was sent the same.
 async fn in_log(reader: &Modern, request: &Value) -> Value {
     let log = reader.log(request["session_id"].as_str().unwrap()).await;
     let mut found = log
@@ -137,7 +137,7 @@ async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens()
     answer(&caller, &request, json!({ "result": "rung" }))
         .await
         .ok();
-    // Nobody reads the second one: when the subscription ends, so does the caller.
+    // The second one is not read: when the subscription ends, the caller is absent.
     let second = |event: &Value| {
         event["type"] == "caller_tool_request" && event["request_id"] != request["request_id"]
     };

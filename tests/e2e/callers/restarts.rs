@@ -115,7 +115,7 @@ async fn in_every_kind_of_container_a_call_outlives_its_server(runtime: &str) {
 const CALLS: u64 = 500;
 const CLIENTS: u64 = 2;
 
-/// A caller that answers whatever it is asked, each in its own time, whatever becomes of the server.
+/// A caller that answers every request after a random time, also when servers die.
 async fn caller_of(caller: Modern, session: String) {
     let mut since = -1;
     let mut random = Random::new();
@@ -134,7 +134,7 @@ async fn caller_of(caller: Modern, session: String) {
 }
 
 async fn respond(caller: Modern, request: Value, after: Duration) {
-    // Not to wait for anything: so long it takes.
+    // How long the caller works on it.
     tokio::time::sleep(after).await;
     let arguments = json!({
         "session_id": request["session_id"], "request_id": request["request_id"],
@@ -174,7 +174,7 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
     }
     let mut random = Random::new();
     for round in 0..8 {
-        // Not to wait for anything: these are the moments.
+        // The moment of the kill.
         tokio::time::sleep(random.duration_below(Duration::from_millis(900))).await;
         match round % 2 {
             0 => server.kill(),

@@ -1,4 +1,4 @@
-//! Who may declare and answer, and what is taken.
+//! Which tokens may declare tools and answer requests, and which values are accepted.
 
 use serde_json::{Value, json};
 

@@ -97,7 +97,7 @@ async fn caller_disconnected_before_response() {
     let requests = log.iter().filter(|e| e["type"] == "caller_tool_request");
     assert_eq!(requests.count(), 1);
 
-    // Who waits for events is there for as long as it waits.
+    // A caller that waits for events is present while it waits.
     let message = json!({ "session_id": session, "prompt": format!("/sleep 4\n{SEND}") });
     let since = caller.call("session_message", message).await.ok()["last_event_index"].clone();
     let since = since.as_i64().unwrap();
@@ -178,7 +178,7 @@ async fn tools_include_input_schema() {
         (&config["type"], &config["params"]["tools"]),
         (&json!("caller_tools_config"), &json!([]))
     );
-    // Arguments that the schema does not allow reach nobody.
+    // Arguments that the schema does not allow make no request.
     let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let wrong = json!({ "tool": "send_notification", "arguments": { "message": 7 } });

@@ -63,7 +63,7 @@ async fn sessions_are_driven_from_the_command_line() {
 }
 
 #[test(needs(sandbox), multi_thread)]
-async fn somebody_at_a_terminal_sees_text_as_it_comes_answers_and_interrupts() {
+async fn at_a_terminal_text_is_streamed_questions_are_answered_and_turns_interrupted() {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()

@@ -188,7 +188,7 @@ async fn a_named_command_runs_once_however_many_ask_for_it(runtime: &str) {
 }
 
 #[test(mounted_runtimes)]
-async fn nothing_inside_can_touch_the_door(runtime: &str) {
+async fn no_process_inside_can_change_the_relay_socket(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -205,7 +205,7 @@ async fn nothing_inside_can_touch_the_door(runtime: &str) {
 }
 
 #[test(runtimes)]
-async fn a_command_of_a_dead_server_that_nobody_can_join_is_ended(runtime: &str) {
+async fn an_unnamed_command_of_a_dead_server_is_ended(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let id = server.admin().project("one").await;
     let (admin, project) = (server.admin(), id.clone());

@@ -1,5 +1,5 @@
-//! The server is killed at any step of what it does with containers. When it is back, things are
-//! as they were before or as they should be after; doing it again works; nothing is there twice.
+//! The server is killed at any step of its work with containers. After the next start, everything is as
+//! before the step or as after it, repeating the step works, and nothing exists twice.
 
 use std::time::{Duration, Instant};
 
@@ -67,8 +67,8 @@ const ALL: [(Step, bool); 12] = [
     (Step::Delete, true),
 ];
 
-/// Begins a call and kills the server in the midst of it.
-async fn cut(server: &mut Server, tool: &str, arguments: Value, after: Duration) {
+/// Starts a call and kills the server while it runs.
+async fn kill_during(server: &mut Server, tool: &str, arguments: Value, after: Duration) {
     let admin = server.admin();
     let call = json!({ "name": tool, "arguments": arguments });
     let begun = Instant::now();
@@ -103,7 +103,7 @@ async fn prepare(admin: &Modern, step: Step, is_warm: bool, name: &str) -> Strin
     id
 }
 
-/// How long a step takes that nobody disturbs.
+/// How long a step takes without a kill.
 async fn measure(admin: &Modern, step: Step, is_warm: bool) -> Duration {
     let id = prepare(admin, step, is_warm, "measured").await;
     let (tool, arguments) = step.call(&id, "measured");
@@ -126,7 +126,7 @@ async fn round(server: &mut Server, step: Step, is_warm: bool, after: Duration) 
     let mut id = prepare(&server.admin(), step, is_warm, "cut").await;
     let (tool, arguments) = step.call(&id, "cut");
     eprintln!("{step:?}, warm: {is_warm}, killed after {after:?}");
-    cut(server, tool, arguments.clone(), after).await;
+    kill_during(server, tool, arguments.clone(), after).await;
 
     let admin = server.admin();
     let again = admin.call(tool, arguments).await;
@@ -183,7 +183,7 @@ async fn round(server: &mut Server, step: Step, is_warm: bool, after: Duration) 
 }
 
 #[test(runtimes, limit = 300)]
-async fn whatever_is_cut_short_by_a_kill_can_be_done_again_and_leaves_nothing(runtime: &str) {
+async fn a_step_that_a_kill_interrupts_can_be_repeated_and_leaves_nothing(runtime: &str) {
     let mut random = Random::new();
     let moments = match runtime_name(runtime) {
         "docker" => 1,

@@ -1,5 +1,5 @@
-//! What differs from machine to machine: sockets that cannot be mounted, the program that containers
-//! get, the disk.
+//! Differences between hosts: sockets that cannot be mounted, the client program for containers, the
+//! disk, the limit of open files.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -77,7 +77,7 @@ async fn where_no_socket_is_mounted_the_runtime_says_so_and_carries_what_is_said
         "{runtime}: the container's key can be read"
     );
     if runtime.ends_with("-channel") {
-        // Whoever breaks the channel breaks nothing else.
+        // Breaking the channel breaks nothing else.
         let kill = "for process in /proc/[0-9]*; do \
                     tr '\\0' ' ' < $process/cmdline | grep -q 'client carr[y]' && \
                     kill ${process#/proc/} && echo on; done";
@@ -144,7 +144,7 @@ async fn containers_get_the_client_that_is_named_and_a_wrong_one_is_refused(runt
 }
 
 #[test]
-async fn a_low_limit_of_open_files_holds_nobody_up() {
+async fn a_low_limit_of_open_files_blocks_no_call() {
     let home = tempfile::tempdir().unwrap();
     let script = "ulimit -S -n 128 && exec \"$2\" --data-dir \"$1\" serve --listen 127.0.0.1:0";
     let mut child = Command::new("sh")

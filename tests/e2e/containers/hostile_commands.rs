@@ -1,5 +1,4 @@
-//! Commands that do their worst: they are bounded, ended and reported, and the container is of use
-//! afterwards.
+//! Hostile commands: they are bounded, ended and reported, and the container is usable afterwards.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::Duration;
@@ -222,7 +221,7 @@ async fn killing_everything_ends_commands_and_not_the_container(runtime: &str) {
         true => assert!(ended.sentence().contains("ended"), "{}", ended.text),
         false => assert_eq!(ended.ok()["exit_code"], 143, "{}", ended.text),
     }
-    // What comes in the midst of the end is told so.
+    // A call while the container stops is refused with that reason.
     let back = eventually(Duration::from_secs(20), async || {
         let again = admin.try_exec(&id, json!({ "command": "true" })).await;
         !again.is_error()
@@ -256,7 +255,7 @@ async fn what_a_command_leaves_in_its_workspace_leads_nowhere(runtime: &str) {
     }
     let setuid = std::fs::metadata(workspace.join("setuid")).unwrap();
     let projects = std::fs::metadata(server.home().join("projects")).unwrap();
-    // Either nobody is its owner, or nobody gets to it.
+    // Either its owner has no rights on the host, or other users cannot reach it.
     assert_eq!(projects.permissions().mode() & 0o077, 0);
     if runtime == "sandbox" {
         assert_ne!(setuid.uid(), 0, "{:o}", setuid.mode());

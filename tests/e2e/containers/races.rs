@@ -1,4 +1,4 @@
-//! Everything at once on one container: no deadlock, every answer is one, and a sound end.
+//! Concurrent calls on one container: no deadlock, every call is answered, and the end state is sound.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,9 +7,10 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use support::{Modern, Random, Reply, server_with};
 
-/// For all calls of a race, and for one of them.
-const WHOLE: Duration = Duration::from_secs(90);
-const ONE: Duration = Duration::from_secs(30);
+/// The time limit of a race.
+const RACE_TIMEOUT: Duration = Duration::from_secs(90);
+/// The time limit of one call.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Calls = Vec<(&'static str, Value)>;
 type Answers = BTreeMap<String, usize>;
@@ -50,12 +51,12 @@ async fn race(admin: &Modern, workers: Vec<Calls>) -> Answers {
             let begun = Instant::now();
             let reply = admin.call(tool, arguments).await;
             let took = begun.elapsed();
-            assert!(took < ONE, "{tool} took {took:?}: {}", reply.text);
+            assert!(took < CALL_TIMEOUT, "{tool} took {took:?}: {}", reply.text);
             answers.push(read(tool, &reply));
         }
         answers
     });
-    let all = tokio::time::timeout(WHOLE, join_all(running)).await;
+    let all = tokio::time::timeout(RACE_TIMEOUT, join_all(running)).await;
     let mut answers = Answers::new();
     for answer in all.expect("a deadlock").into_iter().flatten() {
         *answers.entry(answer).or_default() += 1;
@@ -116,7 +117,7 @@ async fn a_command_whose_container_is_stopped_is_answered(runtime: &str) {
         admin.call("container_stop", stop).await.ok()["stopped"],
         true
     );
-    let reply = tokio::time::timeout(ONE, running)
+    let reply = tokio::time::timeout(CALL_TIMEOUT, running)
         .await
         .expect("no answer")
         .unwrap();

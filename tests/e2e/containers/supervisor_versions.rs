@@ -1,4 +1,4 @@
-//! A server that was replaced while containers ran: supervisors of other versions at its door.
+//! A server that was replaced while containers ran, with supervisors of other versions.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,16 +10,16 @@ use support::{Server, server_with};
 
 const OUTPUT: &str = "from another time\n";
 
-/// Somebody who speaks as a supervisor of the first version did: it opens no streams unasked and
-/// says nothing of its own version.
-struct First {
+/// A supervisor of the first version: it opens no streams before a request and does not send its
+/// version.
+struct FirstVersion {
     socket: PathBuf,
     control: BufReader<UnixStream>,
 }
 
-impl First {
+impl FirstVersion {
     /// Takes the place of a container's supervisor.
-    fn at(server: &Server, project: &str, more: Value) -> Self {
+    fn connect(server: &Server, project: &str, more: Value) -> Self {
         let id = project.replace('-', "");
         let record = server.home().join("run/s").join(&id).join("container.json");
         let record: Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
@@ -43,19 +43,19 @@ impl First {
             .as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        first.say(&json!({ "id": 0, "method": "supervise", "params": hello }));
-        let greeting = first.hear();
+        first.send(&json!({ "id": 0, "method": "supervise", "params": hello }));
+        let greeting = first.receive();
         assert_eq!(greeting["id"], 0);
         assert!(greeting["result"].is_object(), "{greeting}");
         first
     }
 
-    fn say(&mut self, message: &Value) {
+    fn send(&mut self, message: &Value) {
         let line = format!("{message}\n");
         self.control.get_mut().write_all(line.as_bytes()).unwrap();
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive(&mut self) -> Value {
         let mut line = String::new();
         assert!(
             self.control.read_line(&mut line).unwrap() > 0,
@@ -81,12 +81,12 @@ impl First {
     fn serve(&mut self) {
         let mut opened = 0;
         loop {
-            let message = self.hear();
+            let message = self.receive();
             let (id, params) = (message["id"].clone(), message["params"].clone());
             let answer = match message["method"].as_str() {
                 Some("start") => json!({ "id": id, "result": { "pid": 7 } }),
                 Some("open_stream") => {
-                    self.say(&json!({ "id": id, "result": {} }));
+                    self.send(&json!({ "id": id, "result": {} }));
                     self.open(&params);
                     opened += u32::from(params["kind"] != "stdin");
                     if opened == 2 {
@@ -94,7 +94,7 @@ impl First {
                             "process_id": params["process_id"], "ended": { "code": 5 },
                             "stdout_end": OUTPUT.len(), "stderr_end": 0,
                         });
-                        self.say(&json!({ "method": "exited", "params": exited }));
+                        self.send(&json!({ "method": "exited", "params": exited }));
                     }
                     continue;
                 }
@@ -105,7 +105,7 @@ impl First {
                     json!({ "id": id, "error": error })
                 }
             };
-            self.say(&answer);
+            self.send(&answer);
         }
     }
 }
@@ -119,7 +119,7 @@ async fn a_supervisor_of_the_first_version_runs_commands(runtime: &str) {
         .call("container_start", json!({ "project_id": id }))
         .await
         .ok();
-    let mut first = First::at(&server, &id, json!({}));
+    let mut first = FirstVersion::connect(&server, &id, json!({}));
     let playing = tokio::task::spawn_blocking(move || first.serve());
     let call = json!({ "project_id": id, "command": "echo new", "stdin": "in" });
     let ran = admin.call("container_exec", call).await;
@@ -138,10 +138,10 @@ async fn a_supervisor_of_a_newer_version_gets_answers_to_what_is_not_known_yet(r
         .await
         .ok();
     let newer = json!({ "protocol": 99, "version": "9.9.9", "load": [0.5, 1] });
-    let mut next = First::at(&server, &id, newer);
-    next.say(&json!({ "method": "weather", "params": { "sun": true } }));
-    next.say(&json!({ "id": "q-1", "method": "borrow", "params": {} }));
-    let answer = next.hear();
+    let mut next = FirstVersion::connect(&server, &id, newer);
+    next.send(&json!({ "method": "weather", "params": { "sun": true } }));
+    next.send(&json!({ "id": "q-1", "method": "borrow", "params": {} }));
+    let answer = next.receive();
     assert_eq!(
         (&answer["id"], &answer["error"]["code"]),
         (&json!("q-1"), &json!(-32601)),

@@ -61,7 +61,7 @@ async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtim
         terminal.type_keys("kept=yes; echo rea''dy\r");
         terminal.wait_for("ready\r\n");
         server.kill();
-        // Typed while nobody is there.
+        // Typed while no server runs.
         terminal.type_keys("echo kept-$kept\r");
         server.start_again();
         terminal.wait_for("kept-yes\r\n");
@@ -82,7 +82,7 @@ async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtim
 }
 
 #[test(runtimes)]
-async fn whoever_gives_up_or_is_told_to_end_gets_the_terminal_back(runtime: &str) {
+async fn giving_up_or_being_told_to_end_restores_the_terminal(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let id = server.admin().project("one").await;
     let home = server.home().to_owned();
@@ -150,7 +150,7 @@ async fn without_a_terminal_input_is_passed_on_and_outputs_stay_apart(runtime: &
         );
         assert_eq!(String::from_utf8_lossy(&copied.stderr), "problem\n");
         assert_eq!(copied.status.code(), Some(5));
-        // Nobody reads the input, and the command ends.
+        // The command ends without reading its input.
         assert_eq!(run("-i", "exit 0", bytes).status.code(), Some(0));
         let refused = run("-it", "true", Vec::new());
         assert_eq!(refused.status.code(), Some(1));

@@ -19,7 +19,7 @@ async fn exec(admin: &Modern, project: &str, workspace: &str, command: &str) -> 
     admin.call("container_exec", call).await.ok().clone()
 }
 
-fn doors(server: &Server) -> usize {
+fn relay_directories(server: &Server) -> usize {
     let entries = std::fs::read_dir(server.home().join("run/c")).unwrap();
     entries.count()
 }
@@ -100,9 +100,9 @@ async fn a_workspace_has_a_container_of_its_own_and_sees_no_other(runtime: &str)
         );
     }
 
-    assert_eq!(doors(&server), 3);
+    assert_eq!(relay_directories(&server), 3);
     admin.call("workspace_delete", of_a).await.ok();
-    assert_eq!(doors(&server), 2, "{runtime}");
+    assert_eq!(relay_directories(&server), 2, "{runtime}");
     let all = json!({ "project_id": id });
     assert_eq!(
         admin.call("container_stop", all.clone()).await.ok()["stopped"],
@@ -112,7 +112,7 @@ async fn a_workspace_has_a_container_of_its_own_and_sees_no_other(runtime: &str)
     assert_eq!(shown.ok()["container_status"], "stopped");
     exec(&admin, &id, "b", "true").await;
     admin.call("project_delete", all).await.ok();
-    assert_eq!(doors(&server), 0, "{runtime}");
+    assert_eq!(relay_directories(&server), 0, "{runtime}");
 }
 
 #[test(each(sandbox))]
@@ -135,7 +135,11 @@ async fn a_new_workspace_starts_from_what_is_committed_in_the_default_one_and_se
     .await;
     assert_eq!(seen["stdout"], "committed\noubliette/new\n", "{seen}");
     assert!(!server.workspace(&id).join("ran").exists());
-    assert_eq!(doors(&server), 2, "the container it was made in stayed");
+    assert_eq!(
+        relay_directories(&server),
+        2,
+        "the container it was made in stayed"
+    );
 }
 
 #[test(runtimes)]
@@ -213,7 +217,7 @@ async fn a_container_whose_workspace_went_while_no_server_was_there_goes_too(run
     drop(database);
     server.start_again();
     let gone = async {
-        while doors(&server) > 1 {
+        while relay_directories(&server) > 1 {
             support::pause().await;
         }
     };

@@ -22,7 +22,7 @@ async fn every_acknowledged_write_survives_being_killed_or_stopped_in_a_loop() {
                             json!({ "name": "project_create", "arguments": { "name": name } });
                         match admin.try_send("tools/call", call).await {
                             Some(reply) if reply.status == 200 && !reply.is_error() => {
-                                // A reply cut off by the kill is no acknowledgement.
+                                // A reply that the kill cut off does not acknowledge.
                                 if reply.body["result"]["structuredContent"].is_object() {
                                     acknowledged.lock().unwrap().insert(name);
                                 }

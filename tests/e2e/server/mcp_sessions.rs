@@ -1,4 +1,4 @@
-//! MCP sessions: whose they are, that they survive, and that nobody can hold one up.
+//! MCP sessions: who owns them, that they survive restarts, and that no reader can block one.
 
 use serde_json::{Value, json};
 use support::{Legacy, Server, ServerOptions, StalledReader};

@@ -286,7 +286,7 @@ async fn no_list_contains_what_its_token_may_not_call() {
             let listed = offered.iter().any(|(name, action)| {
                 name == operation || (name == noun && action.as_deref() == Some(verb))
             });
-            // A parameter that nobody knows: what is allowed gets as far as being told so.
+            // An unknown parameter: a call that is allowed fails because of it.
             let reply = caller.call(operation, json!({ "nobody_knows": 1 })).await;
             let refused = reply.body["error"]["code"] == -32002;
             assert_eq!(listed, !refused, "{scope} {operation}: {}", reply.text);

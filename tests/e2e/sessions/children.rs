@@ -471,7 +471,7 @@ async fn a_tree_of_depth_three_works_and_its_results_come_back_up() {
     let tools: Vec<&Value> = log.iter().filter(|e| e["type"] == "tool_result").collect();
     assert_eq!(tools.len(), 1);
 
-    // Nobody in the container can read the keys of a client, not even of one's own.
+    // No process in the container can read the keys of a client, not even of its own.
     let spy = "/tool config_limits {}\n/sh cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | \
                grep -c OUBLIETTE_SESSION_KEY";
     let root = admin

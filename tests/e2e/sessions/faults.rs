@@ -360,7 +360,7 @@ async fn credentials_reach_the_agent_that_needs_them_and_nobody_else() {
 }
 
 #[test(needs(sandbox))]
-async fn a_reader_that_stops_reading_holds_nobody_up() {
+async fn a_reader_that_stops_reading_blocks_no_other_caller() {
     let (server, admin, project) = with_agent(DEMO, "").await;
     let long = admin
         .spawn(&project, "/repeat 200 /sh printf '%010000d' 7")

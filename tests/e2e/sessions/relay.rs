@@ -54,7 +54,7 @@ async fn what_is_wrong_gets_its_code_and_the_connection_goes_on() {
     assert_eq!(code(&too_long), -32600, "{too_long}");
     let unknown = relay.next().await.unwrap();
     assert_eq!((&unknown["id"], code(&unknown)), (&json!(8), -32601));
-    // Nobody hears of a notification, whatever is wrong with it.
+    // A notification gets no reply, also when it is wrong.
     relay.send(&json!({ "method": "nothing" })).await;
     relay.send(&json!({ "method": "session_end" })).await;
     let bad = relay.request("attach", json!({ "session_id": 1 })).await;

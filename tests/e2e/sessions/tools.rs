@@ -124,7 +124,7 @@ async fn sessions_below_have_no_more_tools() {
 }
 
 #[test]
-async fn tools_that_nobody_could_keep_to_are_refused() {
+async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let server = Server::start();
     let admin = server.admin();
     let project = admin.project("one").await;

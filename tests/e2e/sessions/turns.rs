@@ -252,7 +252,7 @@ async fn what_the_policy_does_not_settle_is_asked_and_answered_once() {
         (&json!("allow"), &json!("caller"))
     );
 
-    // What nobody answers is a no, and the turn goes on.
+    // A request without an answer counts as denied, and the turn goes on.
     admin.message(&session, "/ask And now?").await;
     let completion = admin.turn(&session, 2).await;
     assert!(
@@ -262,7 +262,7 @@ async fn what_the_policy_does_not_settle_is_asked_and_answered_once() {
     let log = admin.log(&session).await;
     assert!(log.iter().any(|e| e["by"] == "deadline"));
 
-    // With high autonomy, the default, nobody is asked.
+    // With high autonomy, the default, there is no request.
     let session = admin
         .spawn_with(&project, "/ask Really?", json!({ "new_session": true }))
         .await;

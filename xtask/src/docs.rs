@@ -1,10 +1,11 @@
-//! Pages that are made from the code, and the check that they still say what it says.
+//! `cargo xtask docs`: pages that are generated from the code, and the check that they are up to date.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
 
 use oubliette_engine::operations::{self, Effect, Entry, Face};
 use serde_json::Value;
+
+use crate::root;
 
 const GUIDE: &str = "CONTRIBUTING.md";
 /// In the guide, the line before a Rust block: `<!-- quoted from PATH -->`.
@@ -31,13 +32,6 @@ pub(crate) fn run(check: bool) -> Result<(), String> {
         std::fs::write(root.join(name), text).map_err(|error| format!("{name}: {error}"))?;
     }
     Ok(())
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
-        .to_owned()
 }
 
 /// The guide with every quoted block replaced by the code of its file.
@@ -73,8 +67,8 @@ fn with_quotes(
 
 fn operations_page() -> String {
     let mut page = String::from(
-        "# Operations\n\nEverything Oubliette can be asked to do. This page is made from the \
-         registry by `cargo xtask docs`.\n\nEach operation can be called by its own name, or as \
+        "# Operations\n\nAll operations of Oubliette. `cargo xtask docs` generates this page \
+         from the registry.\n\nEach operation can be called by its own name, or as \
          an `action` of its noun's tool: `project_create {\"name\": \"x\"}` is `project \
          {\"action\": \"create\", \"name\": \"x\"}`. On the command line it is `oubliette project \
          create x`.\n\n| operation | access | effect |\n| --- | --- | --- |\n",

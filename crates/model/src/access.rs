@@ -10,13 +10,13 @@
 //!   with a key, leads to it.
 //! - `Engine::permit_following` (`operations/dispatch.rs`), for open streams and resource
 //!   subscriptions: the decision of a `session_events` call, made again before each page.
-//! - `Engine::call_as` (`sessions/children.rs`), for what an agent does through its own session:
+//! - `Sessions::call_from_agent` (`sessions/children.rs`), for an agent that acts through its own session:
 //!   [`is_below`] and [`autonomy_below`].
 //! - `Callers::call_tool` (`callers/request.rs`), for an agent that calls a tool of its caller: it
 //!   reaches the session whose key the agent has shown and no other. The response goes through
 //!   `Engine::call`, then [`may_respond_as_caller`].
 //! - Tool lists and suggestions (`operations/tools.rs`, `operations/lookup.rs`): [`allows_class`].
-//! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/ask.rs`):
+//! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/message_params.rs`):
 //!   [`may_grant`].
 //! - Presence of callers and declarations of their tools (`callers/presence.rs`,
 //!   `sessions/deliver.rs`), and pushed events (`mcp/push.rs` of the server): [`owns_session`].

@@ -2,7 +2,7 @@
 //! continues after the server restarts.
 
 use jiff::SignedDuration;
-use oubliette_model::{SessionId, TokenId};
+use oubliette_model::{SessionId, TokenId, owns_session};
 use oubliette_store::McpSession;
 
 use crate::{Engine, Result};
@@ -101,6 +101,6 @@ impl McpSessions<'_> {
     /// Whether events of an agent session may go to MCP sessions of this token: only to its owner's.
     pub async fn may_bind(self, token: TokenId, session: SessionId) -> bool {
         let found = self.engine.store().session(session).await;
-        matches!(found, Ok(Some(session)) if session.owner_id == Some(token))
+        matches!(found, Ok(Some(session)) if owns_session(session.owner_id, token))
     }
 }

@@ -37,6 +37,12 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    if !directory.is_dir() {
+        return Err(Failure::new(format!(
+            "the directory {} does not exist",
+            directory.display()
+        )));
+    }
     let scratch = tempfile::tempdir_in(directory)
         .map_err(|error| failed(&format!("cannot write to {}", directory.display()), &error))?;
     let mut progress = ProgressLine::default();

@@ -24,6 +24,7 @@ use crate::home::Home;
 use crate::setup::{self, ConfigScope, Connection};
 use crate::{agents, archive, doctor, down, reset, serve, terminal};
 
+const GLOBAL_OPTIONS: &str = "Global options";
 const EXAMPLES: &str = "\
 Examples:
   oubliette run 'what is in this workspace?'        give an agent a prompt and print its answer
@@ -99,6 +100,7 @@ fn command() -> Command {
                 .value_name("DIR")
                 .env("OUBLIETTE_HOME")
                 .global(true)
+                .help_heading(GLOBAL_OPTIONS)
                 .value_parser(value_parser!(PathBuf))
                 .help("Directory with the database, configuration and projects [default: ~/.oubliette]"),
         )
@@ -108,6 +110,7 @@ fn command() -> Command {
                 .value_name("URL")
                 .env("OUBLIETTE_URL")
                 .global(true)
+                .help_heading(GLOBAL_OPTIONS)
                 .help("URL of the server [default: the server that is running on the data directory]"),
         )
         .arg(
@@ -117,6 +120,7 @@ fn command() -> Command {
                 .env("OUBLIETTE_TOKEN")
                 .hide_env_values(true)
                 .global(true)
+                .help_heading(GLOBAL_OPTIONS)
                 .help("API key to use [default: the admin token of the data directory]"),
         )
         .subcommand(serve::Options::augment_args(Command::new("serve")));

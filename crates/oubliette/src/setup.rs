@@ -23,6 +23,8 @@ use merge::{MergeError, Merged};
 
 /// The name of our entry among a client's servers.
 const SERVER: &str = "oubliette";
+/// Less similar names (0 to 1) are not suggested.
+const MIN_SIMILARITY: f64 = 0.7;
 
 /// Looks up an environment variable, such as `XDG_CONFIG_HOME`, that moves a client's files.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -51,10 +53,14 @@ impl fmt::Debug for Connection {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
     #[error(
-        "Unknown client `{name}`. Did you mean `{nearest}`? The clients are {}.",
+        "Unknown client `{name}`. {}The clients are {}.",
+        nearest.map(|nearest| format!("Did you mean `{nearest}`? ")).unwrap_or_default(),
         names().collect::<Vec<_>>().join(", ")
     )]
-    UnknownClient { name: String, nearest: &'static str },
+    UnknownClient {
+        name: String,
+        nearest: Option<&'static str>,
+    },
 
     #[error("The directory {} does not exist, so nothing was written. Choose an existing project.", .path.display())]
     NoProject { path: PathBuf },
@@ -197,10 +203,10 @@ fn find(name: &str) -> Result<&'static Client, SetupError> {
     if let Some(client) = CLIENTS.iter().find(|client| client.name == name) {
         return Ok(client);
     }
-    let likeness = |client: &str| strsim::jaro_winkler(client, &name.to_lowercase());
+    let similarity = |client: &str| strsim::jaro_winkler(client, &name.to_lowercase());
     let nearest = names()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        .unwrap_or_default();
+        .filter(|client| similarity(client) > MIN_SIMILARITY)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     Err(SetupError::UnknownClient {
         name: name.to_owned(),
         nearest,

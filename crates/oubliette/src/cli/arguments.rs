@@ -98,20 +98,28 @@ fn value_name(flag: &str) -> String {
 
 /// A description of the registry with the names of the command line: `` `project_list` `` becomes
 /// `` `oubliette project list` `` and `` `max_cost_usd` `` becomes `` `--max-cost-usd` ``.
-pub(super) fn in_command_words(entry: &Entry, text: &str) -> String {
+pub(super) fn in_command_words(entry: &'static Entry, text: &str) -> String {
+    let mentioned = text.split('`').filter_map(operations::find);
+    let entries: Vec<&Entry> = std::iter::once(entry).chain(mentioned).collect();
     let in_words = |quoted: &str| {
         if let Some(operation) = operations::find(quoted) {
             return format!("oubliette {} {}", operation.noun(), operation.verb());
         }
-        let parameter = entry.properties().find(|(name, _)| *name == quoted);
-        match parameter {
-            Some((name, schema)) if is_positional(entry, name, schema) => value_name(&flag(name)),
-            Some((name, _)) => format!("--{}", flag(name)),
+        let parameter = quoted.strip_suffix(": true").unwrap_or(quoted);
+        let found = entries.iter().find_map(|entry| {
+            let mut properties = entry.properties();
+            let (name, schema) = properties.find(|(name, _)| *name == parameter)?;
+            Some((name, is_positional(entry, name, schema)))
+        });
+        match found {
+            Some((name, true)) => value_name(&flag(name)),
+            Some((name, false)) => format!("--{}", flag(name)),
             None => quoted.to_owned(),
         }
     };
-    let parts = text.split('`').enumerate();
-    let parts: Vec<String> = parts
+    let parts: Vec<String> = text
+        .split('`')
+        .enumerate()
         .map(|(n, part)| {
             if n % 2 == 1 {
                 in_words(part)
@@ -129,10 +137,14 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
         .get("description")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let help = in_command_words(entry, &description.replace('\n', " "));
+    let help = in_command_words(entry, &description.replace('\n', " "))
+        .replace(", `{\"NAME\": \"value\"}`", "; may be repeated");
     let argument = Arg::new(name).help(match name {
         name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
         "schedule_id" => "The schedule, by name or id".to_owned(),
+        "command" => {
+            "One argument is run by the shell; several are a program and its arguments".to_owned()
+        }
         _ => help.trim_end_matches('.').to_owned(),
     });
     let value = value_name(&flag);
@@ -248,4 +260,20 @@ fn variable(text: &str) -> Result<(String, Value), Failure> {
         ))
     })?;
     Ok((text.to_owned(), Value::from(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_name_commands_and_flags() {
+        let entry = operations::find("session_message").unwrap();
+        let text =
+            "`session_events` with `wait_seconds`; `prompt`, `create_workspace: true`, `other`";
+        assert_eq!(
+            in_command_words(entry, text),
+            "`oubliette session events` with `--wait-seconds`; `PROMPT`, `--create-workspace`, `other`"
+        );
+    }
 }

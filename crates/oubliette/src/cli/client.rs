@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use clap::ArgMatches;
+use oubliette_engine::operations;
+use oubliette_model::quoted;
 use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
@@ -19,6 +21,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use serde_json::{Map, Value};
 
+use super::arguments;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::ProgressLine;
@@ -53,8 +56,11 @@ impl Access {
 
     pub(super) fn url(&self) -> Result<String, Failure> {
         let url = match (&self.url, self.home.server_info()) {
-            (Some(url), _) => url.trim_end_matches('/').to_owned(),
-            (None, Some(running)) => running.url,
+            (Some(url), _) => {
+                check_url(url)?;
+                url.trim_end_matches('/').to_owned()
+            }
+            (None, Some(server)) => server.url,
             (None, None) => return Err(self.no_server()),
         };
         // The URL may be given with or without the path of the endpoint.
@@ -81,6 +87,18 @@ impl Access {
             self.home.path().display()
         ))
     }
+}
+
+fn check_url(url: &str) -> Result<(), Failure> {
+    let reason = match reqwest::Url::parse(url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => return Ok(()),
+        Ok(_) => "it must start with http:// or https://".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::new(format!(
+        "the URL is invalid: {reason}: {}; use for example http://127.0.0.1:7433",
+        quoted(url)
+    )))
 }
 
 /// Why a call has no result.
@@ -172,7 +190,9 @@ impl Client {
         let outcome = self.service.call_tool(request).await;
         self.progress.lock().clear();
         let result = outcome.map_err(|error| match error {
-            ServiceError::McpError(error) => CallError::Rejected(Failure::new(error.message)),
+            ServiceError::McpError(error) => {
+                CallError::Rejected(Failure::new(in_command_words(name, &error.message)))
+            }
             other => {
                 CallError::Unreachable(Failure::with_cause("the server did not answer", &other))
             }
@@ -180,7 +200,8 @@ impl Client {
         if result.is_error == Some(true) {
             let texts = result.content.iter().filter_map(|block| block.as_text());
             let text: Vec<&str> = texts.map(|block| block.text.as_str()).collect();
-            return Err(CallError::Rejected(Failure::new(text.join("\n"))));
+            let message = in_command_words(name, &text.join("\n"));
+            return Err(CallError::Rejected(Failure::new(message)));
         }
         match result.structured_content {
             Some(Value::Object(result)) => Ok(result),
@@ -192,6 +213,14 @@ impl Client {
 
     pub(super) async fn close(self) {
         let _ = self.service.cancel().await;
+    }
+}
+
+/// An operation's error with the names of the command line.
+fn in_command_words(operation: &str, text: &str) -> String {
+    match operations::find(operation) {
+        Some(entry) => arguments::in_command_words(entry, text),
+        None => text.to_owned(),
     }
 }
 
@@ -207,11 +236,6 @@ fn unreachable_server(
                 return CallError::Rejected(Failure::new(format!(
                     "the server at {url} does not accept this API key; check --token or \
                      OUBLIETTE_TOKEN"
-                )));
-            }
-            Some(StreamableHttpError::Client(error)) if error.is_builder() => {
-                return CallError::Rejected(Failure::new(format!(
-                    "the URL is invalid: {url}; it must look like http://127.0.0.1:7433/mcp"
                 )));
             }
             Some(StreamableHttpError::Client(error))

@@ -37,9 +37,7 @@ const CTRL_C: u8 = 3;
 const DEFAULT_SHELL: &str = "command -v bash > /dev/null && exec bash; exec sh";
 
 pub(super) fn add_flags(command: Command) -> Command {
-    let conflicting = [
-        "stdin",
-        "timeout_seconds",
+    let for_programs = [
         "wait_seconds",
         "terminal",
         "offsets",
@@ -47,15 +45,25 @@ pub(super) fn add_flags(command: Command) -> Command {
         "signal",
         "encoding",
         "exec_id",
-        "json",
     ];
-    command
+    for_programs
+        .into_iter()
+        .fold(command, |command, name| {
+            command.mut_arg(name, |arg| arg.help_heading("Options for programs"))
+        })
+        .long_about(
+            "Run a command in a project's container, print its output and exit with its exit code. \
+             Starts the container if it is not running. Without -i, the output is printed when the \
+             command has ended, at most 1 MiB of it, and the command is killed after \
+             --timeout-seconds.",
+        )
         .arg(
             Arg::new(INTERACTIVE)
                 .short('i')
                 .long(INTERACTIVE)
                 .action(ArgAction::SetTrue)
-                .conflicts_with_all(conflicting)
+                .conflicts_with_all(for_programs)
+                .conflicts_with_all(["stdin", "timeout_seconds", "json"])
                 .help("Pass the standard input to the command, and print its output as it arrives"),
         )
         .arg(

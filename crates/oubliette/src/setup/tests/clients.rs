@@ -123,4 +123,7 @@ fn an_unknown_client_is_answered_with_the_nearest() {
         );
     }
     assert_eq!(names().count(), 7);
+    let scope = ConfigScope::User;
+    let error = plan("zed", &scope, Path::new("/"), &|_| None, &connection(TOKEN)).unwrap_err();
+    assert!(!error.to_string().contains("mean"), "{error}");
 }

@@ -125,7 +125,7 @@ impl EventPrinter {
             }
             "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
             "caller_tool_cancelled" => {
-                self.print_note(&format!("✗ {} was cancelled", text("tool")))
+                self.print_note(&format!("✗ {} was cancelled", text("tool")));
             }
             "child_spawned" => {
                 self.print_note(&format!(

@@ -1,4 +1,4 @@
-//! What the merged text holds, and what is shown of it.
+//! The merged text and the summary.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-"""A caller of Oubliette: gives an agent a tool, answers when it is called, prints what the agent says.
+"""A caller of Oubliette: gives an agent a tool, answers its calls and prints the agent's answer.
 
 pip install mcp
 OUBLIETTE_URL=http://127.0.0.1:7433/mcp OUBLIETTE_TOKEN=oub_… python caller.py "prompt"
 
-The SDK's client speaks the newest protocol, in which nothing comes unasked: it waits for events.
+The newest protocol version, which the SDK uses, has no unsolicited notifications: the caller waits for events.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ async def call(client: Client, tool: str, **arguments) -> dict:
 
 
 async def respond(client: Client, request: dict) -> None:
-    """The tool itself, and its answer."""
+    """Runs the tool and sends its result."""
     answer = {"session_id": request["session_id"], "request_id": request["request_id"]}
     message = request["arguments"].get("message")
     if message is None:
-        answer["error"] = "there is no message"
+        answer["error"] = "`message` is missing"
     else:
         print(f"notification: {message}", flush=True)
         answer["result"] = {"status": "sent"}
@@ -48,7 +48,7 @@ async def main(prompt: str = PROMPT) -> None:
     transport = streamable_http_client(os.environ["OUBLIETTE_URL"], http_client=http)
     async with Client(transport) as client:
         projects = (await call(client, "project", action="list"))["projects"]
-        project = next((one for one in projects if one["name"] == "python example"), None)
+        project = next((candidate for candidate in projects if candidate["name"] == "python example"), None)
         project = project or await call(client, "project", action="create", name="python example")
         context = {"caller_id": "myapp", "caller_tools": [TOOL]}
         spawned = await call(

@@ -1,9 +1,9 @@
-// A caller of Oubliette: gives an agent a tool, answers when it is called, prints what the agent says.
+// A caller of Oubliette: gives an agent a tool, answers its calls and prints the agent's answer.
 //
 // npm install @modelcontextprotocol/sdk
 // OUBLIETTE_URL=http://127.0.0.1:7433/mcp OUBLIETTE_TOKEN=oub_… node caller.mts "prompt"
 //
-// The SDK's client keeps a stream open on which it is told of every event of its sessions.
+// The SDK keeps a stream open, on which the server sends every event of the caller's sessions.
 
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
@@ -26,10 +26,10 @@ async function call(tool: string, action: Result): Promise<Result> {
   return result.structuredContent;
 }
 
-/** The tool itself, and its answer. */
+/** Runs the tool and sends its result. */
 async function respond({ session_id, request_id, arguments: { message } }: Result): Promise<void> {
   if (message === undefined) {
-    await call("caller_tool_response", { session_id, request_id, error: "there is no message" });
+    await call("caller_tool_response", { session_id, request_id, error: "`message` is missing" });
     return;
   }
   console.log(`notification: ${message}`);
@@ -46,7 +46,7 @@ const completed = new Promise<string>((resolve) => {
     if (event.type === "completion") {
       resolve(event.text);
     } else if (event.type === "caller_tool_request" && !answered.has(event.request_id)) {
-      // A stream that was opened again may tell of it again.
+      // The server may repeat events on a reopened stream.
       answered.add(event.request_id);
       await respond(event);
     }

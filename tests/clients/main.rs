@@ -88,7 +88,7 @@ async fn converses(mut command: Command) {
     }
     command.arg("/tool myapp_send_notification {}");
     let ended = process::run(&mut command, LIMIT).await;
-    assert_eq!(ended.stdout, "there is no message\n", "{}", ended.stderr);
+    assert_eq!(ended.stdout, "`message` is missing\n", "{}", ended.stderr);
     let projects = server
         .admin()
         .call("project_list", serde_json::json!({}))

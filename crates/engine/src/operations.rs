@@ -158,33 +158,73 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
     ]
 });
 
-/// What each noun's tool is for.
-const NOUNS: &[(&str, &str)] = &[
-    (
-        "project",
-        "Projects: each has a name, files, settings and limits.",
-    ),
-    (
-        "container",
-        "The container of a project, in which its commands and agents run.",
-    ),
-    (
-        "session",
-        "Sessions: conversations with agents in a project. `spawn` starts one with a prompt, `events` \
-         returns what the agent does, `message` sends the next prompt.",
-    ),
-    (
-        "workspace",
-        "Workspaces: the directories of a project in which agents work.",
-    ),
-    (
-        "schedule",
-        "Schedules: prompts that are sent to agents at set times, and the history of their runs.",
-    ),
-    (
-        "token",
-        "API tokens: their scopes and expiry. Admin tokens only.",
-    ),
+/// The noun of a group of operations.
+#[derive(Debug)]
+pub struct Noun {
+    pub name: &'static str,
+    /// The help text of the noun's command.
+    pub summary: &'static str,
+    /// The description of the noun's tool; none if each of its operations is a tool of its own.
+    pub about: Option<&'static str>,
+}
+
+/// Every noun, in the order of the command line's help.
+pub const NOUNS: &[Noun] = &[
+    Noun {
+        name: "project",
+        summary: "Create, list, show, change and delete projects",
+        about: Some("Projects: each has a name, files, settings and limits."),
+    },
+    Noun {
+        name: "container",
+        summary: "Start, stop and inspect a project's container, and run commands in it",
+        about: Some("The container of a project, in which its commands and agents run."),
+    },
+    Noun {
+        name: "session",
+        summary: "Start agents, follow them, answer their requests and end them",
+        about: Some(
+            "Sessions: conversations with agents in a project. `spawn` starts one with a prompt, \
+             `events` returns what the agent does, `message` sends the next prompt.",
+        ),
+    },
+    Noun {
+        name: "workspace",
+        summary: "List and delete the workspaces of a project",
+        about: Some("Workspaces: the directories of a project in which agents work."),
+    },
+    Noun {
+        name: "schedule",
+        summary: "Send prompts to agents at set times, and show the results",
+        about: Some(
+            "Schedules: prompts that are sent to agents at set times, and the history of their runs.",
+        ),
+    },
+    Noun {
+        name: "token",
+        summary: "Create, list and revoke API tokens",
+        about: Some("API tokens: their scopes and expiry. Admin tokens only."),
+    },
+    Noun {
+        name: "config",
+        summary: "Show the limits in force",
+        about: None,
+    },
+    Noun {
+        name: "caller",
+        summary: "Answer an agent's call of a caller tool",
+        about: None,
+    },
+    Noun {
+        name: "image",
+        summary: "Rebuild container images",
+        about: None,
+    },
+    Noun {
+        name: "audit",
+        summary: "Show who called which operation",
+        about: None,
+    },
 ];
 
 /// Every operation, in the order of the documentation.

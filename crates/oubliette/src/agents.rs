@@ -1,4 +1,4 @@
-//! `oubliette agent`: which agents there are, and putting one where containers find it.
+//! `oubliette agent`: lists the agents, and installs one into the data directory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal;
 
-/// The Node.js for agents that are scripts: what the system has is often too old for them.
-const NODE: &str = "node@24.21.0";
+/// The Node.js for agents that are scripts; the system's own is often too old.
+const NODE_PACKAGE: &str = "node@24.21.0";
 
 pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
     let config = Config::load(&home.config_file(), std::env::vars())?;
@@ -34,15 +34,18 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
         .collect();
     let known: Vec<String> = catalogue().into_iter().map(|agent| agent.name).collect();
     for name in config.agents.keys().filter(|name| !known.contains(name)) {
-        rows.push(json!({ "name": name, "about": "of the configuration", "state": "configured" }));
+        rows.push(
+            json!({ "name": name, "about": "defined in oubliette.toml", "state": "configured" }),
+        );
     }
     let result = json!({ "agents": rows });
     let Value::Object(result) = result else {
         return Ok(());
     };
-    terminal::say(&match json {
-        true => serde_json::to_string_pretty(&result).unwrap_or_default(),
-        false => terminal::render(&result),
+    terminal::print_line(&if json {
+        serde_json::to_string_pretty(&result).unwrap_or_default()
+    } else {
+        terminal::render(&result)
     });
     Ok(())
 }
@@ -50,17 +53,19 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
 fn state(home: &Home, agent: &Agent) -> &'static str {
     match agent.package {
         None => "built in",
-        Some(package) if program(&place(home, &agent.name), package).exists() => "installed",
+        Some(package) if program_path(&install_dir(home, &agent.name), package).exists() => {
+            "installed"
+        }
         Some(_) => "not installed",
     }
 }
 
-fn place(home: &Home, name: &str) -> PathBuf {
+fn install_dir(home: &Home, name: &str) -> PathBuf {
     home.path().join("agents").join(name)
 }
 
-fn program(place: &Path, package: Package) -> PathBuf {
-    place.join("bin").join(package.program)
+fn program_path(install_dir: &Path, package: Package) -> PathBuf {
+    install_dir.join("bin").join(package.program)
 }
 
 pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
@@ -69,7 +74,7 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
         let names: Vec<&str> = agents.iter().map(|agent| agent.name.as_str()).collect();
         let hint = match nearest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("there are {}", names.join(", ")),
+            None => format!("the agents are {}", names.join(", ")),
         };
         return Err(Failure::new(format!("there is no agent `{name}`; {hint}")));
     };
@@ -78,23 +83,24 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
         return Ok(());
     };
     home.prepare()?;
-    let failed = |what: &str, error: std::io::Error| Failure::of(what.to_owned(), &error);
+    let failed = |what: &str, error: std::io::Error| Failure::with_cause(what.to_owned(), &error);
     let parent = home.path().join("agents");
-    fs::create_dir_all(&parent).map_err(|e| failed("cannot make the directory", e))?;
-    // Made aside and moved into its place whole: containers see it all or not at all.
-    let aside = tempfile::Builder::new()
+    fs::create_dir_all(&parent).map_err(|e| failed("cannot create the directory", e))?;
+    // Installed in a temporary directory and renamed, so that containers never see a part of it.
+    let staging = tempfile::Builder::new()
         .prefix(".installing-")
         .tempdir_in(&parent)
-        .map_err(|e| failed("cannot make a directory to install in", e))?;
-    fetch(aside.path(), package)?;
-    assemble(aside.path(), package)
+        .map_err(|e| failed("cannot create a temporary directory", e))?;
+    npm_install(staging.path(), package)?;
+    assemble(staging.path(), package)
         .map_err(|e| failed("the package is not as expected; nothing was installed", e))?;
-    fs::set_permissions(aside.path(), fs::Permissions::from_mode(0o755))
-        .map_err(|e| failed("cannot open the directory to containers", e))?;
-    let target = place(home, name);
+    fs::set_permissions(staging.path(), fs::Permissions::from_mode(0o755))
+        .map_err(|e| failed("cannot make the directory readable for containers", e))?;
+    let target = install_dir(home, name);
     let old = parent.join(format!(".old-{}", std::process::id()));
     let replaced = fs::rename(&target, &old).is_ok();
-    fs::rename(aside.keep(), &target).map_err(|e| failed("cannot put it in its place", e))?;
+    fs::rename(staging.keep(), &target)
+        .map_err(|e| failed("cannot move the agent to its directory", e))?;
     if replaced {
         let _ = fs::remove_dir_all(old);
     }
@@ -105,14 +111,13 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
     );
     let kinds: Vec<&str> = agent.credentials.keys().map(String::as_str).collect();
     eprintln!(
-        "It signs in with a credential of kind {}; docs/agents.md says how to name one.",
+        "It signs in with a credential of kind {}; see docs/agents.md for how to configure one.",
         kinds.join(" or ")
     );
     Ok(())
 }
 
-/// Has npm fetch the package, and show how far it is.
-fn fetch(directory: &Path, package: Package) -> Result<(), Failure> {
+fn npm_install(directory: &Path, package: Package) -> Result<(), Failure> {
     let mut npm = Command::new("npm");
     npm.arg("install")
         .arg("--prefix")
@@ -122,23 +127,23 @@ fn fetch(directory: &Path, package: Package) -> Result<(), Failure> {
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     if package.binary.is_none() {
-        npm.arg(NODE);
+        npm.arg(NODE_PACKAGE);
     }
     eprintln!("Fetching {} {} with npm …", package.npm, package.version);
     match npm.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(format!(
-            "npm could not install {}@{} ({status}); what it said is above",
+            "npm could not install {}@{} ({status}); its output is above",
             package.npm, package.version
         ))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Failure::new(
-            "agents come from npm, which is not there; install Node.js with npm and try again",
+            "npm was not found; install Node.js with npm and try again",
         )),
-        Err(error) => Err(Failure::of("npm cannot be run", &error)),
+        Err(error) => Err(Failure::with_cause("cannot run npm", &error)),
     }
 }
 
-/// Makes `bin/PROGRAM` of what npm has fetched.
+/// Creates `bin/PROGRAM` from the installed npm package.
 fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
     let bin = directory.join("bin");
     fs::create_dir(&bin)?;
@@ -147,9 +152,9 @@ fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
         Some(file) => {
             let modules = directory.join("node_modules");
             let whole = modules.join(package.npm).join(file).canonicalize()?;
-            // Some packages have a small script there until their installation has run.
+            // Some packages contain a small script instead until their install step has run.
             if fs::metadata(&whole)?.len() < 1 << 20 {
-                return Err(std::io::Error::other(format!("{file} is no program")));
+                return Err(std::io::Error::other(format!("{file} is not a program")));
             }
             fs::rename(whole, &target)?;
             fs::remove_dir_all(modules)?;
@@ -181,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn one_file_is_kept_of_a_package_that_is_one_file() {
+    fn a_package_with_one_binary_is_reduced_to_it() {
         let directory = tempfile::tempdir().unwrap();
         let inside = directory.path().join("node_modules/some-agent/bin");
         fs::create_dir_all(&inside).unwrap();

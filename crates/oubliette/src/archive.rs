@@ -1,7 +1,7 @@
 //! `oubliette backup` and `restore`: a data directory in one file.
 //!
-//! The file is a plain tar of the store (a consistent copy, also while a server runs), the
-//! configuration, the admin token and the projects' files as they are at that moment.
+//! The file is a plain tar of the database (a consistent copy, also while a server is running), the
+//! configuration, the admin token and the projects' files. Installed agents are not included.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Write};
@@ -15,21 +15,21 @@ use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::ProgressLine;
 
-const DATABASE: &str = "oubliette.db";
-const PARTS: [&str; 4] = [DATABASE, "oubliette.toml", "admin.token", "projects"];
+const DATABASE_FILE: &str = "oubliette.db";
+const ARCHIVE_ENTRIES: [&str; 4] = [DATABASE_FILE, "oubliette.toml", "admin.token", "projects"];
 
-/// Writes the archive; all of it or nothing.
+/// Writes the archive to a temporary directory and renames it to `target` when it is complete.
 pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(), Failure> {
-    let failed = |what: &str, error: &io::Error| Failure::of(what, error);
+    let failed = |what: &str, error: &io::Error| Failure::with_cause(what, error);
     if !home.database().exists() {
         return Err(Failure::new(format!(
-            "there is nothing to back up in {}",
+            "there is no database in {}, so there is nothing to back up",
             home.path().display()
         )));
     }
     if target.exists() {
         return Err(Failure::new(format!(
-            "{} exists already; choose another name or remove it first",
+            "{} already exists; choose another name or remove it first",
             target.display()
         )));
     }
@@ -37,12 +37,18 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
+    if !directory.is_dir() {
+        return Err(Failure::new(format!(
+            "the directory {} does not exist",
+            directory.display()
+        )));
+    }
     let scratch = tempfile::tempdir_in(directory)
         .map_err(|error| failed(&format!("cannot write to {}", directory.display()), &error))?;
     let mut progress = ProgressLine::default();
-    let copy = scratch.path().join(DATABASE);
+    let copy = scratch.path().join(DATABASE_FILE);
     sqlite::backup(&home.database(), &copy, |done, total| {
-        progress.show(&format!("copying the store: {done} of {total} pages"));
+        progress.show(&format!("copying the database: {done} of {total} pages"));
     })?;
     let draft = scratch.path().join("archive");
     let written = write_archive(home, &copy, &draft, with_files, &mut progress);
@@ -72,7 +78,7 @@ fn write_archive(
         .mode(0o600)
         .open(draft)?;
     let mut archive = Builder::new(BufWriter::new(file));
-    append(&mut archive, database, Path::new(DATABASE))?;
+    append(&mut archive, database, Path::new(DATABASE_FILE))?;
     for path in [home.config_file(), home.admin_token_file()] {
         if let (true, Some(name)) = (path.exists(), path.file_name()) {
             append(&mut archive, &path, Path::new(name))?;
@@ -100,7 +106,7 @@ fn write_archive(
     Ok(file.metadata()?.len())
 }
 
-/// Visits a tree without following links. What vanishes while it is visited is left out.
+/// Visits a tree without following links. Files that are deleted meanwhile are left out.
 fn walk(
     path: &Path,
     name: &Path,
@@ -146,48 +152,49 @@ fn append<W: Write>(archive: &mut Builder<W>, path: &Path, name: &Path) -> io::R
         return archive.append_data(&mut header, name, io::empty());
     }
     if !meta.is_file() {
-        // Sockets and pipes mean nothing elsewhere.
+        // Sockets and pipes have no content.
         return Ok(());
     }
     header.set_entry_type(EntryType::Regular);
     header.set_size(meta.len());
-    // The file may grow or shrink while it is read; the archive's entry must not.
+    // The file may grow or shrink while it is read; the size in the header is fixed.
     let content = File::open(path)?.chain(io::repeat(0)).take(meta.len());
     archive.append_data(&mut header, name, content)
 }
 
-/// Puts an archive in the place of a data directory. With `replace`, what was there is moved aside.
+/// Restores a data directory from an archive. With `replace`, the existing files are moved to a subdirectory.
 pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), Failure> {
-    let _hold = home.hold()?;
+    let _lock = home.lock()?;
     if home.database().exists() && !replace {
         return Err(Failure::new(format!(
-            "{} holds a store already; --replace moves it aside, or choose another --data-dir",
+            "{} already has a database; use --replace to move it aside, or choose another --data-dir",
             home.path().display()
         )));
     }
-    let file = File::open(source)
-        .map_err(|error| Failure::of(format!("cannot open {}", source.display()), &error))?;
-    let scratch =
-        tempfile::tempdir_in(home.path()).map_err(|error| Failure::of("cannot restore", &error))?;
+    let file = File::open(source).map_err(|error| {
+        Failure::with_cause(format!("cannot open {}", source.display()), &error)
+    })?;
+    let scratch = tempfile::tempdir_in(home.path())
+        .map_err(|error| Failure::with_cause("cannot restore", &error))?;
     unpack(file, scratch.path()).map_err(|error| {
-        Failure::of(
-            format!("{} is not a whole backup", source.display()),
+        Failure::with_cause(
+            format!("{} is not a complete backup", source.display()),
             &error,
         )
     })?;
-    sqlite::verify(&scratch.path().join(DATABASE)).map_err(|error| {
-        Failure::of(
-            format!("the store in {} cannot be used", source.display()),
+    sqlite::verify(&scratch.path().join(DATABASE_FILE)).map_err(|error| {
+        Failure::with_cause(
+            format!("the database in {} cannot be used", source.display()),
             &error,
         )
     })?;
-    let aside = home
+    let replaced_dir = home
         .path()
         .join(format!("replaced-{}", jiff::Timestamp::now().as_second()));
-    swap(home.path(), scratch.path(), &aside)
-        .map_err(|error| Failure::of("cannot restore", &error))?;
-    if aside.exists() {
-        eprintln!("What was there before is in {}.", aside.display());
+    swap(home.path(), scratch.path(), &replaced_dir)
+        .map_err(|error| Failure::with_cause("cannot restore", &error))?;
+    if replaced_dir.exists() {
+        eprintln!("Moved the previous files to {}.", replaced_dir.display());
     }
     eprintln!(
         "Restored {} from {}.",
@@ -197,33 +204,41 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
     Ok(())
 }
 
-/// Unpacks what belongs into a data directory, and nothing to any other place.
+/// Unpacks an archive, and refuses entries that do not belong into a data directory.
 fn unpack(file: File, target: &Path) -> io::Result<()> {
     let mut archive = Archive::new(io::BufReader::new(file));
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = entry.path()?.into_owned();
-        let ours = match path.components().next() {
-            Some(Component::Normal(first)) => PARTS.iter().any(|part| first == *part),
+        let is_known = match path.components().next() {
+            Some(Component::Normal(first)) => ARCHIVE_ENTRIES.iter().any(|part| first == *part),
             _ => false,
         };
-        if !ours || !entry.unpack_in(target)? {
+        if !is_known || !entry.unpack_in(target)? {
             return Err(io::Error::other(format!("it contains {}", path.display())));
         }
     }
     Ok(())
 }
 
-/// Moves the old parts aside and the new ones in, the store last: without it a start would make a
-/// new one beside the old files.
-fn swap(home: &Path, new: &Path, aside: &Path) -> io::Result<()> {
+/// Moves the old entries away and the new ones in, the database last: a start in between would create a new
+/// one beside the old files.
+fn swap(home: &Path, new: &Path, replaced_dir: &Path) -> io::Result<()> {
     let leftovers = ["oubliette.db-wal", "oubliette.db-shm"];
-    let old: Vec<PathBuf> = PARTS.iter().chain(&leftovers).map(PathBuf::from).collect();
+    let old: Vec<PathBuf> = ARCHIVE_ENTRIES
+        .iter()
+        .chain(&leftovers)
+        .map(PathBuf::from)
+        .collect();
     for name in old.iter().filter(|name| home.join(name).exists()) {
-        fs::create_dir_all(aside)?;
-        fs::rename(home.join(name), aside.join(name))?;
+        fs::create_dir_all(replaced_dir)?;
+        fs::rename(home.join(name), replaced_dir.join(name))?;
     }
-    for name in PARTS.iter().rev().filter(|name| new.join(name).exists()) {
+    for name in ARCHIVE_ENTRIES
+        .iter()
+        .rev()
+        .filter(|name| new.join(name).exists())
+    {
         fs::rename(new.join(name), home.join(name))?;
     }
     File::open(home)?.sync_all()

@@ -1,17 +1,17 @@
-//! The command line: one command per operation, made from the registry, and a few of its own.
+//! The command line: one command per operation, generated from the registry, and a few others.
 
 mod arguments;
 mod changes;
 mod client;
-mod dialogue;
+mod event_printer;
 mod follow;
-mod line;
+mod interactive;
+mod local_tools;
 mod names;
 mod operation;
+mod reconnecting;
 mod run;
 mod schedules;
-mod show;
-mod tools;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,24 +21,25 @@ use clap_complete::Shell;
 
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::setup::{self, Connection, Place};
+use crate::setup::{self, ConfigScope, Connection};
 use crate::{agents, archive, doctor, down, reset, serve, terminal};
 
+const GLOBAL_OPTIONS: &str = "Global options";
 const EXAMPLES: &str = "\
 Examples:
-  oubliette run 'what is in this workspace?'        an agent at work, from nothing to the answer
+  oubliette run 'what is in this workspace?'        give an agent a prompt and print its answer
   oubliette serve                                   start the server
-  oubliette project create hello                    make a project
-  oubliette project list                            see all projects
-  oubliette container exec -it hello                a terminal in its container
-  oubliette token create ci project:hello           a key for one project
+  oubliette project create hello                    create a project
+  oubliette project list                            list all projects
+  oubliette container exec -it hello                open a terminal in its container
+  oubliette token create ci project:hello           create a key for one project
   oubliette mcp setup claude                        connect Claude Code";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     let matches = command().try_get_matches_from(arguments)?;
     let home = Home::find(matches.get_one::<PathBuf>("data-dir").map(PathBuf::as_path))?;
-    let access = client::Access::of(&matches, &home);
+    let access = client::Access::from_matches(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
         Some(("agent", matches)) => match matches.subcommand() {
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             if let Some(shell) = matches.get_one::<Shell>("SHELL") {
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut command(), "oubliette", &mut script);
-                terminal::say(String::from_utf8_lossy(&script).trim_end());
+                terminal::print_line(String::from_utf8_lossy(&script).trim_end());
             }
             Ok(())
         }
@@ -99,8 +100,9 @@ fn command() -> Command {
                 .value_name("DIR")
                 .env("OUBLIETTE_HOME")
                 .global(true)
+                .help_heading(GLOBAL_OPTIONS)
                 .value_parser(value_parser!(PathBuf))
-                .help("Where everything is kept [default: ~/.oubliette]"),
+                .help("Directory with the database, configuration and projects [default: ~/.oubliette]"),
         )
         .arg(
             Arg::new("url")
@@ -108,7 +110,8 @@ fn command() -> Command {
                 .value_name("URL")
                 .env("OUBLIETTE_URL")
                 .global(true)
-                .help("The server to talk to [default: the one that runs on the data directory]"),
+                .help_heading(GLOBAL_OPTIONS)
+                .help("URL of the server [default: the server that is running on the data directory]"),
         )
         .arg(
             Arg::new("token")
@@ -117,7 +120,8 @@ fn command() -> Command {
                 .env("OUBLIETTE_TOKEN")
                 .hide_env_values(true)
                 .global(true)
-                .help("The API key to use [default: the admin token of the data directory]"),
+                .help_heading(GLOBAL_OPTIONS)
+                .help("API key to use [default: the admin token of the data directory]"),
         )
         .subcommand(serve::Options::augment_args(Command::new("serve")));
     command = command
@@ -129,61 +133,61 @@ fn command() -> Command {
     command
         .mut_subcommand("token", |token| {
             token.subcommand(Command::new("reset-admin").about(
-                "Make a new admin token on the data directory, without a server; the old one ends",
+                "Create a new admin token and revoke the old one; stop the server first",
             ))
         })
         .mut_subcommand("session", |session| {
             session.subcommand(
                 Command::new("attach")
-                    .about("Follow a session live and talk to its agent")
-                    .arg(Arg::new("SESSION").required(true).help("The session, by its id")),
+                    .about("Follow a session live and send messages to its agent")
+                    .arg(Arg::new("SESSION").required(true).help("Id of the session; see `oubliette session list`")),
             )
         })
         .subcommand(
             Command::new("mcp")
-                .about("Connect MCP clients")
+                .about("Connect an MCP client to the server")
                 .subcommand_required(true)
                 .arg_required_else_help(true)
                 .subcommand(setup_command()),
         )
         .subcommand(
             Command::new("backup")
-                .about("Copy the data directory into one file, also while a server runs")
-                .arg(file_argument("FILE", "The file to write"))
+                .about("Back up the data directory to one file; the server may be running")
+                .arg(file_argument("FILE", "File to write; must not exist"))
                 .arg(
                     Arg::new("without-files")
                         .long("without-files")
                         .action(ArgAction::SetTrue)
-                        .help("Leave out the projects' files"),
+                        .help("Leave out the files of projects"),
                 ),
         )
         .subcommand(
             Command::new("restore")
-                .about("Put a backup in the place of the data directory")
-                .arg(file_argument("FILE", "The file that `oubliette backup` wrote"))
+                .about("Restore the data directory from a backup")
+                .arg(file_argument("FILE", "File written by `oubliette backup`"))
                 .arg(
                     Arg::new("replace")
                         .long("replace")
                         .action(ArgAction::SetTrue)
-                        .help("Move aside what is there"),
+                        .help("Move the existing database and files to a subdirectory first"),
                 ),
         )
         .subcommand(
             Command::new("down")
-                .about("End the server and all containers of the data directory; files stay")
+                .about("Stop the server and all containers of the data directory; files stay")
                 .arg(
                     Arg::new("remove")
                         .long("remove")
                         .action(ArgAction::SetTrue)
-                        .help("Remove the containers too, with what was installed in them, and images built for them"),
+                        .help("Also remove the containers, with everything installed in them, and the images built for them"),
                 ),
         )
         .subcommand(
-            Command::new("doctor").about("Check what this machine can do, and say what would help"),
+            Command::new("doctor").about("Check the data directory and this machine, and suggest fixes"),
         )
         .subcommand(
             Command::new("completions")
-                .about("Print the completion script of a shell")
+                .about("Print the completion script for a shell")
                 .after_help("Example: oubliette completions bash > ~/.local/share/bash-completion/completions/oubliette")
                 .arg(Arg::new("SHELL").required(true).value_parser(value_parser!(Shell))),
         )
@@ -194,15 +198,19 @@ fn agent_command() -> Command {
         Arg::new("json")
             .long("json")
             .action(ArgAction::SetTrue)
-            .help("Print the result as JSON, for programs")
+            .help("Print the result as JSON")
     };
     Command::new("agent")
-        .about("See which agents are there, and install one")
+        .about("List agents and install one")
         .arg(json())
-        .subcommand(Command::new("list").about("List the agents").arg(json()))
+        .subcommand(
+            Command::new("list")
+                .about("List the agents and whether they are installed")
+                .arg(json()),
+        )
         .subcommand(
             Command::new("install")
-                .about("Put an agent, at the version that was tested, where containers find it")
+                .about("Install an agent, at the tested version, for use in containers")
                 .arg(
                     Arg::new("NAME")
                         .required(true)
@@ -215,7 +223,7 @@ fn setup_command() -> Command {
     let clients: Vec<&str> = setup::names().collect();
     Command::new("setup")
         .about(
-            "Write this server into the MCP configuration of a client, keeping all that is there",
+            "Add this server to the MCP configuration of a client; other settings stay as they are",
         )
         .arg(
             Arg::new("CLIENT")
@@ -227,13 +235,13 @@ fn setup_command() -> Command {
                 .long("project")
                 .value_name("DIR")
                 .value_parser(value_parser!(PathBuf))
-                .help("Write the file of the project in DIR instead of the user's own"),
+                .help("Write the configuration of the project in DIR instead of the user's"),
         )
         .arg(
             Arg::new("dry-run")
                 .long("dry-run")
                 .action(ArgAction::SetTrue)
-                .help("Only show what would change"),
+                .help("Show the changes without writing them"),
         )
 }
 
@@ -245,8 +253,8 @@ fn file_argument(name: &'static str, help: &'static str) -> Arg {
 }
 
 fn path<'a>(matches: &'a ArgMatches, name: &str) -> &'a PathBuf {
-    static NOWHERE: PathBuf = PathBuf::new();
-    matches.get_one(name).unwrap_or(&NOWHERE)
+    static EMPTY: PathBuf = PathBuf::new();
+    matches.get_one(name).unwrap_or(&EMPTY)
 }
 
 fn connect_client(matches: &ArgMatches, access: &client::Access) -> Result<(), Failure> {
@@ -254,9 +262,9 @@ fn connect_client(matches: &ArgMatches, access: &client::Access) -> Result<(), F
         .get_one::<String>("CLIENT")
         .map(String::as_str)
         .unwrap_or_default();
-    let place = match matches.get_one::<PathBuf>("project") {
-        Some(directory) => Place::Project(directory.clone()),
-        None => Place::User,
+    let scope = match matches.get_one::<PathBuf>("project") {
+        Some(directory) => ConfigScope::Project(directory.clone()),
+        None => ConfigScope::User,
     };
     let user = std::env::home_dir().unwrap_or_default();
     let connection = Connection {
@@ -265,27 +273,49 @@ fn connect_client(matches: &ArgMatches, access: &client::Access) -> Result<(), F
     };
     let change = setup::plan(
         client,
-        &place,
+        &scope,
         &user,
         &|name| std::env::var_os(name),
         &connection,
     )
-    .map_err(|error| Failure::of("nothing was changed", &error))?;
+    .map_err(|error| Failure::with_cause("nothing was changed", &error))?;
     eprintln!("{}", change.summary());
     if change.is_noop() || matches.get_flag("dry-run") {
         return Ok(());
     }
     change
         .apply()
-        .map_err(|error| Failure::of("nothing was changed", &error))?;
+        .map_err(|error| Failure::with_cause("nothing was changed", &error))?;
     eprintln!("{}", change.note());
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use oubliette_engine::operations;
+
     #[test]
-    fn the_commands_of_all_operations_fit_together() {
+    fn the_command_tree_is_valid() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn every_operation_is_a_command_in_a_group_with_help_text() {
+        let command = super::command();
+        for entry in operations::all() {
+            let group = command.find_subcommand(entry.noun());
+            let group = group.unwrap_or_else(|| panic!("no command {}", entry.noun()));
+            let help = group.get_about().map(ToString::to_string);
+            assert!(
+                help.is_some_and(|help| !help.is_empty()),
+                "{}",
+                entry.noun()
+            );
+            assert!(
+                group.find_subcommand(entry.verb()).is_some(),
+                "{}",
+                entry.name
+            );
+        }
     }
 }

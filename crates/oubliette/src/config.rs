@@ -1,6 +1,6 @@
 //! The configuration: `DIR/oubliette.toml` and `OUBLIETTE_*` variables over defaults.
 //!
-//! Unknown keys are refused with the nearest known one, whichever way they come.
+//! Unknown keys are refused with the nearest known one, in the file and in variables.
 
 mod keys;
 mod variables;
@@ -19,10 +19,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Table;
 
+use crate::client_binary;
 use crate::failure::Failure;
-use crate::inside;
 
-/// All of it.
+/// The whole configuration.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
@@ -69,7 +69,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file, if there is one, and then the variables.
+    /// Reads the file, if it exists, and then the variables.
     pub(crate) fn load(
         file: &Path,
         variables: impl Iterator<Item = (String, String)>,
@@ -78,7 +78,7 @@ impl Config {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => {
-                return Err(Failure::of(
+                return Err(Failure::with_cause(
                     format!("cannot read {}", file.display()),
                     &error,
                 ));
@@ -101,7 +101,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The engine's part of it.
+    /// The engine's settings.
     pub(crate) fn settings(&self, data_dir: &Path) -> Settings {
         Settings {
             data_dir: data_dir.to_owned(),
@@ -118,8 +118,8 @@ impl Config {
             caller_tools: self.caller_tools.clone(),
             schedules: self.schedules.clone(),
             models: self.models.clone(),
-            // Without one no runtime is chosen, which says why.
-            client: inside::find().unwrap_or_default(),
+            // If it is missing, opening the runtime fails and reports why.
+            client: client_binary::find().unwrap_or_default(),
             clock: Clock::default(),
         }
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_at_all_is_a_configuration() {
+    fn an_empty_file_is_a_configuration() {
         let config = parse("", &[]).unwrap();
         assert_eq!(config.runtime, "auto");
         assert_eq!(config.server.listen.to_string(), "127.0.0.1:7433");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_override_the_file_and_foreign_ones_are_left_alone() {
+    fn variables_override_the_file_and_unrelated_ones_are_ignored() {
         let variables = [
             ("OUBLIETTE_RUNTIME", "docker"),
             ("OUBLIETTE_SERVER__LISTEN", "127.0.0.1:0"),

@@ -9,7 +9,7 @@ use oubliette_runtime::{
     DRIVERS, DockerSettings, Runtime, RuntimeChoice, RuntimeError, RuntimeSettings,
 };
 
-use crate::inside;
+use crate::client_binary;
 
 const FIRST_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ pub(crate) async fn open_with_client(
     data_dir: &Path,
     docker: &DockerSettings,
 ) -> Result<Arc<dyn Runtime>, String> {
-    inside::find()?;
+    client_binary::find()?;
     open(name, data_dir, docker).await
 }
 

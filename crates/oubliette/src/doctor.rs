@@ -7,11 +7,11 @@ use std::process::Command;
 use oubliette_runtime::{DRIVERS, DockerSettings};
 use oubliette_store::sqlite;
 
+use crate::client_binary;
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::inside;
 
 enum Finding {
     Good(String),
@@ -128,7 +128,7 @@ fn git() -> Vec<Finding> {
 
 /// The client program that containers run, if it is not this binary.
 fn client() -> Vec<Finding> {
-    match inside::find() {
+    match client_binary::find() {
         Ok(client) if std::env::current_exe().is_ok_and(|own| own == client) => Vec::new(),
         Ok(client) => vec![Finding::Good(format!(
             "containers run {}",
@@ -170,7 +170,7 @@ fn runtimes(home: &Home) -> Vec<Finding> {
 }
 
 fn server(home: &Home) -> Vec<Finding> {
-    vec![match home.running() {
+    vec![match home.server_info() {
         Some(running) if is_alive(running.pid) => Finding::Good(format!(
             "a server (process {}, version {}) is running at {}",
             running.pid, running.version, running.url

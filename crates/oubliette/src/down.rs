@@ -1,4 +1,4 @@
-//! `oubliette down`: ends the server of a data directory and everything it left running.
+//! `oubliette down`: stops the server of a data directory and all its containers.
 
 use std::fs;
 use std::io;
@@ -11,40 +11,40 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::{Hold, Home};
-use crate::terminal::say;
+use crate::home::{DirectoryLock, Home};
+use crate::terminal::print_line;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(50);
+const SERVER_STOP_TIMEOUT: Duration = Duration::from_secs(30);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Stops all containers; with `remove` they are removed too, and the images built for them. Files of
-/// projects stay.
+/// Stops all containers. With `remove`, also removes them and the images built for them. Projects' files
+/// stay.
 pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
     if !home.database().exists() {
         return Err(Failure::new(format!(
-            "there is nothing in {}",
+            "there is no database in {}, so there is nothing to stop",
             home.path().display()
         )));
     }
-    let _hold = take_over(home)?;
+    let _lock = stop_server_and_lock(home)?;
     let config = Config::load(&home.config_file(), std::env::vars())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
-    let ended = runtime.block_on(async {
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let stopped = runtime.block_on(async {
         let runtime = match containers::open(&config.runtime, home.path(), &config.docker).await {
             Ok(runtime) => runtime,
-            // Where none was ever made, none is left.
+            // Without a container there is nothing to stop, so the runtime is not needed.
             Err(_) if !has_containers(home) => return Ok(0),
             Err(why) => return Err(RuntimeError::Unavailable(why)),
         };
         let grace = Duration::from_secs(config.containers.stop_grace_seconds);
-        let mut ended = 0;
+        let mut stopped = 0;
         for status in runtime.list().await? {
             if status.state == RunState::Running {
                 runtime.stop(&status.id, grace).await?;
-                ended += 1;
+                stopped += 1;
             }
             if remove {
                 runtime.remove(&status.id).await?;
@@ -52,26 +52,26 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         }
         if remove {
             runtime.remove_images().await?;
-            clear(&home.doors())?;
+            clear(&home.relay_dir())?;
         }
-        Ok::<_, RuntimeError>(ended)
+        Ok::<_, RuntimeError>(stopped)
     });
-    match ended.map_err(|error| Failure::of("a container could not be ended", &error))? {
-        0 => say("Nothing runs any more."),
-        1 => say("One container was stopped; nothing runs any more."),
-        ended => say(&format!(
-            "{ended} containers were stopped; nothing runs any more."
+    match stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))? {
+        0 => print_line("Nothing is running any more."),
+        1 => print_line("Stopped one container; nothing is running any more."),
+        stopped => print_line(&format!(
+            "Stopped {stopped} containers; nothing is running any more."
         )),
     }
     Ok(())
 }
 
-/// Whether containers were made that nobody has removed.
+/// Whether the data directory has containers.
 fn has_containers(home: &Home) -> bool {
-    fs::read_dir(home.doors()).is_ok_and(|mut doors| doors.next().is_some())
+    fs::read_dir(home.relay_dir()).is_ok_and(|mut entries| entries.next().is_some())
 }
 
-/// Removes what is in a directory.
+/// Removes the contents of a directory.
 fn clear(directory: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -83,27 +83,26 @@ fn clear(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends a server that uses the directory, and takes its place.
-fn take_over(home: &Home) -> Result<Hold, Failure> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut told = false;
+/// Stops the server that uses the directory, if any, and locks the directory.
+fn stop_server_and_lock(home: &Home) -> Result<DirectoryLock, Failure> {
+    let deadline = Instant::now() + SERVER_STOP_TIMEOUT;
+    let mut signalled = false;
     loop {
-        let refused = match home.hold() {
-            Ok(hold) => return Ok(hold),
-            Err(refused) => refused,
+        let error = match home.lock() {
+            Ok(lock) => return Ok(lock),
+            Err(error) => error,
         };
         let pid = home
-            .running()
-            .and_then(|running| i32::try_from(running.pid).ok());
-        match pid.and_then(Pid::from_raw) {
-            Some(pid) if !told => {
-                told = kill_process(pid, Signal::TERM).is_ok();
-            }
-            _ => {}
+            .server_info()
+            .and_then(|info| i32::try_from(info.pid).ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw)
+            && !signalled
+        {
+            signalled = kill_process(pid, Signal::TERM).is_ok();
         }
-        if !told || Instant::now() > deadline {
-            return Err(refused);
+        if !signalled || Instant::now() > deadline {
+            return Err(error);
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
 }

@@ -1,16 +1,16 @@
-//! Why a command failed, in one sentence.
+//! The error of a command.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// A sentence for the person at the terminal.
+/// Why a command failed, for the user at the terminal.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The command was understood and could not be done.
+    /// The command could not be carried out; a sentence.
     Failed(String),
-    /// What was to be said is said; only the exit code is left.
+    /// Everything is printed already; only the exit code is left.
     Exit(u8),
-    /// The command line itself was wrong; clap has its own words for it.
+    /// The command line was wrong; clap prints why.
     Usage(Box<clap::Error>),
 }
 
@@ -19,8 +19,8 @@ impl Failure {
         Self::Failed(sentence.into())
     }
 
-    /// What was being done, and the causes, in one line.
-    pub(crate) fn of(what: impl fmt::Display, error: &dyn std::error::Error) -> Self {
+    /// What failed, followed by the chain of causes, in one line.
+    pub(crate) fn with_cause(what: impl fmt::Display, error: &dyn std::error::Error) -> Self {
         let mut text = format!("{what}: {error}");
         let mut source = error.source();
         while let Some(cause) = source {
@@ -57,6 +57,6 @@ impl From<clap::Error> for Failure {
 
 impl From<oubliette_store::StoreError> for Failure {
     fn from(error: oubliette_store::StoreError) -> Self {
-        Self::of("the store could not be used", &error)
+        Self::with_cause("cannot use the database", &error)
     }
 }

@@ -1,4 +1,4 @@
-//! The data directory: where everything is, who holds it, and the two small files beside the store.
+//! The data directory: its paths, its lock, and the two small files beside the database.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// What a server leaves that was killed is gone after so long.
-const LEFTOVER: Duration = Duration::from_secs(5);
+/// How long a killed server's child process may still hold the lock.
+const STALE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A data directory.
 #[derive(Debug, Clone)]
@@ -22,21 +22,21 @@ pub(crate) struct Home {
     path: PathBuf,
 }
 
-/// What a running server leaves for those who look for it.
+/// The contents of `run/server.json`, by which clients find a running server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Running {
+pub(crate) struct ServerInfo {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) version: String,
 }
 
-/// Holds a data directory against a second server; released when dropped, or when we die.
+/// The exclusive lock of a data directory; released when dropped or when the process ends.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct DirectoryLock {
     _file: File,
 }
 
-/// Whether a process is there, whosever it is. One that nobody names might be.
+/// Whether a process exists. An unreadable id counts as alive.
 fn is_alive(pid: &str) -> bool {
     let pid = pid.parse().ok().and_then(Pid::from_raw);
     pid.is_none_or(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
@@ -51,11 +51,12 @@ impl Home {
                 .filter(|home| !home.as_os_str().is_empty())
                 .map(|home| home.join(".oubliette"))
                 .ok_or_else(|| {
-                    Failure::new("there is no home directory; name one with --data-dir DIR")
+                    Failure::new("the home directory is unknown; choose a data directory with --data-dir DIR")
                 })?,
         };
-        let path = std::path::absolute(&path)
-            .map_err(|error| Failure::of(format!("cannot use {}", path.display()), &error))?;
+        let path = std::path::absolute(&path).map_err(|error| {
+            Failure::with_cause(format!("cannot use {}", path.display()), &error)
+        })?;
         Ok(Self { path })
     }
 
@@ -79,26 +80,28 @@ impl Home {
         self.path.join("run")
     }
 
-    /// Where each container has the directory with its socket.
-    pub(crate) fn doors(&self) -> PathBuf {
+    /// The parent of each container's directory with its relay socket.
+    pub(crate) fn relay_dir(&self) -> PathBuf {
         self.run_dir().join("c")
     }
 
-    fn running_file(&self) -> PathBuf {
+    fn server_info_file(&self) -> PathBuf {
         self.run_dir().join("server.json")
     }
 
-    /// Makes the directory, readable by its owner alone.
+    /// Creates the directory, readable only by its owner.
     pub(crate) fn prepare(&self) -> Result<(), Failure> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(self.run_dir())
-            .map_err(|error| Failure::of(format!("cannot make {}", self.path.display()), &error))
+            .map_err(|error| {
+                Failure::with_cause(format!("cannot create {}", self.path.display()), &error)
+            })
     }
 
-    /// Takes the directory for this process, or says who has it.
-    pub(crate) fn hold(&self) -> Result<Hold, Failure> {
+    /// Locks the directory; the error names the process that has the lock.
+    pub(crate) fn lock(&self) -> Result<DirectoryLock, Failure> {
         self.prepare()?;
         let path = self.run_dir().join("lock");
         let mut options = OpenOptions::new();
@@ -108,17 +111,17 @@ impl Home {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        let mut file = options
-            .open(&path)
-            .map_err(|error| Failure::of(format!("cannot open {}", path.display()), &error))?;
-        let deadline = Instant::now() + LEFTOVER;
+        let mut file = options.open(&path).map_err(|error| {
+            Failure::with_cause(format!("cannot open {}", path.display()), &error)
+        })?;
+        let deadline = Instant::now() + STALE_LOCK_TIMEOUT;
         while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut holder = String::new();
             let _ = file.rewind();
             let _ = file.read_to_string(&mut holder);
             let holder = holder.trim();
-            // A server that was killed while it started a process: until that has become another
-            // program, it holds what the server held.
+            // A server was killed between fork and exec of a child process: the child has
+            // inherited the lock and releases it on exec.
             if !is_alive(holder) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
@@ -129,7 +132,7 @@ impl Home {
                 format!(" (process {holder})")
             };
             return Err(Failure::new(format!(
-                "another Oubliette server{who} uses {}; stop it first, or choose another \
+                "another Oubliette server{who} is using {}; stop it first, or choose another \
                  directory with --data-dir",
                 self.path.display()
             )));
@@ -138,30 +141,32 @@ impl Home {
             .rewind()
             .and_then(|()| file.set_len(0))
             .and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))?;
-        Ok(Hold { _file: file })
+        written.map_err(|error| {
+            Failure::with_cause(format!("cannot write {}", path.display()), &error)
+        })?;
+        Ok(DirectoryLock { _file: file })
     }
 
-    /// Leaves word of a running server.
-    pub(crate) fn announce(&self, running: &Running) -> Result<(), Failure> {
-        let text = serde_json::to_string_pretty(running)
-            .map_err(|error| Failure::of("cannot describe the server", &error))?;
-        let path = self.running_file();
-        write_private(&path, &text)
-            .map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))
+    pub(crate) fn write_server_info(&self, info: &ServerInfo) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(info)
+            .map_err(|error| Failure::with_cause("cannot encode the server's address", &error))?;
+        let path = self.server_info_file();
+        write_private(&path, &text).map_err(|error| {
+            Failure::with_cause(format!("cannot write {}", path.display()), &error)
+        })
     }
 
-    pub(crate) fn withdraw(&self) {
-        let _ = fs::remove_file(self.running_file());
+    pub(crate) fn remove_server_info(&self) {
+        let _ = fs::remove_file(self.server_info_file());
     }
 
-    /// The server that left word, whether or not it still runs.
-    pub(crate) fn running(&self) -> Option<Running> {
-        let text = fs::read_to_string(self.running_file()).ok()?;
+    /// The server that wrote its address, whether or not it is still running.
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        let text = fs::read_to_string(self.server_info_file()).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// The one key that is kept in clear.
+    /// The admin key, the only key that is stored in clear.
     pub(crate) fn admin_key(&self) -> Option<ApiKey> {
         fs::read_to_string(self.admin_token_file())
             .ok()?
@@ -172,12 +177,13 @@ impl Home {
 
     pub(crate) fn write_admin_key(&self, key: &ApiKey) -> Result<(), Failure> {
         let path = self.admin_token_file();
-        write_private(&path, &format!("{}\n", key.reveal()))
-            .map_err(|error| Failure::of(format!("cannot write {}", path.display()), &error))
+        write_private(&path, &format!("{}\n", key.reveal())).map_err(|error| {
+            Failure::with_cause(format!("cannot write {}", path.display()), &error)
+        })
     }
 }
 
-/// Writes a file that only its owner can read, all of it or nothing.
+/// Writes a file atomically, readable only by its owner.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut draft = tempfile::NamedTempFile::new_in(directory)?;
@@ -194,19 +200,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_server_is_refused_and_told_who_is_there() {
+    fn a_second_server_is_refused_with_the_first_ones_process_id() {
         let directory = tempfile::tempdir().unwrap();
         let home = Home::find(Some(directory.path())).unwrap();
-        let first = home.hold().unwrap();
-        let Err(Failure::Failed(sentence)) = home.hold() else {
-            panic!("held twice")
+        let first = home.lock().unwrap();
+        let Err(Failure::Failed(sentence)) = home.lock() else {
+            panic!("locked twice")
         };
         assert!(
             sentence.contains(&std::process::id().to_string()),
             "{sentence}"
         );
         drop(first);
-        home.hold().unwrap();
+        home.lock().unwrap();
     }
 
     #[test]

@@ -1,18 +1,19 @@
-//! The binary: settings in, a server or a client out.
+//! The `oubliette` binary: the server and the command line.
 //!
-//! Everything on the command line except `serve`, `agent`, `backup`, `restore`, `doctor` and `token
-//! reset-admin` is an MCP client of a server, like any other.
+//! Commands are MCP clients of a server, except those that work on the data directory or this machine: `serve`,
+//! `agent`, `backup`, `restore`, `down`, `doctor`, `completions`, `mcp setup` and `token reset-admin`. `run` is a
+//! client too, and starts a server of its own if none is running.
 
 mod agents;
 mod archive;
 mod cli;
+mod client_binary;
 mod config;
 mod containers;
 mod doctor;
 mod down;
 mod failure;
 mod home;
-mod inside;
 mod logs;
 mod reset;
 mod serve;
@@ -24,17 +25,17 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A call makes many short-lived blocks of some kilobytes, which glibc's allocator is slow with.
+/// Calls make many short-lived allocations of some kilobytes, which are slow with glibc's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Runs the command line and returns its exit code: 1 for a failure, 2 for wrong usage.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
-    // Before anything else starts a thread: the launcher of sandboxes must have only one.
+    // Before any thread is started: the sandbox launcher must be single-threaded.
     if let Some(code) = oubliette_sandbox::launcher_main() {
         return code;
     }
-    // Containers get this same file under another name.
+    // Containers run this same file under other names.
     let name = arguments.first().map(Path::new).and_then(Path::file_name);
     let role = arguments.get(1).and_then(|role| role.to_str());
     if name == Some("oubliette-demo-agent".as_ref()) {
@@ -46,7 +47,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     if name == Some("oubliette-client".as_ref()) {
         return oubliette_client::run(arguments);
     }
-    // Both sides of TLS need to agree on one implementation before the first connection.
+    // rustls needs a process-wide provider before the first connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,

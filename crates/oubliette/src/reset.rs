@@ -1,5 +1,5 @@
-//! `oubliette token reset-admin`: a new admin key, when the old one is lost. It works on the data
-//! directory itself, because without a key no server would listen.
+//! `oubliette token reset-admin`: a new admin key for when the old one is lost. It writes to the database
+//! itself, because a server would require a key.
 
 use oubliette_engine::NewToken;
 use oubliette_model::Scope;
@@ -13,36 +13,36 @@ use crate::terminal;
 pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     if !home.database().exists() {
         return Err(Failure::new(format!(
-            "there is no database in {}; `oubliette serve` makes one, with an admin token",
+            "there is no database in {}; `oubliette serve` creates one, with an admin token",
             home.path().display()
         )));
     }
-    let _hold = home.hold()?;
+    let _lock = home.lock()?;
     let store = Sqlite::open(&home.database())?;
     let now = jiff::Timestamp::now();
-    let minted = NewToken::generate("admin", Scope::Admin, now, None)
-        .map_err(|error| Failure::of("cannot make a key", &error))?;
+    let new_token = NewToken::generate("admin", Scope::Admin, now, None)
+        .map_err(|error| Failure::with_cause("cannot create a key", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
-    let lost = home.admin_key();
-    home.write_admin_key(&minted.key)?;
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let old_key = home.admin_key();
+    home.write_admin_key(&new_token.key)?;
     runtime.block_on(async {
         store
-            .add_token(&minted.token, minted.key.hash(), None)
+            .add_token(&new_token.token, new_token.key.hash(), None)
             .await?;
-        // Whoever resets the key does not trust the one before.
-        if let Some(lost) = lost
-            && let Some(token) = store.token_by_hash(lost.hash()).await?
+        // The old key may have been stolen.
+        if let Some(old_key) = old_key
+            && let Some(token) = store.token_by_hash(old_key.hash()).await?
         {
             store.revoke(token.id, now, None).await?;
         }
         Ok::<_, Failure>(())
     })?;
     eprintln!(
-        "The new admin token is in {}; the old one has ended.",
+        "The new admin token is in {}; the old one is revoked.",
         home.admin_token_file().display()
     );
-    terminal::say(minted.key.reveal());
+    terminal::print_line(new_token.key.reveal());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `oubliette serve`: build, announce, serve, drain.
+//! `oubliette serve`: starts the engine, serves MCP over HTTP, and shuts down in order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,112 +16,113 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::{Hold, Home, Running};
+use crate::home::{DirectoryLock, Home, ServerInfo};
 use crate::logs;
-use crate::terminal::say;
+use crate::terminal::print_line;
 
 /// Start the server
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
-    /// Where to listen, instead of `server.listen` (127.0.0.1:7433)
+    /// Address to listen on [default: `server.listen` of the configuration, 127.0.0.1:7433]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
     #[arg(long, value_name = "NAME", help = runtime_help())]
     runtime: Option<String>,
-    /// How the log on stderr looks
+    /// Format of the log on stderr
     #[arg(long, value_enum, default_value = "text")]
     log: logs::Format,
 }
 
 fn runtime_help() -> String {
     format!(
-        "Runtime that makes containers, instead of `runtime` (auto):\n{}",
+        "Runtime that creates containers [default: `runtime` of the configuration, auto]:\n{}",
         oubliette_runtime::help()
     )
 }
 
-/// Open files that are enough for thousands of callers and agents.
-const FILES: u64 = 65_536;
+/// Enough for thousands of callers and agents.
+const MAX_OPEN_FILES: u64 = 65_536;
 
 pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
     logs::start(options.log);
-    allow_files();
-    let hold = home.hold()?;
+    raise_open_file_limit();
+    let lock = home.lock()?;
     let mut config = Config::load(&home.config_file(), std::env::vars())?;
     config.server.listen = options.listen.unwrap_or(config.server.listen);
     config.runtime = options.runtime.clone().unwrap_or(config.runtime);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
-    let served = runtime.block_on(serve(home, &config));
-    drop(hold);
-    served
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let result = runtime.block_on(serve(home, &config));
+    drop(lock);
+    result
 }
 
-/// Every caller and every stream of an agent is an open file, and the usual limit is low. It may be raised
-/// as far as the machine's owner lets it.
-fn allow_files() {
+/// Raises the soft limit of open files: every caller and every stream of an agent is one, and the usual limit
+/// is low.
+fn raise_open_file_limit() {
     let now = getrlimit(Resource::Nofile);
-    let most = now.maximum.map_or(FILES, |most| most.min(FILES));
-    if now.current.is_some_and(|current| current < most) {
+    let target = now
+        .maximum
+        .map_or(MAX_OPEN_FILES, |target| target.min(MAX_OPEN_FILES));
+    if now.current.is_some_and(|current| current < target) {
         let wanted = Rlimit {
-            current: Some(most),
+            current: Some(target),
             ..now
         };
         if let Err(error) = setrlimit(Resource::Nofile, wanted) {
-            tracing::warn!(%error, "few files can be open at once; `ulimit -n` changes that");
+            tracing::warn!(%error, "cannot raise the limit of open files; raise it with `ulimit -n`");
         }
     }
 }
 
 async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
     let shutdown = stop_signals()?;
-    let opened = Opened {
-        stays: true,
-        ..Opened::open(home, config).await?
+    let bound = BoundServer {
+        runs_schedules: true,
+        ..BoundServer::open(home, config).await?
     };
-    greet(home, &opened.url, opened.first);
-    tracing::info!(url = %opened.url, data_dir = %home.path().display(), "ready");
-    opened.serve(home.clone(), config.clone(), shutdown).await;
+    print_greeting(home, &bound.url, bound.is_first_start);
+    tracing::info!(url = %bound.url, data_dir = %home.path().display(), "ready");
+    bound.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// A server that listens and does not answer yet.
-struct Opened {
+/// A server that has bound its address and does not accept connections yet.
+struct BoundServer {
     engine: Engine,
     listener: TcpListener,
     url: String,
-    /// Whether it is the first on this data directory.
-    first: bool,
-    /// Whether schedules are looked after. A server that ends with another command would end what they
-    /// begin.
-    stays: bool,
+    /// Whether this start created the admin token.
+    is_first_start: bool,
+    /// Whether schedules run. An embedded server would end the runs together with its command.
+    runs_schedules: bool,
 }
 
-impl Opened {
+impl BoundServer {
     async fn open(home: &Home, config: &Config) -> Result<Self, Failure> {
         let address = config.server.listen;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
-        let first = ensure_admin(home, &*store).await?;
+        let is_first_start = ensure_admin(home, &*store).await?;
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
         let runtime = async move { containers::open_with_client(&name, &directory, &docker).await };
         let engine = Engine::start(store, config.settings(home.path()), runtime)
             .await
-            .map_err(|error| Failure::of("the engine could not start", &error))?;
+            .map_err(|error| Failure::with_cause("the engine could not start", &error))?;
         let listener = TcpListener::bind(address).await.map_err(|error| {
-            Failure::of(
+            Failure::with_cause(
                 format!("cannot listen on {address}; choose another with --listen"),
                 &error,
             )
         })?;
         let address = listener
             .local_addr()
-            .map_err(|error| Failure::of("cannot listen", &error))?;
+            .map_err(|error| Failure::with_cause("cannot listen", &error))?;
         let url = format!("http://{address}/mcp");
-        home.announce(&Running {
+        home.write_server_info(&ServerInfo {
             url: url.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -130,8 +131,8 @@ impl Opened {
             engine,
             listener,
             url,
-            first,
-            stays: false,
+            is_first_start,
+            runs_schedules: false,
         })
     }
 
@@ -141,122 +142,127 @@ impl Opened {
         let closing = CancellationToken::new();
         let relay = Arc::new(oubliette_server::RelayServer::new(engine.clone()));
         engine.containers().accept_connections(relay.clone());
-        if self.stays {
+        if self.runs_schedules {
             engine.schedules().start();
         }
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
-        let looking = containers::retry_until_found(engine.clone(), name, directory, docker);
-        tokio::spawn(closing.clone().run_until_cancelled_owned(looking));
+        let runtime_retry = containers::retry_until_found(engine.clone(), name, directory, docker);
+        tokio::spawn(closing.clone().run_until_cancelled_owned(runtime_retry));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
-        home.withdraw();
+        home.remove_server_info();
         closing.cancel();
         relay.shut_down().await;
         engine.stop().await;
     }
 }
 
-/// A server inside another command, for as long as that runs.
+/// A server that runs inside another command and ends with it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct EmbeddedServer {
     engine: Engine,
     shutdown: CancellationToken,
-    serving: JoinHandle<()>,
-    _hold: Hold,
+    task: JoinHandle<()>,
+    _lock: DirectoryLock,
 }
 
-impl Server {
+impl EmbeddedServer {
     pub(crate) async fn start(home: &Home) -> Result<Self, Failure> {
-        let hold = home.hold()?;
+        let lock = home.lock()?;
         let mut config = Config::load(&home.config_file(), std::env::vars())?;
-        // Any free port: a server that comes later finds the usual one free.
+        // Any free port, so that `oubliette serve` can still bind the default one.
         config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let opened = Opened::open(home, &config).await?;
-        let (engine, shutdown) = (opened.engine.clone(), CancellationToken::new());
-        let serving = tokio::spawn(opened.serve(home.clone(), config, shutdown.clone()));
+        let bound = BoundServer::open(home, &config).await?;
+        let (engine, shutdown) = (bound.engine.clone(), CancellationToken::new());
+        let task = tokio::spawn(bound.serve(home.clone(), config, shutdown.clone()));
         Ok(Self {
             engine,
             shutdown,
-            serving,
-            _hold: hold,
+            task,
+            _lock: lock,
         })
     }
 
-    /// Ends it, and its containers: nobody is there to look after them.
+    /// Stops the server and its containers, which no server would supervise afterwards.
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        let _ = self.serving.await;
+        let _ = self.task.await;
         if let Err(error) = self.engine.containers().stop_all().await {
-            eprintln!("some containers still run; `oubliette down` ends them: {error}");
+            eprintln!(
+                "some containers are still running; stop them with `oubliette down`: {error}"
+            );
         }
     }
 }
 
-/// SIGTERM and SIGINT stop the server; a second one stops it at once.
+/// SIGTERM and SIGINT shut the server down; a second one exits at once.
 fn stop_signals() -> Result<CancellationToken, Failure> {
-    let wait = |kind| signal(kind).map_err(|error| Failure::of("cannot wait for signals", &error));
+    let wait =
+        |kind| signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error));
     let (mut terminate, mut interrupt) = (
         wait(SignalKind::terminate())?,
         wait(SignalKind::interrupt())?,
     );
     let shutdown = CancellationToken::new();
-    let told = shutdown.clone();
+    let requested = shutdown.clone();
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            if told.is_cancelled() {
+            if requested.is_cancelled() {
                 std::process::exit(1);
             }
-            tracing::info!("stopping; once more stops at once");
-            told.cancel();
+            tracing::info!(
+                "stopping; containers and agents keep running; send the signal again to exit at once"
+            );
+            requested.cancel();
         }
     });
     Ok(shutdown)
 }
 
-/// Sees that somebody can administer the server; whether a key was made for that.
+/// Creates an admin token if there is no valid one; whether it did.
 async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
     let now = jiff::Timestamp::now();
     if store.has_admin(now).await? {
         return Ok(false);
     }
-    let minted = NewToken::generate("admin", Scope::Admin, now, None)
-        .map_err(|error| Failure::of("cannot make the admin token", &error))?;
-    // The file comes first: a start that dies in between finds the key there and uses it.
+    let new_token = NewToken::generate("admin", Scope::Admin, now, None)
+        .map_err(|error| Failure::with_cause("cannot create the admin token", &error))?;
+    // The file is written first: if this start is killed now, the next one uses the key in it.
     let key = match home.admin_key() {
         Some(key) if store.token_by_hash(key.hash()).await?.is_none() => key,
         _ => {
-            home.write_admin_key(&minted.key)?;
-            minted.key
+            home.write_admin_key(&new_token.key)?;
+            new_token.key
         }
     };
-    store.add_token(&minted.token, key.hash(), None).await?;
+    store.add_token(&new_token.token, key.hash(), None).await?;
     Ok(true)
 }
 
-fn greet(home: &Home, url: &str, first: bool) {
-    say(&format!(
+fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
+    print_line(&format!(
         "Oubliette {} is ready: {url}",
         env!("CARGO_PKG_VERSION")
     ));
-    if !first {
+    if !is_first_start {
         return;
     }
     let token = home
         .admin_key()
         .map(|key| key.reveal().to_owned())
         .unwrap_or_default();
-    say(&format!(
-        "\nThis is the first start. The admin token, also in {}:\n\n    {token}\n\n\
+    print_line(&format!(
+        "\nThis is the first start. The admin token, also stored in {}:\n\n    {token}\n\n\
          Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
          oubliette mcp setup claude\n\n\
-         or any other with the address above and the header\n\n    \
+         or any other client with the URL above and the header\n\n    \
          Authorization: Bearer {token}\n\n\
-         Make a project from another terminal:\n\n    oubliette project create hello\n",
+         Create a project from another terminal:\n\n    oubliette project create hello\n",
         home.admin_token_file().display()
     ));
 }

@@ -1,9 +1,8 @@
-//! `oubliette mcp setup CLIENT`: writes this server into the MCP configuration of the clients
-//! people use. A change is planned first, so that it can be shown, and applied afterwards.
+//! `oubliette mcp setup CLIENT`: adds this server to the MCP configuration of a client. A change is
+//! planned first, so that it can be shown, and applied afterwards.
 //!
-//! It never rewrites what it does not own: comments, order, unknown keys and formatting of a file
-//! survive, and a file it cannot understand is left as it is. The token reaches the file and
-//! nothing else, neither a summary nor debug output.
+//! Comments, order, unknown keys and formatting of the file stay, and a file that cannot be parsed
+//! is not changed. The token is written only to the file, never to a summary or debug output.
 
 mod clients;
 mod file;
@@ -20,17 +19,19 @@ use std::{
 };
 
 use clients::{CLIENTS, Client, Format};
-use merge::{Fault, Merged};
+use merge::{MergeError, Merged};
 
 /// The name of our entry among a client's servers.
 const SERVER: &str = "oubliette";
+/// Less similar names (0 to 1) are not suggested.
+const MIN_SIMILARITY: f64 = 0.7;
 
 /// Looks up an environment variable, such as `XDG_CONFIG_HOME`, that moves a client's files.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Which of a client's files to write.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum ConfigScope {
     User,
     Project(PathBuf),
 }
@@ -52,19 +53,23 @@ impl fmt::Debug for Connection {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetupError {
     #[error(
-        "There is no client called `{name}`. Did you mean `{nearest}`? The clients are {}.",
+        "Unknown client `{name}`. {}The clients are {}.",
+        nearest.map(|nearest| format!("Did you mean `{nearest}`? ")).unwrap_or_default(),
         names().collect::<Vec<_>>().join(", ")
     )]
-    UnknownClient { name: String, nearest: &'static str },
+    UnknownClient {
+        name: String,
+        nearest: Option<&'static str>,
+    },
 
-    #[error("There is no directory {}, so nothing was written. Name an existing project.", .path.display())]
+    #[error("The directory {} does not exist, so nothing was written. Choose an existing project.", .path.display())]
     NoProject { path: PathBuf },
 
-    #[error("{} could not be read, so it was left as it is. Check its permissions.", .path.display())]
+    #[error("{} could not be read, so it was not changed. Check its permissions.", .path.display())]
     Read { path: PathBuf, source: io::Error },
 
     #[error(
-        "{} is not valid {format} ({reason}), so it was left as it is. Repair it, then run the command again.",
+        "{} is not valid {format} ({reason}), so it was not changed. Repair it, then run the command again.",
         .path.display()
     )]
     Syntax {
@@ -74,7 +79,7 @@ pub(crate) enum SetupError {
     },
 
     #[error(
-        "In {}, {what} is {found}, but {client} needs a map there, so the file was left as it is. Correct it, then run the command again.",
+        "In {}, {what} is {found}, but {client} needs a map there, so the file was not changed. Correct it, then run the command again.",
         .path.display()
     )]
     Shape {
@@ -87,7 +92,7 @@ pub(crate) enum SetupError {
     #[error("{} was changed by another program in the meantime. Run the command again.", .path.display())]
     Changed { path: PathBuf },
 
-    #[error("{} could not be written, so it was left as it is. Check the permissions of its directory.", .path.display())]
+    #[error("{} could not be written, so it was not changed. Check the permissions of its directory.", .path.display())]
     Write { path: PathBuf, source: io::Error },
 }
 
@@ -115,31 +120,31 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     CLIENTS.iter().map(|client| client.name)
 }
 
-/// Works out what to change, without changing anything.
+/// Plans the change without writing anything.
 pub(crate) fn plan(
     client: &str,
-    place: &Place,
+    scope: &ConfigScope,
     home: &Path,
     environment: Environment<'_>,
     connection: &Connection,
 ) -> Result<Change, SetupError> {
     let client = find(client)?;
-    if let Place::Project(directory) = place
+    if let ConfigScope::Project(directory) = scope
         && !directory.is_dir()
     {
         return Err(SetupError::NoProject {
             path: directory.clone(),
         });
     }
-    let path = client.path(place, home, environment);
+    let path = client.path(scope, home, environment);
     let before = file::read(&path).map_err(|source| SetupError::Read {
         path: path.clone(),
         source,
     })?;
     let merged = merge(client, before.as_deref(), connection)
-        .map_err(|fault| refuse(client, &path, fault))?;
+        .map_err(|error| refuse(client, &path, error))?;
     Ok(Change {
-        note: client.note(place),
+        note: client.note(scope),
         client,
         path,
         before,
@@ -149,13 +154,12 @@ pub(crate) fn plan(
 }
 
 impl Change {
-    /// Whether the file already says what it should.
+    /// Whether the file is already up to date.
     pub(crate) fn is_noop(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// What changes, for people: key by key instead of line by line, since the lines around ours
-    /// may hold the secrets of other servers.
+    /// The changed keys. Not a diff of lines, which may contain the secrets of other servers.
     pub(crate) fn summary(&self) -> String {
         let path = self.path.display();
         if self.is_noop() {
@@ -170,7 +174,7 @@ impl Change {
         format!("--- {old}\n+++ {path}\n@@ {key}.{SERVER} @@\n{edits}")
     }
 
-    /// Writes the file, unless there is nothing to change or another program changed it since.
+    /// Writes the file, unless it is up to date. Fails if another program changed it meanwhile.
     pub(crate) fn apply(&self) -> Result<(), SetupError> {
         if self.is_noop() {
             return Ok(());
@@ -189,7 +193,7 @@ impl Change {
         })
     }
 
-    /// What the person should do next.
+    /// What the user should do next.
     pub(crate) fn note(&self) -> &str {
         &self.note
     }
@@ -199,19 +203,23 @@ fn find(name: &str) -> Result<&'static Client, SetupError> {
     if let Some(client) = CLIENTS.iter().find(|client| client.name == name) {
         return Ok(client);
     }
-    let likeness = |client: &str| strsim::jaro_winkler(client, &name.to_lowercase());
+    let similarity = |client: &str| strsim::jaro_winkler(client, &name.to_lowercase());
     let nearest = names()
-        .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        .unwrap_or_default();
+        .filter(|client| similarity(client) > MIN_SIMILARITY)
+        .max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     Err(SetupError::UnknownClient {
         name: name.to_owned(),
         nearest,
     })
 }
 
-fn merge(client: &Client, before: Option<&[u8]>, connection: &Connection) -> Result<Merged, Fault> {
+fn merge(
+    client: &Client,
+    before: Option<&[u8]>,
+    connection: &Connection,
+) -> Result<Merged, MergeError> {
     let whole = std::str::from_utf8(before.unwrap_or_default())
-        .map_err(|_| Fault::Syntax("it is not UTF-8 text".to_owned()))?;
+        .map_err(|_| MergeError::Syntax("it is not UTF-8 text".to_owned()))?;
     let text = whole.trim_start_matches('\u{feff}');
     let mark = &whole[..whole.len() - text.len()];
     let mut merged = match client.format {
@@ -222,15 +230,15 @@ fn merge(client: &Client, before: Option<&[u8]>, connection: &Connection) -> Res
     Ok(merged)
 }
 
-fn refuse(client: &'static Client, path: &Path, fault: Fault) -> SetupError {
+fn refuse(client: &'static Client, path: &Path, error: MergeError) -> SetupError {
     let path = path.to_owned();
-    match fault {
-        Fault::Syntax(reason) => SetupError::Syntax {
+    match error {
+        MergeError::Syntax(reason) => SetupError::Syntax {
             path,
             format: client.format,
             reason,
         },
-        Fault::Shape { what, found } => SetupError::Shape {
+        MergeError::Shape { what, found } => SetupError::Shape {
             path,
             client: client.title,
             what,

@@ -1,4 +1,4 @@
-//! What people see: tables, details and progress.
+//! Output for people: tables, details and progress.
 
 use std::io::{IsTerminal, Write};
 
@@ -6,24 +6,24 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
-/// Prints a result. A reader that has seen enough, `head` for one, is no reason to fail.
-pub(crate) fn say(text: &str) {
+/// Prints a result. Write errors are ignored: a reader such as `head` may close the pipe early.
+pub(crate) fn print_line(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{text}");
     let _ = stdout.flush();
 }
 
-/// The widest column of a table.
-const WIDEST: usize = 60;
+/// The maximum width of a table's cell.
+const MAX_CELL_CHARS: usize = 60;
 
-/// A result for people: a table for a list, lines for a single thing.
+/// Formats a result: a table for a list, one line per field for a single object.
 pub(crate) fn render(result: &Map<String, Value>) -> String {
     let list = result.iter().find_map(|(name, value)| {
         let rows = value.as_array()?;
         let objects: Option<Vec<_>> = rows.iter().map(Value::as_object).collect();
         Some((name, objects?))
     });
-    // A thing may have a list in it; a list has little beside it.
+    // An object may contain a list; a list result has at most one other field.
     let others = result
         .keys()
         .filter(|name| *name != "next_cursor")
@@ -35,7 +35,7 @@ pub(crate) fn render(result: &Map<String, Value>) -> String {
     }
 }
 
-/// Rows with the columns that all of them can fill and a person wants to see.
+/// Formats rows as a table.
 pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
     if rows.is_empty() {
         return format!("No {name}.");
@@ -75,20 +75,20 @@ pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Names first and ids last; an id that stands there under two names stands there once.
-const MORE: [&str; 4] = ["id", "updated_at", "last_index", "depth"];
+/// Columns that tables leave out: `id` repeats for example `project_id`, and `get` commands show the others.
+const HIDDEN_COLUMNS: [&str; 4] = ["id", "updated_at", "last_index", "depth"];
 
+/// Name first, ids last.
 fn columns<'a>(rows: &[&'a Map<String, Value>]) -> Vec<&'a str> {
     let mut columns: Vec<&str> = Vec::new();
     for row in rows {
         for (name, value) in *row {
-            // Whoever wants to see more of one looks at that one.
-            let more = match value {
+            let hidden = match value {
                 Value::Array(_) => true,
                 Value::Object(fields) => !fields.contains_key("value"),
-                _ => MORE.contains(&name.as_str()) || is_empty(value),
+                _ => HIDDEN_COLUMNS.contains(&name.as_str()) || is_empty(value),
             };
-            if !more && !columns.contains(&name.as_str()) {
+            if !hidden && !columns.contains(&name.as_str()) {
                 columns.push(name);
             }
         }
@@ -134,7 +134,7 @@ fn is_empty(value: &Value) -> bool {
 fn cell(value: Option<&Value>) -> String {
     let text = value.map(long_cell).unwrap_or_default();
     let text = text.lines().next().unwrap_or_default();
-    match text.char_indices().nth(WIDEST) {
+    match text.char_indices().nth(MAX_CELL_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -144,7 +144,7 @@ fn long_cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => printable(&local_time(text).unwrap_or_else(|| text.clone())),
-        // A limit and where it comes from, for one.
+        // For example a limit and its source.
         Value::Object(fields) => fields
             .iter()
             .map(|(name, value)| match name.as_str() {
@@ -159,7 +159,7 @@ fn long_cell(value: &Value) -> String {
     }
 }
 
-/// Names and descriptions come from others and must not move the cursor or change colours.
+/// Removes control characters: names and descriptions must not move the cursor or change colours.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
@@ -180,7 +180,7 @@ fn local_time(text: &str) -> Option<String> {
     )
 }
 
-/// One line on stderr that is rewritten, if somebody is there to see it.
+/// One line on stderr that is rewritten; only if stderr is a terminal.
 #[derive(Debug, Default)]
 pub(crate) struct ProgressLine {
     shown: bool,
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_or_of_many_parts_is_no_column() {
+    fn empty_and_nested_fields_are_not_columns() {
         let text = rendered(&json!({ "sessions": [
             { "session_id": "1", "status": "idle", "usage": { "input_tokens": 1 }, "error": null },
         ]}));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn single_things_are_lines() {
+    fn single_objects_are_lines() {
         let text = rendered(&json!({ "id": "1", "project_id": "1", "env_names": ["A", "B"] }));
         assert_eq!(text, "project_id  1\nenv_names   A, B");
     }

@@ -1,29 +1,29 @@
-//! The terminal that the command line runs in, handed over raw to somebody else for a while.
+//! Raw mode of the terminal that the command line runs in.
 //!
-//! However that ends, by a return, a failure, a panic or a signal that is caught, the terminal is as
-//! it was.
+//! The original modes are restored on return, on error, on panic and on caught signals.
 
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
+use parking_lot::Mutex;
 use rustix::stdio::{stdin, stdout};
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// What the terminal was like before.
-static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+/// The terminal's modes before raw mode.
+static ORIGINAL_MODES: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// The standard input as a terminal that passes on every key, while this lives.
+/// Keeps the standard input in raw mode until dropped.
 #[derive(Debug)]
-pub(crate) struct Raw(());
+pub(crate) struct RawMode(());
 
-impl Raw {
-    /// None if the standard input is no terminal.
+impl RawMode {
+    /// None if the standard input is not a terminal.
     pub(crate) fn enter() -> rustix::io::Result<Option<Self>> {
         if !isatty(stdin()) {
             return Ok(None);
         }
         let before = tcgetattr(stdin())?;
-        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        // A panic's message is printed before anything is dropped.
+        *ORIGINAL_MODES.lock() = Some(before);
+        // The panic message is printed before anything is dropped.
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let next = std::panic::take_hook();
@@ -33,27 +33,27 @@ impl Raw {
             }));
         });
         let raw = Self(());
-        raw.again()?;
+        raw.reapply()?;
         Ok(Some(raw))
     }
 
-    /// Makes it raw once more, after somebody else had the terminal.
-    pub(crate) fn again(&self) -> rustix::io::Result<()> {
+    /// Sets raw mode again, after another process used the terminal.
+    pub(crate) fn reapply(&self) -> rustix::io::Result<()> {
         let mut modes = tcgetattr(stdin())?;
         modes.make_raw();
-        // What was typed already counts.
+        // Drain keeps what was typed already.
         tcsetattr(stdin(), OptionalActions::Drain, &modes)
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawMode {
     fn drop(&mut self) {
         restore();
     }
 }
 
 fn restore() {
-    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let before = ORIGINAL_MODES.lock().take();
     if let Some(before) = before {
         let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
     }
@@ -64,9 +64,9 @@ pub(crate) fn size() -> Option<(u16, u16)> {
     let size = tcgetwinsize(stdin())
         .or_else(|_| tcgetwinsize(stdout()))
         .ok()?;
-    // Some say nothing, and mean the usual.
-    let or = |value: u16, usual: u16| if value == 0 { usual } else { value };
-    Some((or(size.ws_row, 24), or(size.ws_col, 80)))
+    // Some terminals report 0 for the default size.
+    let or_default = |value: u16, default: u16| if value == 0 { default } else { value };
+    Some((or_default(size.ws_row, 24), or_default(size.ws_col, 80)))
 }
 
 pub(crate) fn is_terminal() -> bool {

@@ -1,6 +1,6 @@
-//! A caller of Oubliette: gives an agent a tool, answers calls of it, prints what the agent says.
+//! A caller of Oubliette: gives an agent a tool, answers its calls and prints the agent's answer.
 //! OUBLIETTE_URL=http://127.0.0.1:7433/mcp OUBLIETTE_TOKEN=oub_… oubliette-example "prompt"
-#![allow(clippy::print_stdout, reason = "it is a program")]
+#![allow(clippy::print_stdout, reason = "a command-line program")]
 
 use std::env::{args, var};
 
@@ -25,9 +25,9 @@ async fn call(server: &Peer<RoleClient>, tool: &str, arguments: Value) -> Result
     }
 }
 
-/// The tool itself, and its answer.
+/// Runs the tool and sends its result.
 async fn respond(server: Peer<RoleClient>, request: Value) {
-    let mut answer = json!({ "error": "there is no message" });
+    let mut answer = json!({ "error": "`message` is missing" });
     if let Some(message) = request["arguments"]["message"].as_str() {
         println!("notification: {message}");
         answer = json!({ "result": { "status": "sent" } });
@@ -35,7 +35,7 @@ async fn respond(server: Peer<RoleClient>, request: Value) {
     answer["session_id"] = request["session_id"].clone();
     answer["request_id"] = request["request_id"].clone();
     if let Err(error) = call(&server, "caller_tool_response", answer).await {
-        eprintln!("the answer was not taken: {error}");
+        eprintln!("the response was refused: {error}");
     }
 }
 

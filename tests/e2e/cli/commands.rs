@@ -362,5 +362,8 @@ async fn doctor_shows_what_works_and_fails_for_what_does_not() {
     assert_eq!(failures.len(), 2, "{findings}");
     assert!(findings.contains("runtme"), "{findings}");
     assert!(findings.contains("reset-admin"), "{findings}");
-    assert!(findings.contains("hint  no server runs here"), "{findings}");
+    assert!(
+        findings.contains("hint  no server is running"),
+        "{findings}"
+    );
 }

@@ -105,7 +105,7 @@ async fn a_session_can_be_attached_to_and_talked_to() {
         pty.type_keys("/say Typed at a terminal.\n");
         pty.wait_for("Typed at a terminal.\r\n");
         pty.type_keys("\x04");
-        pty.wait_for("comes back");
+        pty.wait_for("reattach with");
         assert_eq!(pty.exit_code(), Some(0));
     })
     .await

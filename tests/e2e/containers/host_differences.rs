@@ -137,7 +137,7 @@ async fn containers_get_the_client_that_is_named_and_a_wrong_one_is_refused(runt
         .call("container_start", json!({ "project_id": id }))
         .await;
     assert!(
-        refused.sentence().contains("no Linux program"),
+        refused.sentence().contains("not a Linux program"),
         "{}",
         refused.text
     );

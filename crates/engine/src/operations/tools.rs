@@ -104,10 +104,11 @@ fn list_for(class: ScopeClass, style: ToolStyle) -> Vec<Tool> {
         .iter()
         .filter(|entry| class.allows(entry.access))
         .collect();
-    let unified = NOUNS.iter().filter_map(|(noun, about)| {
-        let of_noun = |entry: &&&Entry| entry.face == Face::Action && entry.noun() == *noun;
+    let unified = NOUNS.iter().filter_map(|noun| {
+        let about = noun.about?;
+        let of_noun = |entry: &&&Entry| entry.face == Face::Action && entry.noun() == noun.name;
         let actions: Vec<&Entry> = permitted.iter().filter(of_noun).copied().collect();
-        (!actions.is_empty()).then(|| unified_tool(noun, about, &actions))
+        (!actions.is_empty()).then(|| unified_tool(noun.name, about, &actions))
     });
     let standalone = permitted
         .iter()

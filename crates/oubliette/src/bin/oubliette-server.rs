@@ -1,5 +1,5 @@
-//! `oubliette-server` runs `oubliette serve` from the file beside it. It links none of the product, which
-//! would double the time and size of a release build.
+//! `oubliette-server` executes `oubliette serve` from the same directory. It links no other crate, so that a
+//! release build is not twice as long and large.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};

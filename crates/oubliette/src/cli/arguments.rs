@@ -1,40 +1,40 @@
 //! Arguments of a command from the schema of an operation's parameters, and back to JSON.
 //!
-//! Required parameters are positional, and what takes the rest of the line; the others are flags. A
-//! parameter that names something by its id drops the `_id`.
+//! Required parameters and the command line of `container exec` are positional; the others are flags,
+//! without the suffix `_id`.
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, value_parser};
-use oubliette_engine::operations::Entry;
+use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
 
-/// What kind of text on the command line a parameter is.
-enum Kind {
+/// How a parameter is written on the command line.
+enum ArgumentKind {
     Text,
     Choice(Vec<String>),
-    Whole,
+    Integer,
     Number,
-    Switch,
-    /// One value per use.
-    Texts,
-    /// The rest of the line: one word is for the shell, several are a program and its arguments.
-    Words,
-    /// `NAME=VALUE`, or `NAME` alone for the value of that variable here.
+    Boolean,
+    /// One value per use of the flag.
+    List,
+    /// The rest of the line: one word is a shell command, several are a program and its arguments.
+    CommandLine,
+    /// `NAME=VALUE`, or `NAME` for the value of that environment variable.
     Variables,
-    /// `PROJECT[/WORKSPACE]`, one per use.
-    Places,
+    /// `PROJECT[/WORKSPACE]`, one per use of the flag.
+    Targets,
     Json,
 }
 
-fn kind(name: &str, schema: &Value) -> Kind {
+fn argument_kind(name: &str, schema: &Value) -> ArgumentKind {
     if name == "targets" {
-        return Kind::Places;
+        return ArgumentKind::Targets;
     }
     let choices = schema.get("enum").and_then(Value::as_array);
     if let Some(choices) = choices {
-        return Kind::Choice(
+        return ArgumentKind::Choice(
             choices
                 .iter()
                 .filter_map(Value::as_str)
@@ -43,7 +43,7 @@ fn kind(name: &str, schema: &Value) -> Kind {
         );
     }
     if schema.get("type").is_some_and(Value::is_array) {
-        return Kind::Words;
+        return ArgumentKind::CommandLine;
     }
     let item_kind = |key: &str| {
         schema
@@ -51,13 +51,15 @@ fn kind(name: &str, schema: &Value) -> Kind {
             .and_then(|inner| inner.get("type")?.as_str())
     };
     match schema.get("type").and_then(Value::as_str) {
-        Some("string") => Kind::Text,
-        Some("integer") => Kind::Whole,
-        Some("number") => Kind::Number,
-        Some("boolean") => Kind::Switch,
-        Some("array") if item_kind("items") == Some("string") => Kind::Texts,
-        Some("object") if item_kind("additionalProperties") == Some("string") => Kind::Variables,
-        _ => Kind::Json,
+        Some("string") => ArgumentKind::Text,
+        Some("integer") => ArgumentKind::Integer,
+        Some("number") => ArgumentKind::Number,
+        Some("boolean") => ArgumentKind::Boolean,
+        Some("array") if item_kind("items") == Some("string") => ArgumentKind::List,
+        Some("object") if item_kind("additionalProperties") == Some("string") => {
+            ArgumentKind::Variables
+        }
+        _ => ArgumentKind::Json,
     }
 }
 
@@ -72,64 +74,115 @@ fn flag(parameter: &str) -> String {
     name.replace('_', "-")
 }
 
-pub(super) fn of(entry: &'static Entry) -> Vec<Arg> {
+pub(super) fn from_schema(entry: &'static Entry) -> Vec<Arg> {
     entry
         .properties()
         .map(|(name, schema)| argument(entry, name, schema))
         .collect()
 }
 
+fn is_positional(entry: &Entry, name: &str, schema: &Value) -> bool {
+    match argument_kind(name, schema) {
+        ArgumentKind::CommandLine => true,
+        ArgumentKind::Targets => false,
+        // Optional in the schema of these two, where another parameter can replace them.
+        _ if name == "prompt" => true,
+        _ if name == "session_id" && entry.name == "session_message" => true,
+        _ => entry.requires(name),
+    }
+}
+
+fn value_name(flag: &str) -> String {
+    flag.to_uppercase().replace('-', "_")
+}
+
+/// A description of the registry with the names of the command line: `` `project_list` `` becomes
+/// `` `oubliette project list` `` and `` `max_cost_usd` `` becomes `` `--max-cost-usd` ``.
+pub(super) fn in_command_words(entry: &'static Entry, text: &str) -> String {
+    let mentioned = text.split('`').filter_map(operations::find);
+    let entries: Vec<&Entry> = std::iter::once(entry).chain(mentioned).collect();
+    let in_words = |quoted: &str| {
+        if let Some(operation) = operations::find(quoted) {
+            return format!("oubliette {} {}", operation.noun(), operation.verb());
+        }
+        let parameter = quoted.strip_suffix(": true").unwrap_or(quoted);
+        let found = entries.iter().find_map(|entry| {
+            let mut properties = entry.properties();
+            let (name, schema) = properties.find(|(name, _)| *name == parameter)?;
+            Some((name, is_positional(entry, name, schema)))
+        });
+        match found {
+            Some((name, true)) => value_name(&flag(name)),
+            Some((name, false)) => format!("--{}", flag(name)),
+            None => quoted.to_owned(),
+        }
+    };
+    let parts: Vec<String> = text
+        .split('`')
+        .enumerate()
+        .map(|(n, part)| {
+            if n % 2 == 1 {
+                in_words(part)
+            } else {
+                part.to_owned()
+            }
+        })
+        .collect();
+    parts.join("`")
+}
+
 fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
     let flag = flag(name);
-    let help = schema
+    let description = schema
         .get("description")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let help = help.replace('\n', " ");
+    let help = in_command_words(entry, &description.replace('\n', " "))
+        .replace(", `{\"NAME\": \"value\"}`", "; may be repeated");
     let argument = Arg::new(name).help(match name {
         name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
         "schedule_id" => "The schedule, by name or id".to_owned(),
+        "command" => {
+            "One argument is run by the shell; several are a program and its arguments".to_owned()
+        }
         _ => help.trim_end_matches('.').to_owned(),
     });
-    let value = flag.to_uppercase().replace('-', "_");
-    let kind = kind(name, schema);
+    let value = value_name(&flag);
     let required = entry.requires(name);
-    // What to do is what these commands are for, though it has two names in the schema.
-    let subject = name == "prompt" || (name == "session_id" && entry.name == "session_message");
-    let positional = required && !matches!(kind, Kind::Places);
-    let argument = match positional || subject || matches!(kind, Kind::Words) {
-        true => argument.required(required).value_name(value),
-        false => argument.long(flag).value_name(value),
+    let argument = if is_positional(entry, name, schema) {
+        argument.required(required).value_name(value)
+    } else {
+        argument.long(flag).value_name(value)
     };
-    match kind {
-        Kind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
-        Kind::Whole => argument
+    match argument_kind(name, schema) {
+        ArgumentKind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
+        ArgumentKind::Integer => argument
             .value_parser(value_parser!(i64))
             .allow_negative_numbers(true),
-        Kind::Number => argument
+        ArgumentKind::Number => argument
             .value_parser(value_parser!(f64))
             .allow_negative_numbers(true),
-        Kind::Switch => argument
+        ArgumentKind::Boolean => argument
             .value_parser(value_parser!(bool))
             .num_args(0..=1)
             .require_equals(true)
             .default_missing_value("true")
             .value_name("true|false"),
-        Kind::Texts => argument.action(ArgAction::Append),
-        Kind::Words => argument
+        ArgumentKind::List => argument.action(ArgAction::Append),
+        ArgumentKind::CommandLine => argument
             .num_args(1..)
             .trailing_var_arg(true)
             .allow_hyphen_values(true),
-        Kind::Variables => argument
+        ArgumentKind::Variables => argument
             .action(ArgAction::Append)
             .value_name("NAME[=VALUE]"),
-        Kind::Places => argument
+        ArgumentKind::Targets => argument
             .action(ArgAction::Append)
             .required(required)
             .value_name("PROJECT[/WORKSPACE]")
-            .help("A project that it is for, by name or id; may be given several times"),
-        Kind::Json => argument.value_name("JSON"),
-        Kind::Text => argument,
+            .help("Project to run in, by name or id; may be repeated"),
+        ArgumentKind::Json => argument.value_name("JSON"),
+        ArgumentKind::Text => argument,
     }
 }
 
@@ -155,48 +208,46 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             .flatten()
             .cloned()
     };
-    Ok(match kind(name, schema) {
-        Kind::Text | Kind::Choice(_) => text().map(Value::from),
-        Kind::Whole => matches
+    Ok(match argument_kind(name, schema) {
+        ArgumentKind::Text | ArgumentKind::Choice(_) => text().map(Value::from),
+        ArgumentKind::Integer => matches
             .get_one::<i64>(name)
             .map(|value| Value::from(*value)),
-        Kind::Number => matches
+        ArgumentKind::Number => matches
             .get_one::<f64>(name)
             .map(|value| Value::from(*value)),
-        Kind::Switch => matches
+        ArgumentKind::Boolean => matches
             .get_one::<bool>(name)
             .map(|value| Value::from(*value)),
-        Kind::Texts => Some(Value::from(texts().collect::<Vec<_>>())),
-        Kind::Words => match texts().collect::<Vec<_>>() {
+        ArgumentKind::List => Some(Value::from(texts().collect::<Vec<_>>())),
+        ArgumentKind::CommandLine => match texts().collect::<Vec<_>>() {
             words if words.len() == 1 => words.into_iter().next().map(Value::from),
             words => Some(Value::from(words)),
         },
-        Kind::Variables => {
+        ArgumentKind::Variables => {
             let pairs: Result<Map<_, _>, _> = texts().map(|text| variable(&text)).collect();
             Some(Value::Object(pairs?))
         }
-        Kind::Places => Some(texts().map(|text| place(&text)).collect()),
-        Kind::Json => {
-            match text() {
-                Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
-                    Failure::of(format!("--{} must be JSON", flag(name)), &error)
-                })?),
-                None => None,
-            }
-        }
+        ArgumentKind::Targets => Some(texts().map(|text| target(&text)).collect()),
+        ArgumentKind::Json => match text() {
+            Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
+                Failure::with_cause(format!("--{} must be JSON", flag(name)), &error)
+            })?),
+            None => None,
+        },
     })
 }
 
-fn place(text: &str) -> Value {
+fn target(text: &str) -> Value {
     let (project, workspace) = match text.split_once('/') {
         Some((project, workspace)) => (project, Some(workspace)),
         None => (text, None),
     };
-    let mut place = Map::from_iter([("project_id".to_owned(), Value::from(project))]);
+    let mut target = Map::from_iter([("project_id".to_owned(), Value::from(project))]);
     if let Some(workspace) = workspace {
-        place.insert("workspace_id".to_owned(), Value::from(workspace));
+        target.insert("workspace_id".to_owned(), Value::from(workspace));
     }
-    Value::Object(place)
+    Value::Object(target)
 }
 
 fn variable(text: &str) -> Result<(String, Value), Failure> {
@@ -205,8 +256,24 @@ fn variable(text: &str) -> Result<(String, Value), Failure> {
     }
     let value = std::env::var(text).map_err(|_| {
         Failure::new(format!(
-            "{text} is not set here; write {text}=VALUE or set it first"
+            "the variable {text} is not set; write {text}=VALUE or set it first"
         ))
     })?;
     Ok((text.to_owned(), Value::from(value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptions_name_commands_and_flags() {
+        let entry = operations::find("session_message").unwrap();
+        let text =
+            "`session_events` with `wait_seconds`; `prompt`, `create_workspace: true`, `other`";
+        assert_eq!(
+            in_command_words(entry, text),
+            "`oubliette session events` with `--wait-seconds`; `PROMPT`, `--create-workspace`, `other`"
+        );
+    }
 }

@@ -1,18 +1,18 @@
-//! OpenSpec changes and their tasks for people: how far they are, at a glance.
+//! Formats OpenSpec changes and their tasks, with progress bars.
 
 use serde_json::{Map, Value};
 
 use crate::terminal::{printable, table};
 
-const WIDE: u64 = 20;
+const BAR_WIDTH: u64 = 20;
 
 /// `project_changes`.
-pub(super) fn changes(result: &Map<String, Value>) -> String {
+pub(super) fn format_changes(result: &Map<String, Value>) -> String {
     let rows: Vec<Map<String, Value>> = objects(result, "changes").map(row).collect();
     let rows: Vec<_> = rows.iter().collect();
     let mut text = table("changes", &rows);
     for warning in objects(result, "warnings") {
-        text += &format!("\n\n{}", printable(words(warning, "message")));
+        text += &format!("\n\n{}", printable(text_field(warning, "message")));
     }
     text
 }
@@ -22,13 +22,13 @@ fn row(change: &Map<String, Value>) -> Map<String, Value> {
     let sessions = change.get("active_sessions").and_then(Value::as_array);
     let sessions = sessions.map_or(0, Vec::len);
     let cells = [
-        ("name", Value::from(words(change, "name"))),
+        ("name", Value::from(text_field(change, "name"))),
         (
             "progress",
             Value::from(bar(count("completedTasks"), count("totalTasks"))),
         ),
-        ("status", Value::from(words(change, "status"))),
-        ("changed", Value::from(words(change, "lastModified"))),
+        ("status", Value::from(text_field(change, "status"))),
+        ("changed", Value::from(text_field(change, "lastModified"))),
         ("sessions", Value::from(sessions)),
     ];
     cells
@@ -38,15 +38,15 @@ fn row(change: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// `project_tasks`.
-pub(super) fn tasks(result: &Map<String, Value>) -> String {
+pub(super) fn format_tasks(result: &Map<String, Value>) -> String {
     let progress = result.get("progress");
     let count = |name: &str| progress.and_then(|all| all[name].as_u64()).unwrap_or(0);
     let mut lines = vec![
         format!(
             "{}  {}  {}",
-            printable(words(result, "changeName")),
+            printable(text_field(result, "changeName")),
             bar(count("complete"), count("total")),
-            words(result, "state"),
+            text_field(result, "state"),
         ),
         String::new(),
     ];
@@ -57,7 +57,7 @@ pub(super) fn tasks(result: &Map<String, Value>) -> String {
         };
         lines.push(format!(
             "  {mark} {}",
-            printable(words(task, "description"))
+            printable(text_field(task, "description"))
         ));
     }
     if lines.len() > 2 {
@@ -65,23 +65,26 @@ pub(super) fn tasks(result: &Map<String, Value>) -> String {
     }
     let warnings = result.get("warnings").and_then(Value::as_array);
     let warnings = warnings.into_iter().flatten().filter_map(Value::as_str);
-    let said = warnings.flat_map(|warning| ["Warning: ", warning, "\n"]);
-    let said: String = said.chain([words(result, "instruction")]).collect();
-    lines.extend(said.lines().map(printable));
+    let notes = warnings.flat_map(|warning| ["Warning: ", warning, "\n"]);
+    let notes: String = notes.chain([text_field(result, "instruction")]).collect();
+    lines.extend(notes.lines().map(printable));
     for session in objects(result, "active_sessions") {
-        let (id, status) = (words(session, "session_id"), words(session, "status"));
-        lines.push(format!("{id} works on it ({status})"));
+        let (id, status) = (
+            text_field(session, "session_id"),
+            text_field(session, "status"),
+        );
+        lines.push(format!("{id} is working on it ({status})"));
     }
     lines.join("\n")
 }
 
-/// `████░░░░  2/4`; nothing if there is nothing to do.
+/// `████░░░░  2/4`, or `-` without tasks.
 fn bar(done: u64, total: u64) -> String {
     if total == 0 {
         return "-".to_owned();
     }
-    let filled = (done.min(total) * WIDE / total) as usize;
-    let empty = WIDE as usize - filled;
+    let filled = (done.min(total) * BAR_WIDTH / total) as usize;
+    let empty = BAR_WIDTH as usize - filled;
     format!(
         "{}{}  {done}/{total}",
         "█".repeat(filled),
@@ -97,8 +100,8 @@ fn objects<'a>(
     rows.into_iter().flatten().filter_map(Value::as_object)
 }
 
-fn words<'a>(of: &'a Map<String, Value>, name: &str) -> &'a str {
-    of.get(name).and_then(Value::as_str).unwrap_or_default()
+fn text_field<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -106,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_is_full_only_when_all_is_done() {
+    fn a_bar_is_full_only_when_all_tasks_are_done() {
         assert_eq!(bar(0, 0), "-");
         assert_eq!(
             bar(1, 2),

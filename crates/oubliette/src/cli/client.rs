@@ -1,8 +1,11 @@
 //! The command line as an MCP client: where the server is, which key to use, and calls.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use clap::ArgMatches;
+use oubliette_engine::operations;
+use oubliette_model::quoted;
+use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
     CallToolRequestParams, ClientCapabilities, ClientConfig, Implementation,
@@ -18,11 +21,12 @@ use rmcp::transport::streamable_http_client::{
 };
 use serde_json::{Map, Value};
 
+use super::arguments;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::ProgressLine;
 
-/// Where the server is and with which key to go there, as far as anybody said.
+/// The server's URL and the API key, as far as they were given.
 #[derive(Debug)]
 pub(super) struct Access {
     home: Home,
@@ -31,7 +35,7 @@ pub(super) struct Access {
 }
 
 impl Access {
-    pub(super) fn of(matches: &ArgMatches, home: &Home) -> Self {
+    pub(super) fn from_matches(matches: &ArgMatches, home: &Home) -> Self {
         let given = |name| {
             matches
                 .get_one::<String>(name)
@@ -45,18 +49,21 @@ impl Access {
         }
     }
 
-    /// Whether somebody said which server, so that no other will do.
-    pub(super) fn names_a_server(&self) -> bool {
+    /// Whether a URL was given; then no other server is used.
+    pub(super) fn has_explicit_url(&self) -> bool {
         self.url.is_some()
     }
 
     pub(super) fn url(&self) -> Result<String, Failure> {
-        let url = match (&self.url, self.home.running()) {
-            (Some(url), _) => url.trim_end_matches('/').to_owned(),
-            (None, Some(running)) => running.url,
+        let url = match (&self.url, self.home.server_info()) {
+            (Some(url), _) => {
+                check_url(url)?;
+                url.trim_end_matches('/').to_owned()
+            }
+            (None, Some(server)) => server.url,
             (None, None) => return Err(self.no_server()),
         };
-        // People copy the address with the endpoint's path and without it.
+        // The URL may be given with or without the path of the endpoint.
         Ok(if url.ends_with("/mcp") {
             url
         } else {
@@ -68,7 +75,7 @@ impl Access {
         let kept = || self.home.admin_key().map(|key| key.reveal().to_owned());
         self.token.clone().or_else(kept).ok_or_else(|| {
             Failure::new(format!(
-                "there is no API key: set OUBLIETTE_TOKEN or use --token ({} does not exist)",
+                "no API key: set OUBLIETTE_TOKEN or use --token ({} does not exist)",
                 self.home.admin_token_file().display()
             ))
         })
@@ -76,25 +83,37 @@ impl Access {
 
     fn no_server(&self) -> Failure {
         Failure::new(format!(
-            "no server runs on {}; start one with `oubliette serve`, or name another with --url",
+            "no server is running on {}; start one with `oubliette serve`, or choose another with --url",
             self.home.path().display()
         ))
     }
 }
 
-/// Why there is no result.
-#[derive(Debug)]
-pub(super) enum NoResult {
-    /// The server did not answer; another try may.
-    Lost(Failure),
-    /// It said no.
-    Told(Failure),
+fn check_url(url: &str) -> Result<(), Failure> {
+    let reason = match reqwest::Url::parse(url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => return Ok(()),
+        Ok(_) => "it must start with http:// or https://".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::new(format!(
+        "the URL is invalid: {reason}: {}; use for example http://127.0.0.1:7433",
+        quoted(url)
+    )))
 }
 
-impl From<NoResult> for Failure {
-    fn from(no: NoResult) -> Self {
-        match no {
-            NoResult::Lost(failure) | NoResult::Told(failure) => failure,
+/// Why a call has no result.
+#[derive(Debug)]
+pub(super) enum CallError {
+    /// The server did not answer; the call can be tried again.
+    Unreachable(Failure),
+    /// The server refused the call.
+    Rejected(Failure),
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::Unreachable(failure) | CallError::Rejected(failure) => failure,
         }
     }
 }
@@ -102,17 +121,17 @@ impl From<NoResult> for Failure {
 /// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Client {
-    service: RunningService<RoleClient, Listener>,
+    service: RunningService<RoleClient, ProgressHandler>,
     progress: Arc<Mutex<ProgressLine>>,
 }
 
-/// Shows progress while a call runs.
+/// Shows progress notifications while a call runs.
 #[derive(Debug, Clone)]
-struct Listener {
+struct ProgressHandler {
     progress: Arc<Mutex<ProgressLine>>,
 }
 
-impl ClientHandler for Listener {
+impl ClientHandler for ProgressHandler {
     fn get_info(&self) -> ClientConfig {
         let name = Implementation::new("oubliette-cli", env!("CARGO_PKG_VERSION"));
         ClientConfig::new(ClientCapabilities::default(), name)
@@ -129,17 +148,14 @@ impl ClientHandler for Listener {
             (Some(message), None) => message,
             (None, _) => format!("{done}"),
         };
-        self.progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .show(&text);
+        self.progress.lock().show(&text);
     }
 }
 
 impl Client {
-    pub(super) async fn connect(access: &Access) -> Result<Self, NoResult> {
-        let url = access.url().map_err(NoResult::Lost)?;
-        let key = access.key().map_err(NoResult::Told)?;
+    pub(super) async fn connect(access: &Access) -> Result<Self, CallError> {
+        let url = access.url().map_err(CallError::Unreachable)?;
+        let key = access.key().map_err(CallError::Rejected)?;
         let config = StreamableHttpClientTransportConfig::with_uri(url.as_str()).auth_header(key);
         let transport = StreamableHttpClientTransport::from_config(config);
         let progress = Arc::new(Mutex::new(ProgressLine::default()));
@@ -147,7 +163,7 @@ impl Client {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
             legacy_version: None,
         };
-        let service = Listener {
+        let service = ProgressHandler {
             progress: progress.clone(),
         }
         .serve_with_lifecycle(transport, lifecycle)
@@ -156,39 +172,41 @@ impl Client {
             ClientInitializeError::TransportError { error, .. } => {
                 unreachable_server(&url, access, error.error.as_ref())
             }
-            other => NoResult::Told(Failure::of(
-                format!("the server at {url} does not speak MCP"),
+            other => CallError::Rejected(Failure::with_cause(
+                format!("{url} is not an MCP server"),
                 &other,
             )),
         })?;
         Ok(Self { service, progress })
     }
 
-    /// Calls an operation and returns its result, or its sentence as a failure.
+    /// Calls an operation and returns its result.
     pub(super) async fn call(
         &self,
         name: &str,
         arguments: Map<String, Value>,
-    ) -> Result<Map<String, Value>, NoResult> {
+    ) -> Result<Map<String, Value>, CallError> {
         let request = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let outcome = self.service.call_tool(request).await;
-        self.progress
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.progress.lock().clear();
         let result = outcome.map_err(|error| match error {
-            ServiceError::McpError(error) => NoResult::Told(Failure::new(error.message)),
-            other => NoResult::Lost(Failure::of("the call got no answer", &other)),
+            ServiceError::McpError(error) => {
+                CallError::Rejected(Failure::new(in_command_words(name, &error.message)))
+            }
+            other => {
+                CallError::Unreachable(Failure::with_cause("the server did not answer", &other))
+            }
         })?;
         if result.is_error == Some(true) {
             let texts = result.content.iter().filter_map(|block| block.as_text());
             let text: Vec<&str> = texts.map(|block| block.text.as_str()).collect();
-            return Err(NoResult::Told(Failure::new(text.join("\n"))));
+            let message = in_command_words(name, &text.join("\n"));
+            return Err(CallError::Rejected(Failure::new(message)));
         }
         match result.structured_content {
             Some(Value::Object(result)) => Ok(result),
-            _ => Err(NoResult::Told(Failure::new(format!(
-                "the server's answer to {name} has no result in it"
+            _ => Err(CallError::Rejected(Failure::new(format!(
+                "the server's response to {name} contains no result"
             )))),
         }
     }
@@ -198,16 +216,24 @@ impl Client {
     }
 }
 
-/// Says in one sentence why a server could not be reached.
+/// An operation's error with the names of the command line.
+fn in_command_words(operation: &str, text: &str) -> String {
+    match operations::find(operation) {
+        Some(entry) => arguments::in_command_words(entry, text),
+        None => text.to_owned(),
+    }
+}
+
+/// Describes why a server could not be reached.
 fn unreachable_server(
     url: &str,
     access: &Access,
     error: &(dyn std::error::Error + Send + Sync + 'static),
-) -> NoResult {
-    NoResult::Lost(
+) -> CallError {
+    CallError::Unreachable(
         match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
             Some(StreamableHttpError::AuthRequired(_)) => {
-                return NoResult::Told(Failure::new(format!(
+                return CallError::Rejected(Failure::new(format!(
                     "the server at {url} does not accept this API key; check --token or \
                      OUBLIETTE_TOKEN"
                 )));
@@ -220,7 +246,7 @@ fn unreachable_server(
             Some(StreamableHttpError::Client(error)) if error.is_connect() => Failure::new(
                 format!("nothing answers at {url}; is the server running there?"),
             ),
-            _ => Failure::of(format!("the server at {url} could not be used"), error),
+            _ => Failure::with_cause(format!("cannot use the server at {url}"), error),
         },
     )
 }

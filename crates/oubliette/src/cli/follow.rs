@@ -1,4 +1,4 @@
-//! Following a session live: its events on the terminal, ctrl-C to its turn, answers to its questions.
+//! Follows a session live: prints its events, interrupts its turn on Ctrl-C, answers permission requests.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -7,39 +7,39 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::client::{Client, NoResult};
-use super::show::{Completion, Show};
-use super::tools::{Answer, Tools};
+use super::client::{CallError, Client};
+use super::event_printer::{Completion, EventPrinter};
+use super::local_tools::{LocalTools, ToolResponse};
 use crate::failure::Failure;
 
-/// One long poll. The server's own bound is longer; a shorter one notices a dead server sooner.
-const WAIT: f64 = 20.0;
-const SPIN: Duration = Duration::from_millis(100);
-/// How often an answer is brought to a server that is not there.
-const PATIENCE: usize = 600;
-/// As a shell says it of a program that ctrl-C ended.
-const INTERRUPTED: u8 = 130;
+/// The length of one long poll. Shorter than the server's maximum, to notice a dead server sooner.
+const EVENTS_WAIT_SECONDS: f64 = 20.0;
+const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a tool response is sent to a server that is not reachable.
+const MAX_RESPONSE_ATTEMPTS: usize = 600;
+/// The exit code of a program that was ended by SIGINT, as a shell reports it.
+const INTERRUPTED_EXIT_CODE: u8 = 130;
 
-/// A session as somebody at a terminal follows it.
+/// Follows one session on the terminal.
 pub(super) struct Follower<'a> {
     client: &'a Client,
     session: String,
     since: i64,
-    show: Show,
+    printer: EventPrinter,
     interrupts: Signal,
-    /// Whether ctrl-C was pressed in this turn already.
+    /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
     input: Option<Lines<BufReader<Stdin>>>,
-    /// A question that waits for a yes or no from the terminal.
-    question: Option<String>,
-    /// What the agent may call here.
-    tools: Tools,
+    /// The permission request that the next input line answers.
+    pending_request: Option<String>,
+    /// The tools on this machine that the agent can call.
+    tools: LocalTools,
 }
 
 /// Why following stopped.
-pub(super) enum Stopped {
+pub(super) enum FollowEnd {
     TurnEnded(Completion),
-    /// Whoever followed left; the session goes on.
+    /// The user detached; the session keeps running.
     Detached,
 }
 
@@ -53,76 +53,76 @@ fn arguments(value: Value) -> Map<String, Value> {
 impl<'a> Follower<'a> {
     pub(super) fn new(client: &'a Client, session: &str, since: i64) -> Result<Self, Failure> {
         let interrupts = signal(SignalKind::interrupt())
-            .map_err(|error| Failure::of("cannot wait for signals", &error))?;
+            .map_err(|error| Failure::with_cause("cannot wait for signals", &error))?;
         Ok(Self {
             client,
             session: session.to_owned(),
             since,
-            show: Show::default(),
+            printer: EventPrinter::default(),
             interrupts,
             interrupted: false,
             input: None,
-            question: None,
-            tools: Tools::default(),
+            pending_request: None,
+            tools: LocalTools::default(),
         })
     }
 
-    /// Also runs these when the agent calls them.
-    pub(super) fn with_tools(self, tools: Tools) -> Self {
+    /// Also runs these tools when the agent calls them.
+    pub(super) fn with_tools(self, tools: LocalTools) -> Self {
         Self { tools, ..self }
     }
 
-    /// Also takes lines from the terminal: messages, and answers to questions.
-    pub(super) fn listen(mut self) -> Self {
+    /// Also reads lines from the standard input: messages, and answers to permission requests.
+    pub(super) fn with_input(mut self) -> Self {
         self.input = Some(BufReader::new(tokio::io::stdin()).lines());
         self
     }
 
-    /// Follows to the end of the turn that runs or comes next, or for ever if lines are taken.
-    pub(super) async fn follow(&mut self) -> Result<Stopped, Failure> {
+    /// Follows to the end of the current or next turn; with input, until the user detaches.
+    pub(super) async fn follow(&mut self) -> Result<FollowEnd, Failure> {
         loop {
             let page = arguments(json!({
-                "session_id": self.session, "since_index": self.since, "wait_seconds": WAIT,
+                "session_id": self.session, "since_index": self.since, "wait_seconds": EVENTS_WAIT_SECONDS,
             }));
             let client = self.client;
             let mut polling = std::pin::pin!(client.call("session_events", page));
             let page = loop {
                 tokio::select! {
                     page = &mut polling => break page,
-                    () = tokio::time::sleep(SPIN) => {
+                    () = tokio::time::sleep(SPINNER_INTERVAL) => {
                         if self.input.is_none() {
-                            self.show.wait();
+                            self.printer.advance_spinner();
                         }
                     }
                     _ = self.interrupts.recv() => {
-                        self.show.clear();
+                        self.printer.clear();
                         if self.interrupted {
-                            return Ok(Stopped::Detached);
+                            return Ok(FollowEnd::Detached);
                         }
                         self.interrupted = true;
-                        eprintln!("  interrupting the turn; ctrl-C again leaves the session alone");
+                        eprintln!("  interrupting the turn; press Ctrl-C again to detach; the session keeps running");
                         let stop = arguments(json!({ "session_id": self.session }));
                         client.call("session_interrupt", stop).await?;
                     }
-                    answer = self.tools.next() => respond(client, answer).await?,
+                    answer = self.tools.next_response() => send_tool_response(client, answer).await?,
                     line = next_line(&mut self.input) => match line {
                         Some(line) => {
                             let session = self.session.clone();
-                            let question = self.question.take();
-                            say(client, &session, question, &line).await?;
+                            let pending_request = self.pending_request.take();
+                            send_line(client, &session, pending_request, &line).await?;
                         }
-                        None => return Ok(Stopped::Detached),
+                        None => return Ok(FollowEnd::Detached),
                     },
                 }
             };
             let page = match page {
                 Ok(page) => page,
-                // A server that is started again goes on where it was.
-                Err(NoResult::Lost(_)) => {
-                    tokio::time::sleep(SPIN).await;
+                // A restarted server continues where it was.
+                Err(CallError::Unreachable(_)) => {
+                    tokio::time::sleep(SPINNER_INTERVAL).await;
                     continue;
                 }
-                Err(told) => return Err(told.into()),
+                Err(rejected) => return Err(rejected.into()),
             };
             if let Some(stopped) = self.show_page(&page).await? {
                 return Ok(stopped);
@@ -130,21 +130,21 @@ impl<'a> Follower<'a> {
         }
     }
 
-    async fn show_page(&mut self, page: &Map<String, Value>) -> Result<Option<Stopped>, Failure> {
+    async fn show_page(&mut self, page: &Map<String, Value>) -> Result<Option<FollowEnd>, Failure> {
         let events = page.get("events").and_then(Value::as_array);
         for event in events.into_iter().flatten() {
             self.since = event["index"].as_i64().unwrap_or(self.since);
-            self.tools.event(event);
-            let completion = self.show.event(event);
+            self.tools.handle_event(event);
+            let completion = self.printer.print(event);
             if event["type"] == "permission_request" {
-                self.ask(event).await?;
+                self.ask_permission(event).await?;
             }
             let Some(completion) = completion else {
                 continue;
             };
             self.interrupted = false;
             if self.input.is_none() {
-                return Ok(Some(Stopped::TurnEnded(completion)));
+                return Ok(Some(FollowEnd::TurnEnded(completion)));
             }
             if let Some(error) = &completion.error {
                 eprintln!("  {error}");
@@ -153,8 +153,8 @@ impl<'a> Follower<'a> {
         Ok(None)
     }
 
-    /// Somebody at a terminal can answer at once; anybody else is told how.
-    async fn ask(&mut self, event: &Value) -> Result<(), Failure> {
+    /// Asks on a terminal; otherwise prints the command that answers the request.
+    async fn ask_permission(&mut self, event: &Value) -> Result<(), Failure> {
         let request = event["request_id"].as_str().unwrap_or_default().to_owned();
         if !std::io::stdin().is_terminal() {
             let session = &self.session;
@@ -164,7 +164,7 @@ impl<'a> Follower<'a> {
         eprint!("  Allow it? [y]es, [a]lways, [N]o: ");
         let _ = std::io::stderr().flush();
         if self.input.is_some() {
-            self.question = Some(request);
+            self.pending_request = Some(request);
             return Ok(());
         }
         let mut input = BufReader::new(tokio::io::stdin()).lines();
@@ -172,21 +172,21 @@ impl<'a> Follower<'a> {
             line = input.next_line() => line.ok().flatten().unwrap_or_default(),
             _ = self.interrupts.recv() => String::new(),
         };
-        say(self.client, &self.session.clone(), Some(request), &answer).await
+        send_line(self.client, &self.session.clone(), Some(request), &answer).await
     }
 }
 
-/// Answers a call of a tool of ours, also to a server that is started again meanwhile.
-async fn respond(client: &Client, answer: Answer) -> Result<(), Failure> {
-    for _ in 0..PATIENCE {
+/// Sends the response of a local tool, also if the server is restarted meanwhile.
+async fn send_tool_response(client: &Client, answer: ToolResponse) -> Result<(), Failure> {
+    for _ in 0..MAX_RESPONSE_ATTEMPTS {
         match client.call("caller_tool_response", answer.clone()).await {
             Ok(_) => return Ok(()),
-            // It was given up; the log shows it.
-            Err(NoResult::Told(failure)) => {
+            // The request was cancelled meanwhile.
+            Err(CallError::Rejected(failure)) => {
                 failure.print();
                 return Ok(());
             }
-            Err(NoResult::Lost(_)) => tokio::time::sleep(SPIN).await,
+            Err(CallError::Unreachable(_)) => tokio::time::sleep(SPINNER_INTERVAL).await,
         }
     }
     Ok(())
@@ -199,14 +199,14 @@ async fn next_line(input: &mut Option<Lines<BufReader<Stdin>>>) -> Option<String
     }
 }
 
-/// An answer to a question, or a message.
-async fn say(
+/// Sends a line as the answer to a permission request, or as a message.
+async fn send_line(
     client: &Client,
     session: &str,
-    question: Option<String>,
+    pending_request: Option<String>,
     line: &str,
 ) -> Result<(), Failure> {
-    let Some(request) = question else {
+    let Some(request) = pending_request else {
         if !line.trim().is_empty() {
             let message = arguments(json!({ "session_id": session, "prompt": line }));
             client.call("session_message", message).await?;
@@ -223,12 +223,12 @@ async fn say(
     }));
     match client.call("session_permit", answer).await {
         Ok(_) => Ok(()),
-        // Somebody else was faster; the log shows it.
-        Err(NoResult::Told(failure)) => {
+        // The request was already answered elsewhere.
+        Err(CallError::Rejected(failure)) => {
             failure.print();
             Ok(())
         }
-        Err(lost) => Err(lost.into()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -245,16 +245,16 @@ pub(super) async fn attach(client: &Client, session: &str) -> Result<(), Failure
         .and_then(Value::as_str)
         .unwrap_or_default();
     eprintln!(
-        "{agent}, {status}. Lines you type go to the agent; ctrl-C interrupts its turn, ctrl-D leaves."
+        "{agent}, {status}. Type a line to send it to the agent. Ctrl-C interrupts its turn, Ctrl-D detaches."
     );
     let since = newest_prompt(client, session, &found).await?;
-    let mut follower = Follower::new(client, session, since)?.listen();
+    let mut follower = Follower::new(client, session, since)?.with_input();
     follower.follow().await?;
-    eprintln!("The session goes on; `oubliette session attach {session}` comes back.");
+    eprintln!("The session keeps running; reattach with `oubliette session attach {session}`.");
     Ok(())
 }
 
-/// Where to begin: with the last prompt, if it is not long ago.
+/// The index to follow from: just before the last prompt, if it is among the last 500 events.
 async fn newest_prompt(
     client: &Client,
     session: &str,
@@ -276,19 +276,22 @@ async fn newest_prompt(
         .map_or(from, |index| index - 1))
 }
 
-/// What a command comes to whose turn ended so.
-pub(super) fn outcome(stopped: Stopped, session: &str) -> Result<(), Failure> {
+/// The result of a command whose turn ended this way.
+pub(super) fn exit_result(stopped: FollowEnd, session: &str) -> Result<(), Failure> {
     match stopped {
-        Stopped::TurnEnded(completion) => match (completion.stop_reason.as_str(), completion.error)
-        {
-            ("end_turn", _) => Ok(()),
-            ("cancelled", _) => Err(Failure::Exit(INTERRUPTED)),
-            (_, Some(error)) => Err(Failure::new(error)),
-            (reason, None) => Err(Failure::new(format!("the turn ended early: {reason}"))),
-        },
-        Stopped::Detached => {
-            eprintln!("The session goes on; `oubliette session attach {session}` comes back.");
-            Err(Failure::Exit(INTERRUPTED))
+        FollowEnd::TurnEnded(completion) => {
+            match (completion.stop_reason.as_str(), completion.error) {
+                ("end_turn", _) => Ok(()),
+                ("cancelled", _) => Err(Failure::Exit(INTERRUPTED_EXIT_CODE)),
+                (_, Some(error)) => Err(Failure::new(error)),
+                (reason, None) => Err(Failure::new(format!("the turn ended early: {reason}"))),
+            }
+        }
+        FollowEnd::Detached => {
+            eprintln!(
+                "The session keeps running; reattach with `oubliette session attach {session}`."
+            );
+            Err(Failure::Exit(INTERRUPTED_EXIT_CODE))
         }
     }
 }

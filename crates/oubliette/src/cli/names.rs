@@ -1,4 +1,4 @@
-//! Names of projects and schedules where operations take their ids.
+//! Resolves names of projects and schedules to the ids that operations take.
 
 use oubliette_engine::operations::Entry;
 use oubliette_model::{ProjectId, ScheduleId, nearest, quoted};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::client::Client;
 use crate::failure::Failure;
 
-/// Replaces names by ids: of projects, also in scopes and in targets, and of schedules.
+/// Replaces names by ids: of schedules, and of projects, also in scopes and targets.
 pub(super) async fn resolve(
     entry: &Entry,
     mut given: Map<String, Value>,
@@ -19,7 +19,7 @@ pub(super) async fn resolve(
             let targets = given.get_mut(name).and_then(Value::as_array_mut);
             for target in targets.into_iter().flatten() {
                 if let Some(text) = target["project_id"].as_str() {
-                    target["project_id"] = Value::from(project(text, client).await?);
+                    target["project_id"] = Value::from(project_id(text, client).await?);
                 }
             }
             continue;
@@ -28,9 +28,9 @@ pub(super) async fn resolve(
             continue;
         };
         let resolved = match name {
-            "project_id" => project(text, client).await?,
-            "schedule_id" => schedule(text, client).await?,
-            "scope" | "agent_scope" => scope(text, client).await?,
+            "project_id" => project_id(text, client).await?,
+            "schedule_id" => schedule_id(text, client).await?,
+            "scope" | "agent_scope" => resolve_scope(text, client).await?,
             _ => continue,
         };
         given.insert(name.to_owned(), Value::from(resolved));
@@ -39,7 +39,7 @@ pub(super) async fn resolve(
 }
 
 /// `project:NAME` and `project:NAME:ro` with the project's id.
-async fn scope(text: &str, client: &Client) -> Result<String, Failure> {
+async fn resolve_scope(text: &str, client: &Client) -> Result<String, Failure> {
     let Some(rest) = text.strip_prefix("project:") else {
         return Ok(text.to_owned());
     };
@@ -47,25 +47,28 @@ async fn scope(text: &str, client: &Client) -> Result<String, Failure> {
         Some(name) => (name, ":ro"),
         None => (rest, ""),
     };
-    Ok(format!("project:{}{suffix}", project(name, client).await?))
+    Ok(format!(
+        "project:{}{suffix}",
+        project_id(name, client).await?
+    ))
 }
 
-pub(super) async fn project(text: &str, client: &Client) -> Result<String, Failure> {
+pub(super) async fn project_id(text: &str, client: &Client) -> Result<String, Failure> {
     if text.parse::<ProjectId>().is_ok() {
         return Ok(text.to_owned());
     }
-    named("project", text, client).await
+    find_id_by_name("project", text, client).await
 }
 
-async fn schedule(text: &str, client: &Client) -> Result<String, Failure> {
+async fn schedule_id(text: &str, client: &Client) -> Result<String, Failure> {
     if text.parse::<ScheduleId>().is_ok() {
         return Ok(text.to_owned());
     }
-    named("schedule", text, client).await
+    find_id_by_name("schedule", text, client).await
 }
 
-/// The id of the one thing of that name.
-async fn named(noun: &str, text: &str, client: &Client) -> Result<String, Failure> {
+/// The id of the only project or schedule with that name.
+async fn find_id_by_name(noun: &str, text: &str, client: &Client) -> Result<String, Failure> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     let mut page = Map::from_iter([("limit".to_owned(), Value::from(1000))]);
     loop {
@@ -83,7 +86,7 @@ async fn named(noun: &str, text: &str, client: &Client) -> Result<String, Failur
             None => break,
         };
     }
-    let all = format!("`oubliette {noun} list` shows those there are");
+    let all = format!("see `oubliette {noun} list`");
     match found.as_slice() {
         [id] => Ok(id.clone()),
         [] => {
@@ -95,7 +98,7 @@ async fn named(noun: &str, text: &str, client: &Client) -> Result<String, Failur
             Err(Failure::new(format!("there is no {noun} {text}; {hint}")))
         }
         several => Err(Failure::new(format!(
-            "{} {noun}s are called {}; name one by its id: {all}",
+            "{} {noun}s are called {}; use an id instead: {all}",
             several.len(),
             quoted(text)
         ))),

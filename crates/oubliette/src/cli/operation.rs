@@ -1,65 +1,49 @@
-//! An operation as a command: its arguments from the registry, its result for people or programs.
+//! An operation as a command: arguments from the registry, the result as text or JSON.
 
 use std::io::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use oubliette_engine::operations::{self, Entry};
+use oubliette_engine::operations::{self, Entry, Noun};
 use serde_json::{Map, Value};
 
 use super::client::{Access, Client};
-use super::{arguments, changes, dialogue, follow, names, schedules};
+use super::{arguments, changes, follow, interactive, names, schedules};
 use crate::failure::Failure;
 use crate::terminal;
 
-/// A command per noun, with a command per verb in it.
-pub(super) fn commands() -> Vec<Command> {
-    let mut nouns: Vec<&str> = Vec::new();
-    for entry in operations::all() {
-        if !nouns.contains(&entry.noun()) {
-            nouns.push(entry.noun());
-        }
-    }
-    nouns.into_iter().map(noun_command).collect()
+/// A command per noun, with a subcommand per verb.
+pub(super) fn commands() -> impl Iterator<Item = Command> {
+    operations::NOUNS.iter().map(noun_command)
 }
 
-fn noun_command(noun: &'static str) -> Command {
+fn noun_command(noun: &'static Noun) -> Command {
     let verbs = operations::all()
         .iter()
-        .filter(|entry| entry.noun() == noun);
-    let about = match noun {
-        "project" => "Make, list, show, change and delete projects",
-        "container" => "Start, stop and look at a project's container, and run commands in it",
-        "session" => "Give agents work, follow them, answer their questions and end them",
-        "workspace" => "List and delete workspaces of a project",
-        "schedule" => "Have agents work at set times, and see what came of it",
-        "token" => "Make, list and end API tokens",
-        "image" => "Build container images anew",
-        "config" => "Show the limits that hold",
-        "audit" => "Show who called what",
-        _ => "More operations",
-    };
-    Command::new(noun)
-        .about(about)
+        .filter(|entry| entry.noun() == noun.name);
+    Command::new(noun.name)
+        .about(noun.summary)
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(verbs.map(verb_command))
 }
 
 fn verb_command(entry: &'static Entry) -> Command {
-    let first = entry.about.split(". ").next().unwrap_or(entry.about);
+    let about = arguments::in_command_words(entry, entry.about);
+    let first_sentence = about.split(". ").next().unwrap_or(&about);
     let command = Command::new(entry.verb())
-        .about(first.trim_end_matches('.'))
-        .long_about(entry.about)
-        .args(arguments::of(entry))
+        .about(first_sentence.trim_end_matches('.').to_owned())
+        .long_about(about.clone())
+        .args(arguments::from_schema(entry))
         .arg(
             Arg::new("json")
                 .long("json")
                 .action(ArgAction::SetTrue)
-                .help("Print the result as JSON, for programs"),
+                .help("Print the result as JSON"),
         );
-    match entry.name {
-        "container_exec" => dialogue::flags(command),
-        _ => command,
+    if entry.name == "container_exec" {
+        interactive::add_flags(command)
+    } else {
+        command
     }
 }
 
@@ -70,18 +54,18 @@ pub(super) fn run(
     access: &Access,
 ) -> Result<(), Failure> {
     let name = format!("{noun}_{verb}");
-    let entry = operations::find(&name)
-        .ok_or_else(|| Failure::new(format!("there is no operation {name}")))?;
+    let entry =
+        operations::find(&name).ok_or_else(|| Failure::new(format!("unknown operation {name}")))?;
     let given = arguments::read(entry, matches)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
-    if entry.name == "container_exec" && matches.get_flag(dialogue::INTERACTIVE) {
-        let ended = runtime.block_on(dialogue::run(matches, access, entry, given));
-        // What still blocks there, a write for one, must not keep the terminal.
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    if entry.name == "container_exec" && matches.get_flag(interactive::INTERACTIVE) {
+        let result = runtime.block_on(interactive::run(matches, access, entry, given));
+        // A blocked write must not delay the exit.
         runtime.shutdown_background();
-        return ended;
+        return result;
     }
     let result = runtime.block_on(async {
         let client = Client::connect(access).await?;
@@ -91,36 +75,37 @@ pub(super) fn run(
         result
     });
     let result = result?;
-    terminal::say(&match entry.name {
+    terminal::print_line(&match entry.name {
         _ if matches.get_flag("json") => serde_json::to_string_pretty(&result).unwrap_or_default(),
-        "container_exec" => return replay(&result),
-        "project_changes" => changes::changes(&result),
-        "project_tasks" => changes::tasks(&result),
-        name if noun == "schedule" => terminal::render(&schedules::shown(name, &result)),
+        "container_exec" => return print_exec_result(&result),
+        "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
+        "project_changes" => changes::format_changes(&result),
+        "project_tasks" => changes::format_tasks(&result),
+        name if noun == "schedule" => terminal::render(&schedules::for_display(name, &result)),
         _ => terminal::render(&result),
     });
     Ok(())
 }
 
-/// Follows a session and talks to it.
+/// `oubliette session attach`.
 pub(super) fn attach(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     let session = matches.get_one::<String>("SESSION").cloned();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
-    let ended = runtime.block_on(async {
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let result = runtime.block_on(async {
         let client = Client::connect(access).await?;
-        let ended = follow::attach(&client, &session.unwrap_or_default()).await;
+        let result = follow::attach(&client, &session.unwrap_or_default()).await;
         client.close().await;
-        ended
+        result
     });
-    // A read of the terminal that nobody answers must not keep the command.
+    // A blocked read of the terminal must not delay the exit.
     runtime.shutdown_background();
-    ended
+    result
 }
 
-/// Calls once, or, for a list of which no page was asked for, until its end.
+/// Calls the operation. Fetches all pages of a list unless `limit` or `cursor` is given.
 async fn call(
     client: &Client,
     entry: &Entry,
@@ -140,17 +125,22 @@ async fn call(
     Ok(result)
 }
 
-/// Says what a command in a container said, and ends as it ended.
-fn replay(result: &Map<String, Value>) -> Result<(), Failure> {
+fn deleted_sessions(result: &Map<String, Value>) -> bool {
+    let deleted = result.get("deleted").and_then(Value::as_array);
+    deleted.is_some_and(|deleted| !deleted.is_empty())
+}
+
+/// Prints the output of a command in a container and returns its exit code.
+fn print_exec_result(result: &Map<String, Value>) -> Result<(), Failure> {
     let text = |name: &str| result.get(name).and_then(Value::as_str).unwrap_or_default();
     let _ = std::io::stdout().write_all(text("stdout").as_bytes());
     let _ = std::io::stderr().write_all(text("stderr").as_bytes());
     if result.get("truncated") == Some(&Value::Bool(true)) {
-        eprintln!("(the output was longer than 1 MiB; the rest is not shown)");
+        eprintln!("(output truncated after 1 MiB; use -i to get all of it)");
     }
     if result.get("timed_out") == Some(&Value::Bool(true)) {
         return Err(Failure::new(
-            "the command took too long and was ended; see --timeout-seconds",
+            "the command was killed at its timeout; raise it with --timeout-seconds, or use -i",
         ));
     }
     match result.get("exit_code").and_then(Value::as_i64) {

@@ -1,52 +1,52 @@
-//! `oubliette run`: the whole thing in one go.
+//! `oubliette run`: creates what is missing, sends a prompt and follows the turn to its end.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
-use super::client::{Access, Client, NoResult};
-use super::follow::{Follower, outcome};
-use super::tools::Tools;
+use super::client::{Access, CallError, Client};
+use super::follow::{Follower, exit_result};
+use super::local_tools::LocalTools;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::serve::Server;
+use crate::serve::EmbeddedServer;
 
-const PROJECT: &str = "playground";
+const DEFAULT_PROJECT: &str = "playground";
 
 pub(super) fn command() -> Command {
     let flag = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     Command::new("run")
-        .about("Give an agent a prompt and watch it work, from nothing to the answer")
+        .about("Give an agent a prompt, follow its work and print its answer")
         .long_about(
-            "Give an agent a prompt and watch it work. Uses the server that runs on the data \
-             directory, or one of its own that ends with the command. The project is made if it is \
-             not there. Ends with 0 when the turn succeeded.",
+            "Give an agent a prompt, follow its work and print its answer. Uses the server that is \
+             running on the data directory; if there is none, starts one that ends with this command. \
+             Creates the project if it does not exist. The exit code is 0 if the turn succeeded.",
         )
         .after_help(
             "Examples:\n  oubliette run \"what is in this workspace?\"\n  oubliette run \"/sh uname \
-             -a\"                      the demo agent runs what follows /sh\n  oubliette run --agent \
+             -a\"                      the demo agent runs the command after /sh\n  oubliette run --agent \
              opencode --project app \"fix the failing test\"\n  oubliette run --tool \
              'notify=./notify.sh' \"tell me when it is done\"",
         )
-        .arg(Arg::new("PROMPT").required(true).num_args(1..).help("What the agent is to do"))
-        .arg(flag("agent", "NAME", "The agent; the project's, or demo, if absent"))
-        .arg(flag("project", "NAME", "The project; `playground` if absent"))
-        .arg(flag("workspace", "ID", "The workspace; the default one if absent"))
-        .arg(flag("model", "NAME", "The model the agent uses"))
+        .arg(Arg::new("PROMPT").required(true).num_args(1..).help("Prompt for the agent"))
+        .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
+        .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist [default: playground]"))
+        .arg(flag("workspace", "ID", "Workspace of the project [default: the default workspace]"))
+        .arg(flag("model", "NAME", "Model for the agent"))
         .arg(flag("autonomy", "LEVEL", "What the agent may do without asking: off, low, medium or high"))
         .arg(
             Arg::new("tool")
                 .long("tool")
                 .value_name("NAME=CMD")
                 .action(ArgAction::Append)
-                .help("Let the agent run a command of this machine as the tool `local_NAME`"),
+                .help("Let the agent run CMD on this machine as the tool `local_NAME`; may be repeated"),
         )
         .arg(
             Arg::new("continue")
                 .long("continue")
                 .action(ArgAction::SetTrue)
-                .help("Go on with the newest session of the workspace"),
+                .help("Continue the newest session of the workspace"),
         )
 }
 
@@ -55,35 +55,38 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         .worker_threads(2)
         .enable_all()
         .build()
-        .map_err(|error| Failure::of("cannot start", &error))?;
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let ended = runtime.block_on(async {
-        let (client, own) = connect(home, access).await?;
-        let ended = converse(&client, matches).await;
+        let (client, embedded) = connect(home, access).await?;
+        let ended = run_turn(&client, matches).await;
         client.close().await;
-        if let Some(own) = own {
-            own.stop().await;
+        if let Some(embedded) = embedded {
+            embedded.stop().await;
         }
         ended
     });
-    // A read of the terminal that nobody answers must not keep the command.
+    // A blocked read of the terminal must not delay the exit.
     runtime.shutdown_background();
     ended
 }
 
-/// The running server, or one of our own.
-async fn connect(home: &Home, access: &Access) -> Result<(Client, Option<Server>), Failure> {
+/// Connects to the running server, or starts an embedded one.
+async fn connect(
+    home: &Home,
+    access: &Access,
+) -> Result<(Client, Option<EmbeddedServer>), Failure> {
     match Client::connect(access).await {
         Ok(client) => Ok((client, None)),
-        Err(NoResult::Lost(_)) if !access.names_a_server() => {
-            let own = Server::start(home).await?;
+        Err(CallError::Unreachable(_)) if !access.has_explicit_url() => {
+            let embedded = EmbeddedServer::start(home).await?;
             let client = Client::connect(access).await?;
-            Ok((client, Some(own)))
+            Ok((client, Some(embedded)))
         }
-        Err(no) => Err(no.into()),
+        Err(error) => Err(error.into()),
     }
 }
 
-async fn converse(client: &Client, matches: &ArgMatches) -> Result<(), Failure> {
+async fn run_turn(client: &Client, matches: &ArgMatches) -> Result<(), Failure> {
     let given = |name: &str| matches.get_one::<String>(name).cloned();
     let words: Vec<&str> = matches
         .get_many::<String>("PROMPT")
@@ -91,8 +94,8 @@ async fn converse(client: &Client, matches: &ArgMatches) -> Result<(), Failure> 
         .flatten()
         .map(String::as_str)
         .collect();
-    let name = given("project").unwrap_or_else(|| PROJECT.to_owned());
-    let project = find_or_make(client, &name).await?;
+    let name = given("project").unwrap_or_else(|| DEFAULT_PROJECT.to_owned());
+    let project = find_or_create_project(client, &name).await?;
     let mut spawn = Map::from_iter([
         ("project_id".to_owned(), json!(project)),
         ("prompt".to_owned(), json!(words.join(" "))),
@@ -111,7 +114,7 @@ async fn converse(client: &Client, matches: &ArgMatches) -> Result<(), Failure> 
             spawn.insert(parameter.to_owned(), json!(value));
         }
     }
-    let tools = Tools::parse(matches.get_many::<String>("tool").into_iter().flatten())?;
+    let tools = LocalTools::parse(matches.get_many::<String>("tool").into_iter().flatten())?;
     if let Some(context) = tools.context() {
         spawn.insert("context".to_owned(), context);
     }
@@ -125,21 +128,21 @@ async fn converse(client: &Client, matches: &ArgMatches) -> Result<(), Failure> 
     let since = spawned.get("last_event_index").and_then(Value::as_i64);
     let mut follower = Follower::new(client, &session, since.unwrap_or(-1))?.with_tools(tools);
     let stopped = follower.follow().await?;
-    outcome(stopped, &session)
+    exit_result(stopped, &session)
 }
 
-async fn find_or_make(client: &Client, name: &str) -> Result<String, Failure> {
-    let make = Map::from_iter([("name".to_owned(), json!(name))]);
+async fn find_or_create_project(client: &Client, name: &str) -> Result<String, Failure> {
+    let create = Map::from_iter([("name".to_owned(), json!(name))]);
     let id = |project: &Map<String, Value>| {
         let id = project.get("project_id").and_then(Value::as_str);
         id.unwrap_or_default().to_owned()
     };
-    match super::names::project(name, client).await {
+    match super::names::project_id(name, client).await {
         Ok(found) => Ok(found),
         Err(_) => {
-            let made = client.call("project_create", make).await?;
-            eprintln!("Made the project {name}.");
-            Ok(id(&made))
+            let created = client.call("project_create", create).await?;
+            eprintln!("Created the project {name}.");
+            Ok(id(&created))
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Schedules for people: when they run next, in words, and what came of their runs.
+//! Formats schedules: the time of the next run in words, and the results of runs.
 
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 use serde_json::{Map, Value, json};
 
-/// What a person wants to see of the result of an operation on schedules.
-pub(super) fn shown(operation: &str, result: &Map<String, Value>) -> Map<String, Value> {
+/// The fields to display of the result of an operation on schedules.
+pub(super) fn for_display(operation: &str, result: &Map<String, Value>) -> Map<String, Value> {
     let now = Timestamp::now();
     let rows = |name: &str, view: &dyn Fn(&Value) -> Value| {
         let rows = result.get(name).and_then(Value::as_array);
@@ -13,14 +13,14 @@ pub(super) fn shown(operation: &str, result: &Map<String, Value>) -> Map<String,
         Map::from_iter([(name.to_owned(), Value::Array(rows))])
     };
     match operation {
-        "schedule_list" => rows("schedules", &|schedule| listed(schedule, now)),
-        "schedule_history" | "schedule_trigger" => rows("runs", &run),
-        "schedule_create" | "schedule_get" | "schedule_update" => detailed(result, now),
+        "schedule_list" => rows("schedules", &|schedule| list_row(schedule, now)),
+        "schedule_history" | "schedule_trigger" => rows("runs", &run_row),
+        "schedule_create" | "schedule_get" | "schedule_update" => details(result, now),
         _ => result.clone(),
     }
 }
 
-fn listed(schedule: &Value, now: Timestamp) -> Value {
+fn list_row(schedule: &Value, now: Timestamp) -> Value {
     let targets = schedule["targets"].as_array().map_or(0, Vec::len);
     json!({
         "name": schedule["name"],
@@ -31,7 +31,7 @@ fn listed(schedule: &Value, now: Timestamp) -> Value {
     })
 }
 
-fn detailed(schedule: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
+fn details(schedule: &Map<String, Value>, now: Timestamp) -> Map<String, Value> {
     let mut shown = schedule.clone();
     let whole = Value::Object(schedule.clone());
     shown.insert("next_run".to_owned(), json!(next_run(&whole, now)));
@@ -49,16 +49,19 @@ fn detailed(schedule: &Map<String, Value>, now: Timestamp) -> Map<String, Value>
     shown
 }
 
-fn run(run: &Value) -> Value {
-    let said = [&run["error"], &run["note"], &run["output"]];
-    let said = said.into_iter().find_map(Value::as_str).unwrap_or_default();
-    let took = run["duration_ms"].as_f64();
+fn run_row(run: &Value) -> Value {
+    let result = [&run["error"], &run["note"], &run["output"]];
+    let result = result
+        .into_iter()
+        .find_map(Value::as_str)
+        .unwrap_or_default();
+    let duration_ms = run["duration_ms"].as_f64();
     json!({
         "due_at": run["due_at"],
         "status": run["status"],
-        "took": took.map(|took| format!("{:.1}s", took / 1000.0)),
+        "took": duration_ms.map(|duration_ms| format!("{:.1}s", duration_ms / 1000.0)),
         "cost_usd": run["cost_usd"],
-        "said": said,
+        "result": result,
         "session_id": run["session_id"],
     })
 }
@@ -71,7 +74,7 @@ fn zone(schedule: &Value) -> TimeZone {
 fn next_run(schedule: &Value, now: Timestamp) -> String {
     let next = schedule["next_run"].as_str();
     match next.and_then(|at| at.parse::<Timestamp>().ok()) {
-        Some(at) => words(&at.to_zoned(zone(schedule)), now),
+        Some(at) => describe_time(&at.to_zoned(zone(schedule)), now),
         None => match schedule["disabled_reason"].as_str() {
             Some(reason) => format!("disabled: {reason}"),
             None => "disabled".to_owned(),
@@ -80,7 +83,7 @@ fn next_run(schedule: &Value, now: Timestamp) -> String {
 }
 
 /// `in 3 hours, Mon 09:00 Europe/Berlin`.
-fn words(at: &Zoned, now: Timestamp) -> String {
+fn describe_time(at: &Zoned, now: Timestamp) -> String {
     let left = at.timestamp().duration_since(now);
     let day = match left {
         left if left < SignedDuration::from_hours(6 * 24) => "%a %H:%M",
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_run_is_said_in_words() {
+    fn the_next_run_is_shown_in_words() {
         let now: Timestamp = "2027-01-04T05:00:00Z".parse().unwrap();
         for (at, expected) in [
             (

@@ -1,4 +1,4 @@
-//! Which keys there are, read off the types that hold them.
+//! The known keys, from the schemas of the configuration types.
 
 use oubliette_model::{nearest, quoted};
 use schemars::JsonSchema;
@@ -6,14 +6,13 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 use toml::Table;
 
-/// What may stand in a table of this type.
 pub(super) fn schema<T: JsonSchema>() -> Value {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     Value::from(settings.into_generator().into_root_schema_for::<T>())
 }
 
-/// Refuses a key that no type knows.
+/// Refuses unknown keys.
 pub(super) fn check(table: &Table, schema: &Value) -> Result<(), String> {
     check_at(table, schema, "")
 }
@@ -21,7 +20,7 @@ pub(super) fn check(table: &Table, schema: &Value) -> Result<(), String> {
 fn check_at(table: &Table, schema: &Value, path: &str) -> Result<(), String> {
     for (key, value) in table {
         let inner = child(schema, key).ok_or_else(|| unknown(schema, path, key))?;
-        // A table where something else belongs is for the parser to refuse.
+        // The parser refuses a table in place of another type.
         let holds_keys =
             inner.get("properties").is_some() || inner.get("additionalProperties").is_some();
         if let (toml::Value::Table(table), true) = (value, holds_keys) {

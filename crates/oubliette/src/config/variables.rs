@@ -1,4 +1,4 @@
-//! `OUBLIETTE_RUNTIME=x` sets `runtime`, `OUBLIETTE_A__B=x` sets `a.b`; other names are left alone.
+//! `OUBLIETTE_RUNTIME=x` sets `runtime`, `OUBLIETTE_A__B=x` sets `a.b`; other names are ignored.
 
 use serde_json::Value;
 use toml::Table;
@@ -49,7 +49,7 @@ fn set(
     }
 }
 
-/// A string where a string belongs, otherwise as TOML writes it.
+/// Text for a key of type string, otherwise a TOML value.
 fn value(schema: &Value, text: &str) -> Result<toml::Value, String> {
     let is_text = match schema.get("type") {
         Some(Value::String(kind)) => kind == "string",
@@ -63,5 +63,5 @@ fn value(schema: &Value, text: &str) -> Result<toml::Value, String> {
     parsed
         .ok()
         .and_then(|mut table| table.remove("value"))
-        .ok_or_else(|| "the value is not what TOML would take there".to_owned())
+        .ok_or_else(|| "the value is not valid TOML".to_owned())
 }

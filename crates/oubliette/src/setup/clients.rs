@@ -1,36 +1,36 @@
-//! The clients, one row each: where their configuration lives and what an entry for a server
-//! reached over Streamable HTTP looks like in it. A further client is a further row.
+//! The clients, one row each: the path of their configuration and the entry for a server with
+//! Streamable HTTP. A new client is a new row.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-use super::{Environment, Place};
+use super::{ConfigScope, Environment};
 
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
-    /// Where the user's file may be: the first that exists is used, else the last is made.
-    user: &'static [Spot],
-    /// The same for a project's file, below the project's directory.
+    /// Possible paths of the user's file: the first that exists is used, else the last is created.
+    user: &'static [ConfigPath],
+    /// Possible paths of a project's file, relative to the project's directory.
     project: &'static [&'static str],
     pub(super) format: Format,
-    /// The key at the top of the file that holds the map of servers.
+    /// The top-level key of the map of servers.
     pub(super) servers: &'static str,
-    /// What we own in our entry.
+    /// The fields of our entry.
     pub(super) entry: &'static [Field],
-    /// Keys of our entry that would make the client refuse or overrule what we own.
-    pub(super) rivals: &'static [Key],
-    next: &'static str,
-    /// What a project's file needs on top of that.
-    next_in_project: &'static str,
+    /// Keys that would make the client refuse our entry or override its fields.
+    pub(super) conflicting_keys: &'static [Key],
+    next_step: &'static str,
+    /// Additional steps for a project's file.
+    next_step_in_project: &'static str,
 }
 
-/// A file below the home directory, or below another that a variable names instead.
+/// A file below the home directory, or below the directory in an environment variable.
 #[derive(Debug)]
-struct Spot {
+struct ConfigPath {
     home: &'static str,
     moved: Option<(&'static str, &'static str)>,
 }
@@ -79,9 +79,9 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
-        rivals: &[],
-        next: "Start Claude Code again and type /mcp to see the server.",
-        next_in_project: "Claude Code asks once whether to trust the servers of a project.",
+        conflicting_keys: &[],
+        next_step: "Restart Claude Code and type /mcp to see the server.",
+        next_step_in_project: "Claude Code asks once whether to trust the servers of a project.",
     },
     Client {
         name: "codex",
@@ -97,7 +97,7 @@ pub(super) const CLIENTS: &[Client] = &[
         ],
         // Beside a url Codex refuses the keys of a local server, and with them the whole file;
         // the last two would replace our header.
-        rivals: &[
+        conflicting_keys: &[
             top("command"),
             top("args"),
             top("env"),
@@ -107,8 +107,8 @@ pub(super) const CLIENTS: &[Client] = &[
             top("bearer_token_env_var"),
             within("env_http_headers", "Authorization"),
         ],
-        next: "Start Codex again and type /mcp to see the server.",
-        next_in_project: "Codex reads the file of a project only once you have trusted the project.",
+        next_step: "Restart Codex and type /mcp to see the server.",
+        next_step_in_project: "Codex reads the file of a project only if you trust the project.",
     },
     Client {
         name: "opencode",
@@ -142,9 +142,9 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("enabled"), Content::Flag(true)),
             field(top("oauth"), Content::Flag(false)),
         ],
-        rivals: &[],
-        next: "Start opencode again; `opencode mcp list` shows whether it is connected.",
-        next_in_project: "",
+        conflicting_keys: &[],
+        next_step: "Restart opencode; `opencode mcp list` shows whether it is connected.",
+        next_step_in_project: "",
     },
     Client {
         name: "droid",
@@ -166,9 +166,9 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("disabled"), Content::Flag(false)),
             field(top("oauth"), Content::Flag(false)),
         ],
-        rivals: &[],
-        next: "Start droid again; `droid mcp list` shows whether it is connected.",
-        next_in_project: "",
+        conflicting_keys: &[],
+        next_step: "Restart droid; `droid mcp list` shows whether it is connected.",
+        next_step_in_project: "",
     },
     Client {
         name: "gemini",
@@ -187,9 +187,9 @@ pub(super) const CLIENTS: &[Client] = &[
             field(within("headers", "Authorization"), Content::Bearer),
         ],
         // The deprecated spelling of url, which wins where both are given.
-        rivals: &[top("httpUrl")],
-        next: "Start Gemini CLI again in a folder you trust and type /mcp to see the server.",
-        next_in_project: "",
+        conflicting_keys: &[top("httpUrl")],
+        next_step: "Restart Gemini CLI in a folder you trust and type /mcp to see the server.",
+        next_step_in_project: "",
     },
     Client {
         name: "cursor",
@@ -203,9 +203,9 @@ pub(super) const CLIENTS: &[Client] = &[
             field(within("headers", "Authorization"), Content::Bearer),
         ],
         // A command makes it a local server; a type can force the older SSE transport.
-        rivals: &[top("command"), top("type")],
-        next: "Restart Cursor; its settings list the server under MCP.",
-        next_in_project: "",
+        conflicting_keys: &[top("command"), top("type")],
+        next_step: "Restart Cursor; its settings list the server under MCP.",
+        next_step_in_project: "",
     },
     Client {
         name: "vscode",
@@ -219,13 +219,13 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
-        rivals: &[],
-        next: "In Visual Studio Code run the command `MCP: List Servers` and start the server.",
-        next_in_project: "",
+        conflicting_keys: &[],
+        next_step: "In Visual Studio Code run the command `MCP: List Servers` and start the server.",
+        next_step_in_project: "",
     },
 ];
 
-const VSCODE_USER: &[Spot] = if cfg!(target_os = "macos") {
+const VSCODE_USER: &[ConfigPath] = if cfg!(target_os = "macos") {
     &[home("Library/Application Support/Code/User/mcp.json")]
 } else {
     &[moved(
@@ -235,12 +235,12 @@ const VSCODE_USER: &[Spot] = if cfg!(target_os = "macos") {
     )]
 };
 
-const fn home(home: &'static str) -> Spot {
-    Spot { home, moved: None }
+const fn home(home: &'static str) -> ConfigPath {
+    ConfigPath { home, moved: None }
 }
 
-const fn moved(variable: &'static str, below: &'static str, home: &'static str) -> Spot {
-    Spot {
+const fn moved(variable: &'static str, below: &'static str, home: &'static str) -> ConfigPath {
+    ConfigPath {
         home,
         moved: Some((variable, below)),
     }
@@ -262,32 +262,37 @@ const fn field(key: Key, content: Content) -> Field {
 }
 
 impl Client {
-    pub(super) fn path(&self, place: &Place, home: &Path, environment: Environment<'_>) -> PathBuf {
-        let mut spots: Vec<PathBuf> = match place {
-            Place::User => self
+    pub(super) fn path(
+        &self,
+        scope: &ConfigScope,
+        home: &Path,
+        environment: Environment<'_>,
+    ) -> PathBuf {
+        let mut paths: Vec<PathBuf> = match scope {
+            ConfigScope::User => self
                 .user
                 .iter()
-                .map(|spot| spot.path(home, environment))
+                .map(|path| path.path(home, environment))
                 .collect(),
-            Place::Project(directory) => self
+            ConfigScope::Project(directory) => self
                 .project
                 .iter()
                 .map(|file| directory.join(file))
                 .collect(),
         };
-        // A link to a file that is not there yet is still where the client will look.
-        let used = spots
+        // `symlink_metadata`, because the client also uses a link whose target does not exist yet.
+        let used = paths
             .iter()
             .position(|path| path.symlink_metadata().is_ok());
-        spots.swap_remove(used.unwrap_or(spots.len() - 1))
+        paths.swap_remove(used.unwrap_or(paths.len() - 1))
     }
 
-    pub(super) fn note(&self, place: &Place) -> String {
-        match place {
-            Place::User => self.next.to_owned(),
-            Place::Project(_) => {
+    pub(super) fn note(&self, scope: &ConfigScope) -> String {
+        match scope {
+            ConfigScope::User => self.next_step.to_owned(),
+            ConfigScope::Project(_) => {
                 let secret = "The file holds a token: keep it out of version control.";
-                [self.next, self.next_in_project, secret]
+                [self.next_step, self.next_step_in_project, secret]
                     .into_iter()
                     .filter(|sentence| !sentence.is_empty())
                     .collect::<Vec<_>>()
@@ -297,7 +302,7 @@ impl Client {
     }
 }
 
-impl Spot {
+impl ConfigPath {
     fn path(&self, home: &Path, environment: Environment<'_>) -> PathBuf {
         self.moved
             .and_then(|(variable, below)| {

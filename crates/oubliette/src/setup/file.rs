@@ -1,5 +1,5 @@
-//! Configuration files on disk: read whole, replaced whole or not at all. Links are written
-//! through, owner and permissions kept.
+//! Reads configuration files and replaces them atomically. Links are followed; owner and permissions
+//! are kept.
 
 use std::{
     fs::{self, File, Permissions},
@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// As many links in a row as Linux follows.
-const LINKS: usize = 40;
+/// Linux follows at most this many links.
+const MAX_LINKS: usize = 40;
 
-/// What the file holds; nothing if it does not exist.
+/// The contents of the file; none if it does not exist.
 pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -20,7 +20,7 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Replaces what the file holds in one step, so that a reader sees the old or the new whole.
+/// Replaces the file atomically.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let path = follow(path)?;
     let directory = match path.parent() {
@@ -28,20 +28,20 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         _ => Path::new("."),
     };
     fs::create_dir_all(directory)?;
-    // Readable by its owner alone, which is what a file that is new keeps: it holds a token.
+    // Temporary files are readable only by their owner; a new file stays so, because it contains a token.
     let mut file = tempfile::Builder::new()
         .prefix(".oubliette-setup-")
         .tempfile_in(directory)?;
     file.write_all(bytes)?;
     if let Some(old) = metadata(&path)? {
-        keep(file.as_file(), &old)?;
+        copy_ownership(file.as_file(), &old)?;
     }
     file.as_file().sync_all()?;
     file.persist(&path)?;
     File::open(directory)?.sync_all()
 }
 
-fn keep(file: &File, old: &fs::Metadata) -> io::Result<()> {
+fn copy_ownership(file: &File, old: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     let owner = (old.uid() != new.uid()).then_some(old.uid());
     let group = (old.gid() != new.gid()).then_some(old.gid());
@@ -60,10 +60,10 @@ fn metadata(path: &Path) -> io::Result<Option<fs::Metadata>> {
     }
 }
 
-/// The file a chain of links ends at, whether or not it exists yet.
+/// The target of a chain of links, whether or not it exists.
 fn follow(path: &Path) -> io::Result<PathBuf> {
     let mut path = path.to_owned();
-    for _ in 0..LINKS {
+    for _ in 0..MAX_LINKS {
         match fs::read_link(&path) {
             Ok(target) => path = path.parent().unwrap_or(Path::new("")).join(target),
             Err(error) if is_no_link(&error) => return Ok(path),

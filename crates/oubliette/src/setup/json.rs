@@ -1,5 +1,5 @@
 //! JSON configurations, edited in their concrete syntax tree. Comments and trailing commas are
-//! accepted, as most of the clients do; no other liberty is.
+//! accepted, as by most clients; other extensions are not.
 
 use jsonc_parser::{
     ParseOptions,
@@ -9,7 +9,7 @@ use jsonc_parser::{
 use super::{
     Connection,
     clients::Client,
-    merge::{self, Fault, Found, Map, Merged, Value},
+    merge::{self, FoundValue, Map, MergeError, Merged, Value},
 };
 
 const OPTIONS: ParseOptions = ParseOptions {
@@ -25,15 +25,21 @@ const OPTIONS: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-pub(super) fn merge(text: &str, client: &Client, connection: &Connection) -> Result<Merged, Fault> {
+pub(super) fn merge(
+    text: &str,
+    client: &Client,
+    connection: &Connection,
+) -> Result<Merged, MergeError> {
     let root = CstRootNode::parse(text, &OPTIONS).map_err(|error| {
         let (line, column) = (error.line_display(), error.column_display());
         let reason = error.kind().to_string().to_lowercase();
-        Fault::Syntax(format!("line {line}, column {column}: {reason}"))
+        MergeError::Syntax(format!("line {line}, column {column}: {reason}"))
     })?;
-    let found = root.value().map_or("nothing", |node| look(&node).kind());
+    let found = root
+        .value()
+        .map_or("nothing", |node| classify(&node).kind());
     let Some(mut top) = root.object_value_or_create() else {
-        return Err(Fault::Shape {
+        return Err(MergeError::Shape {
             what: "the whole file".to_owned(),
             found,
         });
@@ -54,8 +60,8 @@ impl Map for CstObject {
             .collect()
     }
 
-    fn get(&self, key: &str) -> Option<Found> {
-        Some(look(&find(self, key)?.value()?))
+    fn get(&self, key: &str) -> Option<FoundValue> {
+        Some(classify(&find(self, key)?.value()?))
     }
 
     fn set(&mut self, key: &str, value: &Value) {
@@ -75,7 +81,7 @@ impl Map for CstObject {
         }
     }
 
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, Found> {
+    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
         let property = match find(self, key) {
             Some(property) => property,
             None => self.append(key, CstInputValue::Object(Vec::new())),
@@ -83,26 +89,26 @@ impl Map for CstObject {
         match property.value() {
             Some(node) => match node.as_object() {
                 Some(object) => Ok(Box::new(object)),
-                None => Err(look(&node)),
+                None => Err(classify(&node)),
             },
-            None => Err(Found::Other("nothing")),
+            None => Err(FoundValue::Other("nothing")),
         }
     }
 }
 
-/// The last of several properties of one name, since that is the one every client goes by.
+/// The last of several properties with the same name, which is the one that clients use.
 fn find(object: &CstObject, key: &str) -> Option<CstObjectProp> {
     let mut properties = object.properties().into_iter().rev();
     properties.find(|property| property.decoded_name().as_deref() == Some(key))
 }
 
-fn look(node: &CstNode) -> Found {
+fn classify(node: &CstNode) -> FoundValue {
     match node.to_serde_value() {
-        Some(serde_json::Value::String(text)) => Found::Value(Value::Text(text)),
-        Some(serde_json::Value::Bool(flag)) => Found::Value(Value::Flag(flag)),
-        Some(serde_json::Value::Number(_)) => Found::Other("a number"),
-        Some(serde_json::Value::Array(_)) => Found::Other("a list"),
-        Some(serde_json::Value::Object(_)) => Found::Other("a map"),
-        Some(serde_json::Value::Null) | None => Found::Other("null"),
+        Some(serde_json::Value::String(text)) => FoundValue::Value(Value::Text(text)),
+        Some(serde_json::Value::Bool(flag)) => FoundValue::Value(Value::Flag(flag)),
+        Some(serde_json::Value::Number(_)) => FoundValue::Other("a number"),
+        Some(serde_json::Value::Array(_)) => FoundValue::Other("a list"),
+        Some(serde_json::Value::Object(_)) => FoundValue::Other("a map"),
+        Some(serde_json::Value::Null) | None => FoundValue::Other("null"),
     }
 }

@@ -1,6 +1,6 @@
-//! The steps that bring our entry into a configuration, the same for every format: find or make
-//! the map of servers and our entry in it, drop what contradicts us, set what we own. Everything
-//! else is never looked at. A step that finds things as they should be touches nothing.
+//! Merges our entry into a configuration of any format: finds or creates the map of servers and our
+//! entry in it, removes conflicting keys, sets our fields. Values that are already right are not
+//! touched.
 
 use super::{
     Connection, SERVER,
@@ -10,35 +10,34 @@ use super::{
 /// A map in a configuration file, seen through the format's own syntax tree.
 pub(super) trait Map {
     fn keys(&self) -> Vec<String>;
-    fn get(&self, key: &str) -> Option<Found>;
+    fn get(&self, key: &str) -> Option<FoundValue>;
     fn set(&mut self, key: &str, value: &Value);
     fn remove(&mut self, key: &str);
-    /// The map at `key`, made if the key is missing; what is there instead if it is no map.
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, Found>;
+    /// The map at `key`, created if the key is missing; the error is the value that is not a map.
+    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue>;
 }
 
-/// What we write.
+/// A value that we write.
 #[derive(PartialEq)]
 pub(super) enum Value {
     Text(String),
     Flag(bool),
 }
 
-/// What a file may hold: a value such as ours, or something else by what people call it.
-pub(super) enum Found {
+/// A value in a file: of a type that we write, or the name of another type.
+pub(super) enum FoundValue {
     Value(Value),
     Other(&'static str),
 }
 
-/// The new text and what was edited, a line for each key. The text holds the token, the edits
-/// do not.
+/// The new text, and one line for each changed key. The text contains the token, the edits do not.
 pub(super) struct Merged {
     pub(super) text: String,
     pub(super) edits: Vec<String>,
 }
 
 /// Why a file cannot be merged into.
-pub(super) enum Fault {
+pub(super) enum MergeError {
     Syntax(String),
     Shape { what: String, found: &'static str },
 }
@@ -47,26 +46,26 @@ pub(super) fn merge(
     root: &mut dyn Map,
     client: &Client,
     connection: &Connection,
-) -> Result<Vec<String>, Fault> {
+) -> Result<Vec<String>, MergeError> {
     let mut edits = Vec::new();
     let mut servers = enter(root, client.servers, client.servers)?;
-    let place = format!("{}.{SERVER}", client.servers);
-    let mut entry = enter(servers.as_mut(), SERVER, &place)?;
+    let path = format!("{}.{SERVER}", client.servers);
+    let mut entry = enter(servers.as_mut(), SERVER, &path)?;
     // Two spellings of one header would both be sent.
     let spellings = client.entry.iter().filter(|field| field.is_secret());
-    for rival in client
-        .rivals
+    for conflicting in client
+        .conflicting_keys
         .iter()
         .chain(spellings.map(|field| &field.key))
     {
-        drop_rival(entry.as_mut(), rival, client, &mut edits);
+        drop_conflicting_key(entry.as_mut(), conflicting, client, &mut edits);
     }
     for field in client.entry {
         let value = field.value(connection);
         match field.key.within {
             None => put(entry.as_mut(), field, &value, &mut edits),
             Some(map) => {
-                let mut inner = enter(entry.as_mut(), map, &format!("{place}.{map}"))?;
+                let mut inner = enter(entry.as_mut(), map, &format!("{path}.{map}"))?;
                 put(inner.as_mut(), field, &value, &mut edits);
             }
         }
@@ -74,35 +73,40 @@ pub(super) fn merge(
     Ok(edits)
 }
 
-fn enter<'a>(map: &'a mut dyn Map, key: &str, place: &str) -> Result<Box<dyn Map + 'a>, Fault> {
-    map.enter(key).map_err(|found| Fault::Shape {
-        what: format!("`{place}`"),
+fn enter<'a>(map: &'a mut dyn Map, key: &str, path: &str) -> Result<Box<dyn Map + 'a>, MergeError> {
+    map.enter(key).map_err(|found| MergeError::Shape {
+        what: format!("`{path}`"),
         found: found.kind(),
     })
 }
 
-fn drop_rival(entry: &mut dyn Map, rival: &Key, client: &Client, edits: &mut Vec<String>) {
-    match rival.within {
-        None => drop_spellings(entry, rival, client, edits),
+fn drop_conflicting_key(
+    entry: &mut dyn Map,
+    conflicting: &Key,
+    client: &Client,
+    edits: &mut Vec<String>,
+) {
+    match conflicting.within {
+        None => drop_spellings(entry, conflicting, client, edits),
         Some(map) if entry.get(map).is_some() => {
             if let Ok(mut inner) = entry.enter(map) {
-                drop_spellings(inner.as_mut(), rival, client, edits);
+                drop_spellings(inner.as_mut(), conflicting, client, edits);
             }
         }
         Some(_) => {}
     }
 }
 
-fn drop_spellings(map: &mut dyn Map, rival: &Key, client: &Client, edits: &mut Vec<String>) {
+fn drop_spellings(map: &mut dyn Map, conflicting: &Key, client: &Client, edits: &mut Vec<String>) {
     for name in map.keys() {
         let is_ours = client
             .entry
             .iter()
-            .any(|field| field.key.within == rival.within && field.key.name == name);
-        if name.eq_ignore_ascii_case(rival.name) && !is_ours {
+            .any(|field| field.key.within == conflicting.within && field.key.name == name);
+        if name.eq_ignore_ascii_case(conflicting.name) && !is_ours {
             map.remove(&name);
-            // The value stays unsaid: it may be a secret.
-            edits.push(format!("- {rival}"));
+            // Without the value, which may be a secret.
+            edits.push(format!("- {conflicting}"));
         }
     }
 }
@@ -110,9 +114,9 @@ fn drop_spellings(map: &mut dyn Map, rival: &Key, client: &Client, edits: &mut V
 fn put(map: &mut dyn Map, field: &Field, value: &Value, edits: &mut Vec<String>) {
     let key = &field.key;
     match map.get(key.name) {
-        Some(Found::Value(old)) if old == *value => return,
-        Some(Found::Value(old)) => edits.push(format!("- {key}: {}", field.show(&old))),
-        Some(Found::Other(kind)) => edits.push(format!("- {key}: ({kind})")),
+        Some(FoundValue::Value(old)) if old == *value => return,
+        Some(FoundValue::Value(old)) => edits.push(format!("- {key}: {}", field.show(&old))),
+        Some(FoundValue::Other(kind)) => edits.push(format!("- {key}: ({kind})")),
         None => {}
     }
     map.set(key.name, value);
@@ -145,7 +149,7 @@ impl Field {
     }
 }
 
-impl Found {
+impl FoundValue {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Value(Value::Text(_)) => "a string",

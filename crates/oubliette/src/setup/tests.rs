@@ -1,5 +1,4 @@
-//! What setup promises, checked for every row of the table: each promise is one test. Here are
-//! the files that the tests begin with.
+//! Tests of setup for every client of the table, and the files they start with.
 
 mod clients;
 mod file;
@@ -17,7 +16,7 @@ use tempfile::TempDir;
 use toml_edit::DocumentMut;
 
 use super::{
-    Change, Connection, Place, SERVER, SetupError,
+    Change, ConfigScope, Connection, SERVER, SetupError,
     clients::{CLIENTS, Client, Content, Format},
     names, plan,
 };
@@ -47,7 +46,7 @@ struct Case {
 impl Case {
     fn new(client: &'static Client) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let path = client.path(&Place::User, home.path(), &|_| None);
+        let path = client.path(&ConfigScope::User, home.path(), &|_| None);
         Self { client, home, path }
     }
 
@@ -68,7 +67,13 @@ impl Case {
 
     fn plan_with(&self, token: &str) -> Result<Change, SetupError> {
         let (name, home) = (self.client.name, self.home.path());
-        plan(name, &Place::User, home, &|_| None, &connection(token))
+        plan(
+            name,
+            &ConfigScope::User,
+            home,
+            &|_| None,
+            &connection(token),
+        )
     }
 
     fn plan(&self) -> Result<Change, SetupError> {
@@ -81,7 +86,7 @@ impl Case {
         change
     }
 
-    /// Checks by other means than the code under test that the file says what it should.
+    /// Checks the file with other parsers than the code under test.
     fn assert_complete(&self) {
         let text = self.read();
         for field in self.client.entry {
@@ -94,13 +99,13 @@ impl Case {
                 Content::Url => serde_json::json!(URL),
                 Content::Bearer => serde_json::json!(format!("Bearer {TOKEN}")),
             };
-            let found = look(self.client.format, &text, &keys);
+            let found = value_at(self.client.format, &text, &keys);
             assert_eq!(found, Some(expected), "{keys:?} in\n{text}");
         }
     }
 }
 
-fn look(format: Format, text: &str, keys: &[&str]) -> Option<serde_json::Value> {
+fn value_at(format: Format, text: &str, keys: &[&str]) -> Option<serde_json::Value> {
     let text = text.trim_start_matches('\u{feff}');
     match format {
         Format::Json => {
@@ -121,8 +126,8 @@ fn look(format: Format, text: &str, keys: &[&str]) -> Option<serde_json::Value> 
     }
 }
 
-/// A file a person has kept, with a foreign server, its secret, comments and odd spacing.
-fn kept(client: &Client) -> String {
+/// A file written by hand, with another server, its secret, comments and odd spacing.
+fn hand_written(client: &Client) -> String {
     let servers = client.servers;
     match client.format {
         Format::Json => format!(
@@ -155,8 +160,8 @@ of = [1,2,  3]
     }
 }
 
-/// An entry of ours from an earlier time, with keys that we do not own.
-fn earlier(client: &Client) -> String {
+/// An outdated entry of ours, with keys that we do not set.
+fn outdated_entry(client: &Client) -> String {
     let servers = client.servers;
     let headers = headers(client);
     match client.format {
@@ -196,7 +201,7 @@ fn headers(client: &Client) -> &'static str {
     field.and_then(|field| field.key.within).unwrap()
 }
 
-/// An entry of ours with one line in it, whatever the format.
+/// An entry of ours with one key, in the client's format.
 fn entry_with(client: &Client, key: &str, value: &str) -> String {
     let servers = client.servers;
     match client.format {

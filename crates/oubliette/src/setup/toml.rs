@@ -6,11 +6,15 @@ use toml_edit::{DocumentMut, InlineTable, Item, Table, TableLike, TomlError};
 use super::{
     Connection, SERVER,
     clients::Client,
-    merge::{self, Fault, Found, Map, Merged, Value},
+    merge::{self, FoundValue, Map, MergeError, Merged, Value},
 };
 
-pub(super) fn merge(text: &str, client: &Client, connection: &Connection) -> Result<Merged, Fault> {
-    // The library ends every line it writes with a line feed; the other ends are put back below.
+pub(super) fn merge(
+    text: &str,
+    client: &Client,
+    connection: &Connection,
+) -> Result<Merged, MergeError> {
+    // The library writes line feeds only; CRLF is restored below.
     let lines = text.replace("\r\n", "\n");
     let mut document: DocumentMut = lines.parse().map_err(|error| syntax(&lines, &error))?;
     let is_new = entry(&mut document, client).is_none();
@@ -32,7 +36,7 @@ pub(super) fn merge(text: &str, client: &Client, connection: &Connection) -> Res
     })
 }
 
-fn syntax(text: &str, error: &TomlError) -> Fault {
+fn syntax(text: &str, error: &TomlError) -> MergeError {
     let start = error.span().map_or(0, |span| span.start);
     let line = 1 + text
         .bytes()
@@ -40,7 +44,7 @@ fn syntax(text: &str, error: &TomlError) -> Fault {
         .filter(|byte| *byte == b'\n')
         .count();
     let reason = error.message().replace('\n', ", ");
-    Fault::Syntax(format!("line {line}: {reason}"))
+    MergeError::Syntax(format!("line {line}: {reason}"))
 }
 
 fn entry<'a>(document: &'a mut DocumentMut, client: &Client) -> Option<&'a mut Item> {
@@ -48,8 +52,8 @@ fn entry<'a>(document: &'a mut DocumentMut, client: &Client) -> Option<&'a mut I
     servers.get_mut(SERVER)
 }
 
-/// Puts a new table after everything else, the comments that end the file included: they belong
-/// to what stands above them.
+/// Moves a new table behind the comments at the end of the file, which belong to the table above
+/// them.
 fn move_to_end(document: &mut DocumentMut, client: &Client) {
     let mut ending = document.trailing().as_str().unwrap_or_default().to_owned();
     let Some(Item::Table(table)) = entry(document, client) else {
@@ -77,8 +81,8 @@ impl Map for Node<'_> {
         self.table.iter().map(|(key, _)| key.to_owned()).collect()
     }
 
-    fn get(&self, key: &str) -> Option<Found> {
-        self.table.get(key).map(look)
+    fn get(&self, key: &str) -> Option<FoundValue> {
+        self.table.get(key).map(classify)
     }
 
     fn set(&mut self, key: &str, value: &Value) {
@@ -99,15 +103,15 @@ impl Map for Node<'_> {
         self.table.remove(key);
     }
 
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, Found> {
+    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
         if !self.table.contains_key(key) {
             self.table.insert(key, self.make());
         }
         let depth = self.depth + 1;
         let Some(item) = self.table.get_mut(key) else {
-            return Err(Found::Other("nothing"));
+            return Err(FoundValue::Other("nothing"));
         };
-        let found = look(item);
+        let found = classify(item);
         match item.as_table_like_mut() {
             Some(table) => Ok(Box::new(Node { table, depth })),
             None => Err(found),
@@ -116,8 +120,8 @@ impl Map for Node<'_> {
 }
 
 impl Node<'_> {
-    /// A map that is missing here: servers and entries get a header of their own, what is within
-    /// an entry goes on its line. An inline table makes inline whatever it is given.
+    /// A new map: the map of servers and our entry are tables with headers, maps within our entry are
+    /// inline. An inline table converts its values to inline ones.
     fn make(&self) -> Item {
         if self.depth >= 2 {
             return Item::Value(InlineTable::new().into());
@@ -128,14 +132,14 @@ impl Node<'_> {
     }
 }
 
-fn look(item: &Item) -> Found {
+fn classify(item: &Item) -> FoundValue {
     if let Some(text) = item.as_str() {
-        return Found::Value(Value::Text(text.to_owned()));
+        return FoundValue::Value(Value::Text(text.to_owned()));
     }
     if let Some(flag) = item.as_bool() {
-        return Found::Value(Value::Flag(flag));
+        return FoundValue::Value(Value::Flag(flag));
     }
-    Found::Other(match item {
+    FoundValue::Other(match item {
         Item::ArrayOfTables(_) | Item::Value(toml_edit::Value::Array(_)) => "a list",
         Item::Table(_) | Item::Value(toml_edit::Value::InlineTable(_)) => "a map",
         Item::Value(toml_edit::Value::Datetime(_)) => "a date",

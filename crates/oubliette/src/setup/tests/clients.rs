@@ -18,10 +18,10 @@ fn a_project_has_its_own_file() {
     for client in CLIENTS {
         let mut case = Case::new(client);
         let project = tempfile::tempdir().unwrap();
-        let place = Place::Project(project.path().to_owned());
+        let scope = ConfigScope::Project(project.path().to_owned());
         let change = plan(
             client.name,
-            &place,
+            &scope,
             case.home.path(),
             &|_| None,
             &connection(TOKEN),
@@ -39,8 +39,8 @@ fn a_project_has_its_own_file() {
 #[test]
 fn a_project_that_does_not_exist_is_refused() {
     let home = tempfile::tempdir().unwrap();
-    let place = Place::Project(home.path().join("absent"));
-    let error = plan("claude", &place, home.path(), &|_| None, &connection(TOKEN)).unwrap_err();
+    let scope = ConfigScope::Project(home.path().join("absent"));
+    let error = plan("claude", &scope, home.path(), &|_| None, &connection(TOKEN)).unwrap_err();
     assert!(matches!(error, SetupError::NoProject { .. }));
 }
 
@@ -57,7 +57,7 @@ fn variables_move_the_files_of_a_user() {
         let at = |value: &str| {
             let value = OsString::from(value);
             let environment = |asked: &str| (asked == variable).then(|| value.clone());
-            client.path(&Place::User, Path::new("/home/alice"), &environment)
+            client.path(&ConfigScope::User, Path::new("/home/alice"), &environment)
         };
         assert_eq!(at("/elsewhere"), Path::new("/elsewhere").join(below));
         assert!(
@@ -69,11 +69,12 @@ fn variables_move_the_files_of_a_user() {
 
 #[test]
 fn visual_studio_code_is_where_the_platform_keeps_it() {
-    let expected = match cfg!(target_os = "macos") {
-        true => "/home/alice/Library/Application Support/Code/User/mcp.json",
-        false => "/home/alice/.config/Code/User/mcp.json",
+    let expected = if cfg!(target_os = "macos") {
+        "/home/alice/Library/Application Support/Code/User/mcp.json"
+    } else {
+        "/home/alice/.config/Code/User/mcp.json"
     };
-    let path = client("vscode").path(&Place::User, Path::new("/home/alice"), &|_| None);
+    let path = client("vscode").path(&ConfigScope::User, Path::new("/home/alice"), &|_| None);
     assert_eq!(path, Path::new(expected));
 }
 
@@ -89,7 +90,7 @@ fn the_file_a_client_prefers_is_the_one_written() {
     ] {
         let client = client(name);
         let home = tempfile::tempdir().unwrap();
-        let path = || client.path(&Place::User, home.path(), &|_| None);
+        let path = || client.path(&ConfigScope::User, home.path(), &|_| None);
         assert_eq!(path(), home.path().join(usual));
         for file in [usual, preferred] {
             fs::create_dir_all(home.path().join(file).parent().unwrap()).unwrap();
@@ -109,7 +110,7 @@ fn an_unknown_client_is_answered_with_the_nearest() {
     ] {
         let error = plan(
             name,
-            &Place::User,
+            &ConfigScope::User,
             Path::new("/"),
             &|_| None,
             &connection(TOKEN),
@@ -122,4 +123,7 @@ fn an_unknown_client_is_answered_with_the_nearest() {
         );
     }
     assert_eq!(names().count(), 7);
+    let scope = ConfigScope::User;
+    let error = plan("zed", &scope, Path::new("/"), &|_| None, &connection(TOKEN)).unwrap_err();
+    assert!(!error.to_string().contains("mean"), "{error}");
 }

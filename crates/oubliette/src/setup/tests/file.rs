@@ -25,7 +25,7 @@ fn a_missing_file_is_made_for_its_owner_alone() {
 #[test]
 fn a_second_run_leaves_the_file_alone() {
     for client in CLIENTS {
-        for text in [kept(client), earlier(client)] {
+        for text in [hand_written(client), outdated_entry(client)] {
             let case = Case::with(client, &text);
             case.set_up();
             let (text, inode) = (case.read(), fs::metadata(&case.path).unwrap().ino());
@@ -67,7 +67,7 @@ fn links_that_lead_nowhere_are_refused() {
 fn permissions_survive() {
     for client in CLIENTS {
         for mode in [0o644, 0o640, 0o600, 0o664] {
-            let case = Case::with(client, &kept(client));
+            let case = Case::with(client, &hand_written(client));
             fs::set_permissions(&case.path, fs::Permissions::from_mode(mode)).unwrap();
             case.set_up();
             assert_eq!(fs::metadata(&case.path).unwrap().mode() & 0o7777, mode);
@@ -78,7 +78,7 @@ fn permissions_survive() {
 #[test]
 fn a_file_changed_in_the_meantime_is_not_overwritten() {
     for client in CLIENTS {
-        let case = Case::with(client, &kept(client));
+        let case = Case::with(client, &hand_written(client));
         let change = case.plan().unwrap();
         case.write("someone else's\n");
         assert!(matches!(change.apply(), Err(SetupError::Changed { .. })));

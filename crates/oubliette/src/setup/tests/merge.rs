@@ -1,4 +1,4 @@
-//! What the merged text holds, and what is shown of it.
+//! The merged text and the summary.
 
 use super::*;
 
@@ -14,10 +14,10 @@ fn an_empty_file_is_filled() {
 #[test]
 fn everything_a_file_held_survives() {
     for client in CLIENTS {
-        let case = Case::with(client, &kept(client));
+        let case = Case::with(client, &hand_written(client));
         case.set_up();
         case.assert_complete();
-        assert_keeps_lines(&kept(client), &case.read());
+        assert_keeps_lines(&hand_written(client), &case.read());
         assert_eq!(files_in(case.path.parent().unwrap()).len(), 1);
     }
 }
@@ -25,7 +25,7 @@ fn everything_a_file_held_survives() {
 #[test]
 fn an_entry_of_ours_is_brought_up_to_date() {
     for client in CLIENTS {
-        let case = Case::with(client, &earlier(client));
+        let case = Case::with(client, &outdated_entry(client));
         let change = case.set_up();
         case.assert_complete();
         let text = case.read();
@@ -44,7 +44,7 @@ fn an_entry_of_ours_is_brought_up_to_date() {
         ] {
             assert_eq!(
                 text.contains(kept),
-                earlier(client).contains(kept),
+                outdated_entry(client).contains(kept),
                 "{kept} in\n{text}"
             );
         }
@@ -55,7 +55,7 @@ fn an_entry_of_ours_is_brought_up_to_date() {
 #[test]
 fn a_new_token_is_the_only_thing_that_changes() {
     for client in CLIENTS {
-        let case = Case::with(client, &kept(client));
+        let case = Case::with(client, &hand_written(client));
         case.plan_with(OLD_TOKEN).unwrap().apply().unwrap();
         let before = case.read();
         case.set_up();
@@ -71,7 +71,12 @@ fn secrets_are_never_shown() {
             Format::Json => entry_with(client, headers(client), &header),
             Format::Toml => entry_with(client, headers(client), &header.replace(':', " =")),
         };
-        for text in [kept(client), earlier(client), other_spelling, String::new()] {
+        for text in [
+            hand_written(client),
+            outdated_entry(client),
+            other_spelling,
+            String::new(),
+        ] {
             let case = Case::with(client, &text);
             let change = case.plan().unwrap();
             let shown = format!("{} {} {change:?}", change.summary(), change.note());
@@ -96,23 +101,23 @@ fn the_summary_cannot_command_the_terminal() {
 #[test]
 fn keys_that_contradict_ours_are_dropped() {
     for client in CLIENTS {
-        for rival in client.rivals {
-            let text = match (rival.within, client.format) {
-                (None, _) => entry_with(client, rival.name, "\"x\""),
+        for conflicting in client.conflicting_keys {
+            let text = match (conflicting.within, client.format) {
+                (None, _) => entry_with(client, conflicting.name, "\"x\""),
                 (Some(map), Format::Json) => {
-                    entry_with(client, map, &format!("{{\"{}\": \"x\"}}", rival.name))
+                    entry_with(client, map, &format!("{{\"{}\": \"x\"}}", conflicting.name))
                 }
                 (Some(map), Format::Toml) => {
-                    entry_with(client, map, &format!("{{ {} = \"x\" }}", rival.name))
+                    entry_with(client, map, &format!("{{ {} = \"x\" }}", conflicting.name))
                 }
             };
             let case = Case::with(client, &text);
             let change = case.set_up();
-            assert!(change.summary().contains(&format!("\n- {rival}\n")));
+            assert!(change.summary().contains(&format!("\n- {conflicting}\n")));
             let mut keys = vec![client.servers, SERVER];
-            keys.extend(rival.within);
-            keys.push(rival.name);
-            assert_eq!(look(client.format, &case.read(), &keys), None);
+            keys.extend(conflicting.within);
+            keys.push(conflicting.name);
+            assert_eq!(value_at(client.format, &case.read(), &keys), None);
             case.assert_complete();
         }
     }
@@ -138,7 +143,7 @@ fn one_spelling_of_the_header_remains() {
 #[test]
 fn line_ends_and_byte_order_marks_survive() {
     for client in CLIENTS {
-        let text = format!("\u{feff}{}", kept(client).replace('\n', "\r\n"));
+        let text = format!("\u{feff}{}", hand_written(client).replace('\n', "\r\n"));
         let case = Case::with(client, &text);
         case.set_up();
         case.assert_complete();
@@ -199,11 +204,11 @@ fn toml_is_merged_into_every_way_to_write_a_table() {
 #[test]
 fn a_new_toml_table_follows_the_comments_that_end_the_file() {
     let codex = client("codex");
-    let case = Case::with(codex, &kept(codex));
+    let case = Case::with(codex, &hand_written(codex));
     case.set_up();
     let expected = format!(
         "{}\n[mcp_servers.oubliette]\nurl = \"{URL}\"\nhttp_headers = {{ Authorization = \"Bearer {TOKEN}\" }}\nenabled = true\n",
-        kept(codex)
+        hand_written(codex)
     );
     assert_eq!(case.read(), expected);
 }

@@ -1,4 +1,4 @@
-//! A session's events on a terminal: text as it is streamed, one line for each tool.
+//! Prints a session's events: streamed text, and one line for each tool call.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -8,8 +8,7 @@ use serde_json::Value;
 use crate::terminal::{ProgressLine, printable};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-/// The longest line about a tool.
-const WIDE: usize = 100;
+const MAX_NOTE_CHARS: usize = 100;
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,48 +17,47 @@ pub(super) struct Completion {
     pub(super) error: Option<String>,
 }
 
-/// Shows events one after the other.
 #[derive(Debug)]
-pub(super) struct Show {
-    /// Whether somebody sees the text as it comes; otherwise only the final text is printed.
+pub(super) struct EventPrinter {
+    /// Whether stdout is a terminal, which gets text as it is streamed; otherwise only the final text is printed.
     streams: bool,
     colour: bool,
     line: ProgressLine,
-    /// What of the current message is on the screen.
+    /// The part of the current message that is printed already.
     shown: String,
-    /// Whether the cursor stands behind text.
-    open: bool,
+    /// Whether the cursor is behind text.
+    mid_line: bool,
     tool: Option<(String, Instant)>,
-    began: Instant,
+    activity_started: Instant,
     frame: usize,
-    doing: String,
+    activity: String,
 }
 
-impl Default for Show {
+impl Default for EventPrinter {
     fn default() -> Self {
         Self {
             streams: std::io::stdout().is_terminal(),
             colour: std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
             line: ProgressLine::default(),
             shown: String::new(),
-            open: false,
+            mid_line: false,
             tool: None,
-            began: Instant::now(),
+            activity_started: Instant::now(),
             frame: 0,
-            doing: "starting the agent".to_owned(),
+            activity: "starting the agent".to_owned(),
         }
     }
 }
 
-impl Show {
-    /// Turns the spinner; called now and then while nothing comes.
-    pub(super) fn wait(&mut self) {
-        if self.open {
+impl EventPrinter {
+    /// Advances the spinner; called while no event arrives.
+    pub(super) fn advance_spinner(&mut self) {
+        if self.mid_line {
             return;
         }
         self.frame = (self.frame + 1) % SPINNER.len();
-        let seconds = self.began.elapsed().as_secs();
-        let text = format!("{} {} {seconds}s", SPINNER[self.frame], self.doing);
+        let seconds = self.activity_started.elapsed().as_secs();
+        let text = format!("{} {} {seconds}s", SPINNER[self.frame], self.activity);
         self.line.show(&text);
     }
 
@@ -67,26 +65,26 @@ impl Show {
         self.line.clear();
     }
 
-    /// Shows an event; how the turn ended, if it did.
-    pub(super) fn event(&mut self, event: &Value) -> Option<Completion> {
+    /// Prints an event; returns how the turn ended, if it did.
+    pub(super) fn print(&mut self, event: &Value) -> Option<Completion> {
         self.line.clear();
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         match text("type") {
-            "prompt" => self.doing("the agent is at work"),
-            "delta" if event["thought"] != true => self.stream(text("text")),
-            "delta" => self.doing("thinking"),
+            "prompt" => self.set_activity("the agent is working"),
+            "delta" if event["thought"] != true => self.print_text(text("text")),
+            "delta" => self.set_activity("thinking"),
             "message" => {
                 let whole = text("text");
                 let rest = whole.strip_prefix(self.shown.as_str()).unwrap_or_default();
                 let rest = rest.to_owned();
-                self.stream(&rest);
+                self.print_text(&rest);
                 self.shown.clear();
                 self.end_line();
             }
-            "thought" => self.note(&format!("· {}", first_line(text("text")))),
+            "thought" => self.print_note(&format!("· {}", first_line(text("text")))),
             "tool_call" => {
                 let title = describe(event);
-                self.doing(&title);
+                self.set_activity(&title);
                 self.tool = Some((title, Instant::now()));
             }
             "tool_result" => {
@@ -99,9 +97,9 @@ impl Show {
                 } else {
                     "✗"
                 };
-                let took = took(since.elapsed());
-                self.note(&format!("{mark} {title}{took}"));
-                self.doing("the agent is at work");
+                let elapsed = elapsed_suffix(since.elapsed());
+                self.print_note(&format!("{mark} {title}{elapsed}"));
+                self.set_activity("the agent is working");
             }
             "plan" => {
                 for entry in event["entries"].as_array().into_iter().flatten() {
@@ -110,32 +108,38 @@ impl Show {
                         Some("in_progress") => "▸",
                         _ => "☐",
                     };
-                    self.note(&format!(
+                    self.print_note(&format!(
                         "{mark} {}",
                         entry["content"].as_str().unwrap_or_default()
                     ));
                 }
             }
             "permission_request" => {
-                self.note(&format!("? {} ({})", text("title"), text("kind")));
-                self.doing("waiting for a decision");
+                self.print_note(&format!("? {} ({})", text("title"), text("kind")));
+                self.set_activity("waiting for a decision");
             }
             "permission_answer" => {
-                self.note(&format!("! {} by {}", text("decision"), text("by")));
+                self.print_note(&format!("! {} by {}", text("decision"), text("by")));
                 let tool = self.tool.as_ref().map(|(title, _)| title.clone());
-                self.doing(tool.as_deref().unwrap_or("the agent is at work"));
+                self.set_activity(tool.as_deref().unwrap_or("the agent is working"));
             }
-            "caller_tool_request" => self.doing(&format!("{} is called", text("tool"))),
-            "caller_tool_cancelled" => self.note(&format!("✗ {} was given up", text("tool"))),
+            "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
+            "caller_tool_cancelled" => {
+                self.print_note(&format!("✗ {} was cancelled", text("tool")));
+            }
             "child_spawned" => {
-                self.note(&format!("↳ {} began ({})", text("child_id"), text("agent")));
+                self.print_note(&format!(
+                    "↳ {} started ({})",
+                    text("child_id"),
+                    text("agent")
+                ));
             }
-            "child_ended" => self.note(&format!("↳ {} {}", text("child_id"), text("status"))),
-            "error" | "log" => self.note(&format!("· {}", text("message"))),
+            "child_ended" => self.print_note(&format!("↳ {} {}", text("child_id"), text("status"))),
+            "error" | "log" => self.print_note(&format!("· {}", text("message"))),
             "completion" => {
                 self.end_line();
                 if !self.streams && !text("text").is_empty() {
-                    crate::terminal::say(&safe(text("text")));
+                    crate::terminal::print_line(&without_controls(text("text")));
                 }
                 return Some(Completion {
                     stop_reason: text("stop_reason").to_owned(),
@@ -147,46 +151,47 @@ impl Show {
         None
     }
 
-    fn doing(&mut self, what: &str) {
-        self.doing = short(what);
-        self.began = Instant::now();
+    fn set_activity(&mut self, what: &str) {
+        self.activity = truncate(what);
+        self.activity_started = Instant::now();
     }
 
-    fn stream(&mut self, text: &str) {
+    fn print_text(&mut self, text: &str) {
         if text.is_empty() || !self.streams {
             return;
         }
         self.shown.push_str(text);
         let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(safe(text).as_bytes());
+        let _ = stdout.write_all(without_controls(text).as_bytes());
         let _ = stdout.flush();
-        self.open = !text.ends_with('\n');
+        self.mid_line = !text.ends_with('\n');
     }
 
     fn end_line(&mut self) {
-        if std::mem::take(&mut self.open) {
-            println_quietly();
+        if std::mem::take(&mut self.mid_line) {
+            print_newline();
         }
     }
 
-    /// A line beside the text.
-    fn note(&mut self, text: &str) {
+    /// Prints a line on stderr.
+    fn print_note(&mut self, text: &str) {
         self.end_line();
-        let text = short(&printable(text));
-        match self.colour {
-            true => eprintln!("\x1b[2m  {text}\x1b[0m"),
-            false => eprintln!("  {text}"),
+        let text = truncate(&printable(text));
+        if self.colour {
+            eprintln!("\x1b[2m  {text}\x1b[0m");
+        } else {
+            eprintln!("  {text}");
         }
     }
 }
 
-fn println_quietly() {
+fn print_newline() {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(b"\n");
     let _ = stdout.flush();
 }
 
-/// What a tool does, in one line: its title, or what stands in its input.
+/// A tool call in one line: its title, with the command if the title does not contain it.
 fn describe(event: &Value) -> String {
     let title = event["title"].as_str().unwrap_or_default();
     let command = event["input"]["command"].as_str();
@@ -202,23 +207,23 @@ fn first_line(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-fn short(text: &str) -> String {
+fn truncate(text: &str) -> String {
     let line = first_line(text);
-    match line.char_indices().nth(WIDE) {
+    match line.char_indices().nth(MAX_NOTE_CHARS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
     }
 }
 
-fn took(time: Duration) -> String {
+fn elapsed_suffix(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 0.1 => String::new(),
         seconds => format!("  {seconds:.1}s"),
     }
 }
 
-/// What an agent says may not move the cursor or change colours.
-fn safe(text: &str) -> String {
+/// Removes control characters: an agent's text must not move the cursor or change colours.
+fn without_controls(text: &str) -> String {
     text.chars()
         .map(|c| {
             if c.is_control() && !matches!(c, '\n' | '\t') {
@@ -237,10 +242,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_completion_says_how_the_turn_ended() {
-        let mut show = Show::default();
-        assert_eq!(show.event(&json!({ "type": "prompt", "text": "x" })), None);
-        let ended = show.event(
+    fn a_completion_reports_how_the_turn_ended() {
+        let mut printer = EventPrinter::default();
+        assert_eq!(
+            printer.print(&json!({ "type": "prompt", "text": "x" })),
+            None
+        );
+        let ended = printer.print(
             &json!({ "type": "completion", "text": "", "stop_reason": "error", "error": "no" }),
         );
         let ended = ended.unwrap();
@@ -253,7 +261,7 @@ mod tests {
     #[test]
     fn a_tool_is_one_short_line() {
         let event = json!({ "title": "bash", "input": { "command": "ls\nrm" } });
-        assert_eq!(short(&describe(&event)), "bash: ls");
-        assert!(short(&"x".repeat(500)).chars().count() <= WIDE + 1);
+        assert_eq!(truncate(&describe(&event)), "bash: ls");
+        assert!(truncate(&"x".repeat(500)).chars().count() <= MAX_NOTE_CHARS + 1);
     }
 }

@@ -1,18 +1,18 @@
-//! The Linux program that containers get as `oubliette-client`: this very file where that is one,
-//! else the small one that is built apart.
+//! The Linux program that containers run as `oubliette-client`: on Linux this executable, elsewhere the
+//! separate `oubliette-client` program.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Names another program than the usual one.
-pub(crate) const VARIABLE: &str = "OUBLIETTE_CLIENT";
-const NAME: &str = "oubliette-client";
+/// The environment variable with the path of another program.
+pub(crate) const CLIENT_VARIABLE: &str = "OUBLIETTE_CLIENT";
+const CLIENT_NAME: &str = "oubliette-client";
 
-/// Where it is, or the sentence that says what to do.
+/// The path of the program; the error says what to do.
 pub(crate) fn find() -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let named = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
+    let named = std::env::var_os(CLIENT_VARIABLE).filter(|path| !path.is_empty());
     choose(named.map(PathBuf::from), &own, cfg!(target_os = "linux"))
 }
 
@@ -20,16 +20,16 @@ fn choose(named: Option<PathBuf>, own: &Path, is_linux: bool) -> Result<PathBuf,
     if let Some(named) = named {
         return check(&named)
             .map(|()| named)
-            .map_err(|why| format!("{VARIABLE} is set: {why}"));
+            .map_err(|why| format!("{CLIENT_VARIABLE} is set: {why}"));
     }
     if is_linux {
         return Ok(own.to_owned());
     }
-    let beside = own.with_file_name(NAME);
+    let beside = own.with_file_name(CLIENT_NAME);
     check(&beside).map(|()| beside).map_err(|why| {
         format!(
-            "containers run Linux and need the program {NAME} for it: {why}; take it from the \
-             Linux archive of this version, put it there or name it in {VARIABLE}"
+            "containers need the Linux program {CLIENT_NAME}: {why}; copy it there from the Linux archive \
+             of this version, or set {CLIENT_VARIABLE} to its path"
         )
     })
 }
@@ -41,7 +41,7 @@ fn check(path: &Path) -> Result<(), String> {
         .and_then(|mut file| file.read_exact(&mut head))
         .map_err(|error| format!("{} cannot be read: {error}", path.display()))?;
     if head[..6] != [0x7f, b'E', b'L', b'F', 2, 1] {
-        return Err(format!("{} is no Linux program", path.display()));
+        return Err(format!("{} is not a Linux program", path.display()));
     }
     let machine = u16::from_le_bytes([head[18], head[19]]);
     let expected = match std::env::consts::ARCH {
@@ -49,14 +49,14 @@ fn check(path: &Path) -> Result<(), String> {
         "aarch64" => 183,
         _ => return Ok(()),
     };
-    match machine == expected {
-        true => Ok(()),
-        false => Err(format!(
+    if machine != expected {
+        return Err(format!(
             "{} is for another processor than this machine's ({})",
             path.display(),
             std::env::consts::ARCH
-        )),
+        ));
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -64,19 +64,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn linux_uses_its_own_file_and_others_what_is_beside_it() {
+    fn linux_uses_its_own_file_and_other_systems_the_file_beside_it() {
         let directory = tempfile::tempdir().unwrap();
         let own = directory.path().join("oubliette");
         assert_eq!(choose(None, &own, true), Ok(own.clone()));
         let missing = choose(None, &own, false).unwrap_err();
         assert!(
-            missing.contains(VARIABLE) && missing.contains("cannot be read"),
+            missing.contains(CLIENT_VARIABLE) && missing.contains("cannot be read"),
             "{missing}"
         );
-        let beside = directory.path().join(NAME);
+        let beside = directory.path().join(CLIENT_NAME);
         std::fs::write(&beside, "#!/bin/sh\n# a script of twenty bytes or more\n").unwrap();
         let script = choose(None, &own, false).unwrap_err();
-        assert!(script.contains("no Linux program"), "{script}");
+        assert!(script.contains("not a Linux program"), "{script}");
         std::fs::copy(std::env::current_exe().unwrap(), &beside).unwrap();
         assert_eq!(choose(None, &own, false), Ok(beside.clone()));
         assert_eq!(choose(Some(beside.clone()), &own, true), Ok(beside.clone()));

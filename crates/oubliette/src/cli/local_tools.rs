@@ -1,4 +1,4 @@
-//! Commands of this machine as tools of an agent: `oubliette run --tool NAME=CMD`.
+//! Commands on this machine as tools of an agent: `oubliette run --tool NAME=CMD`.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -14,40 +14,40 @@ use tokio::task::{AbortHandle, JoinSet};
 use crate::failure::Failure;
 
 /// The agent sees the tools as `local_{name}`.
-const CALLER: &str = "local";
-/// Bytes that a command may say.
-const LONGEST: u64 = 1 << 20;
-/// Of what a failed command says on the way, so much is told to the agent.
-const COMPLAINT: usize = 2000;
+const CALLER_ID: &str = "local";
+/// Maximum output of a command.
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
+/// The agent gets this much from the end of a failed command's stderr.
+const MAX_ERROR_BYTES: usize = 2000;
 
-/// The tools, and the calls of them that run.
+/// The tools and their running calls.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(super) struct LocalTools {
     commands: BTreeMap<String, String>,
-    running: JoinSet<Answer>,
-    /// By request.
+    running: JoinSet<ToolResponse>,
+    /// By request id.
     calls: BTreeMap<String, AbortHandle>,
 }
 
-/// What came of a call: the parameters of `caller_tool_response`.
-pub(super) type Answer = Map<String, Value>;
+/// The parameters of `caller_tool_response`.
+pub(super) type ToolResponse = Map<String, Value>;
 
-impl Tools {
+impl LocalTools {
     /// Reads `NAME=CMD`.
     pub(super) fn parse<'a>(given: impl Iterator<Item = &'a String>) -> Result<Self, Failure> {
         let mut commands = BTreeMap::new();
-        for one in given {
-            let (name, command) = one.split_once('=').unwrap_or_default();
+        for option in given {
+            let (name, command) = option.split_once('=').unwrap_or_default();
             if name.is_empty() || command.trim().is_empty() {
                 return Err(Failure::new(format!(
-                    "--tool needs a name and a command, as in --tool 'notify=./notify.sh', not `{one}`"
+                    "--tool needs a name and a command, as in --tool 'notify=./notify.sh', not `{option}`"
                 )));
             }
             if commands
                 .insert(name.to_owned(), command.to_owned())
                 .is_some()
             {
-                return Err(Failure::new(format!("the tool {name} is given twice")));
+                return Err(Failure::new(format!("duplicate --tool {name}")));
             }
         }
         Ok(Self {
@@ -56,21 +56,21 @@ impl Tools {
         })
     }
 
-    /// What a session is told of them; none if there are none.
+    /// The `context` parameter that declares the tools; none without tools.
     pub(super) fn context(&self) -> Option<Value> {
         let tool = |(name, command): (&String, &String)| {
             let about = format!(
-                "Runs `{command}` on the machine of whoever started this session, with the arguments \
-                 as JSON on its input. Returns what it prints."
+                "Runs `{command}` on the machine of the user who started this session, with the \
+                 arguments as JSON on its standard input. Returns its standard output."
             );
             json!({ "name": name, "description": about, "inputSchema": { "type": "object" } })
         };
         let tools: Vec<Value> = self.commands.iter().map(tool).collect();
-        (!tools.is_empty()).then(|| json!({ "caller_id": CALLER, "caller_tools": tools }))
+        (!tools.is_empty()).then(|| json!({ "caller_id": CALLER_ID, "caller_tools": tools }))
     }
 
-    /// Begins what an event asks for, or gives it up.
-    pub(super) fn event(&mut self, event: &Value) {
+    /// Starts the call that an event requests, or aborts the call that an event cancels.
+    pub(super) fn handle_event(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default().to_owned();
         let request = text("request_id");
         match text("type").as_str() {
@@ -90,7 +90,7 @@ impl Tools {
                     let answer = match done {
                         Ok(Ok(result)) => ("result", result),
                         Ok(Err(error)) => ("error", json!(error)),
-                        Err(_) => ("error", json!("the command took too long")),
+                        Err(_) => ("error", json!("the command timed out")),
                     };
                     Map::from_iter([
                         ("session_id".to_owned(), session),
@@ -109,12 +109,12 @@ impl Tools {
         }
     }
 
-    /// The next answer that is ready.
-    pub(super) async fn next(&mut self) -> Answer {
+    /// Waits for the next finished call.
+    pub(super) async fn next_response(&mut self) -> ToolResponse {
         loop {
             match self.running.join_next().await {
                 Some(Ok(answer)) => return answer,
-                // One that was given up.
+                // An aborted call.
                 Some(Err(_)) => {}
                 None => std::future::pending().await,
             }
@@ -122,10 +122,10 @@ impl Tools {
     }
 }
 
-/// A command and all it has started; they end together.
-struct Group(Option<Pid>);
+/// Kills a command and all processes it started when dropped.
+struct ProcessGroup(Option<Pid>);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
             let _ = kill_process_group(group, Signal::KILL);
@@ -133,7 +133,7 @@ impl Drop for Group {
     }
 }
 
-/// Runs a command with arguments on its input: what it printed, or why it failed.
+/// Runs a command with arguments as JSON on its input; returns its output or why it failed.
 async fn run(command: &str, arguments: &Value) -> Result<Value, String> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
@@ -143,42 +143,46 @@ async fn run(command: &str, arguments: &Value) -> Result<Value, String> {
         .process_group(0)
         .kill_on_drop(true)
         .spawn()
-        .map_err(|error| format!("the command could not be started: {error}"))?;
+        .map_err(|error| format!("cannot start the command: {error}"))?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
-    let _group = Group(pid.and_then(Pid::from_raw));
-    let (input, output, complaints) =
-        (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let _group = ProcessGroup(pid.and_then(Pid::from_raw));
+    let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let line = format!("{arguments}\n");
-    let telling = async {
+    let write_input = async {
         if let Some(mut input) = input {
-            // A command that does not read its input is none the worse.
+            // A command may ignore its input.
             let _ = input.write_all(line.as_bytes()).await;
         }
         Ok(())
     };
-    let ((), output, complaints) = tokio::try_join!(telling, all_of(output), all_of(complaints))?;
-    let ended = child.wait().await.map_err(|error| error.to_string())?;
-    if !ended.success() {
-        let why = match complaints.trim() {
+    let ((), output, errors) = tokio::try_join!(write_input, read_all(output), read_all(errors))?;
+    let status = child.wait().await.map_err(|error| error.to_string())?;
+    if !status.success() {
+        let message = match errors.trim() {
             "" => output.trim(),
-            complaints => complaints,
+            errors => errors,
         };
-        let start = why.len().saturating_sub(COMPLAINT);
-        let why = why.get(start..).unwrap_or_default();
-        return Err(format!("the command failed ({ended}): {why}"));
+        let start = message.len().saturating_sub(MAX_ERROR_BYTES);
+        let end_of_message = message.get(start..).unwrap_or_default();
+        return Err(format!("the command failed ({status}): {end_of_message}"));
     }
     let text = output.trim_end_matches('\n');
     Ok(serde_json::from_str(text).unwrap_or_else(|_| json!(text)))
 }
 
-async fn all_of(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
+async fn read_all(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
-        let read = pipe.take(LONGEST + 1).read_to_end(&mut bytes).await;
+        let read = pipe
+            .take(MAX_OUTPUT_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .await;
         read.map_err(|error| error.to_string())?;
     }
-    if bytes.len() as u64 > LONGEST {
-        return Err(format!("the command printed more than {LONGEST} bytes"));
+    if bytes.len() as u64 > MAX_OUTPUT_BYTES {
+        return Err(format!(
+            "the command printed more than {MAX_OUTPUT_BYTES} bytes"
+        ));
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -209,15 +213,17 @@ mod tests {
 
     #[test]
     fn tools_are_named_once_and_have_a_command() {
-        let of = |given: &[&str]| {
+        let context_of = |given: &[&str]| {
             let given: Vec<String> = given.iter().map(|one| (*one).to_owned()).collect();
-            Tools::parse(given.iter()).map(|tools| tools.context())
+            LocalTools::parse(given.iter()).map(|tools| tools.context())
         };
         for wrong in [&["notify"][..], &["=x"], &["a="], &["a=x", "a=y"]] {
-            assert!(of(wrong).is_err(), "{wrong:?}");
+            assert!(context_of(wrong).is_err(), "{wrong:?}");
         }
-        assert_eq!(of(&[]).unwrap(), None);
-        let context = of(&["notify=./notify.sh --to=me"]).unwrap().unwrap();
+        assert_eq!(context_of(&[]).unwrap(), None);
+        let context = context_of(&["notify=./notify.sh --to=me"])
+            .unwrap()
+            .unwrap();
         assert_eq!(context["caller_tools"][0]["name"], "notify");
         let about = context["caller_tools"][0]["description"].as_str().unwrap();
         assert!(about.contains("./notify.sh --to=me"));

@@ -1,0 +1,385 @@
+//! `container exec -i` and `-it`: an interactive command, for example a shell on a terminal.
+//!
+//! Two calls run concurrently: one waits for output, one sends input. Both carry offsets, so that
+//! either can be repeated after a lost connection.
+
+use std::cell::{Cell, RefCell};
+use std::io::Write;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use oubliette_engine::operations::Entry;
+use rustix::process::Signal;
+use serde_json::{Map, Value, json};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc};
+
+use super::client::{Access, Client};
+use super::names;
+use super::reconnecting::ReconnectingClient;
+use crate::failure::Failure;
+use crate::tty::{self, RawMode};
+
+pub(super) const INTERACTIVE: &str = "interactive";
+const TTY: &str = "tty";
+const EXEC_OPERATION: &str = "container_exec";
+/// The maximum that the operation accepts.
+const CALL_WAIT_SECONDS: f64 = 50.0;
+/// Maximum input in one call.
+const MAX_CHUNK_BYTES: usize = 64 << 10;
+/// Maximum input that is read ahead.
+const MAX_PENDING_CHUNKS: usize = 16;
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
+const CTRL_C: u8 = 3;
+/// What `-it` runs without a command.
+const DEFAULT_SHELL: &str = "command -v bash > /dev/null && exec bash; exec sh";
+
+pub(super) fn add_flags(command: Command) -> Command {
+    let for_programs = [
+        "wait_seconds",
+        "terminal",
+        "offsets",
+        "close_stdin",
+        "signal",
+        "encoding",
+        "exec_id",
+    ];
+    for_programs
+        .into_iter()
+        .fold(command, |command, name| {
+            command.mut_arg(name, |arg| arg.help_heading("Options for programs"))
+        })
+        .long_about(
+            "Run a command in a project's container, print its output and exit with its exit code. \
+             Starts the container if it is not running. Without -i, the output is printed when the \
+             command has ended, at most 1 MiB of it, and the command is killed after \
+             --timeout-seconds.",
+        )
+        .arg(
+            Arg::new(INTERACTIVE)
+                .short('i')
+                .long(INTERACTIVE)
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(for_programs)
+                .conflicts_with_all(["stdin", "timeout_seconds", "json"])
+                .help("Pass the standard input to the command, and print its output as it arrives"),
+        )
+        .arg(
+            Arg::new(TTY)
+                .short('t')
+                .long(TTY)
+                .action(ArgAction::SetTrue)
+                .requires(INTERACTIVE)
+                .help("Give the command a terminal; needs -i. Without a command, starts a shell"),
+        )
+        .after_help(
+            "Examples:\n  oubliette container exec hello 'uname -a; pwd'\n  oubliette container \
+             exec -it hello\n  oubliette container exec -i hello -- tar x < files.tar",
+        )
+}
+
+/// Runs a command interactively and returns its exit code.
+pub(super) async fn run(
+    matches: &ArgMatches,
+    access: &Access,
+    entry: &'static Entry,
+    mut given: Map<String, Value>,
+) -> Result<(), Failure> {
+    let terminal = matches.get_flag(TTY);
+    if terminal && !tty::is_terminal() {
+        return Err(Failure::new(
+            "-t needs a terminal, and the standard input is not one; use -i alone",
+        ));
+    }
+    if terminal {
+        given
+            .entry("command")
+            .or_insert_with(|| Value::from(DEFAULT_SHELL));
+        let variables = given.entry("env").or_insert_with(|| json!({}));
+        if let (Some(variables), Ok(kind)) = (variables.as_object_mut(), std::env::var("TERM")) {
+            variables.entry("TERM").or_insert(Value::from(kind));
+        }
+    }
+    let client = Client::connect(access).await?;
+    let mut given = names::resolve(entry, given, &client).await?;
+    let client = ReconnectingClient::new(access, client);
+    let mut common = Map::new();
+    common.insert("project_id".to_owned(), json!(given.get("project_id")));
+    common.insert("exec_id".to_owned(), json!(uuid::Uuid::new_v4()));
+    common.insert("encoding".to_owned(), json!("base64"));
+    given.extend(common.clone());
+    given.insert("wait_seconds".to_owned(), json!(0));
+    given.insert("offsets".to_owned(), json!({}));
+    if let (true, Some(size)) = (terminal, size()) {
+        given.insert("terminal".to_owned(), size);
+    }
+    let started = client.call(EXEC_OPERATION, &given).await?;
+    if let Some(workspace) = started.get("workspace_id") {
+        common.insert("workspace_id".to_owned(), workspace.clone());
+    }
+    let exec = InteractiveExec {
+        client,
+        common,
+        terminal,
+        input: RefCell::default(),
+        input_ready: Notify::new(),
+        input_taken: Notify::new(),
+        stdin_closed: Cell::new(false),
+    };
+    if started.get("running") == Some(&Value::Bool(false)) {
+        print_output(&started)?;
+        return exit_result(&started);
+    }
+    let raw = if terminal {
+        RawMode::enter().map_err(|error| Failure::with_cause("cannot use the terminal", &error))?
+    } else {
+        None
+    };
+    let result = tokio::select! {
+        result = exec.receive_output() => result,
+        failure = exec.send_input() => Err(failure),
+        failure = exec.read_stdin() => Err(failure),
+        failure = exec.handle_signals(raw.as_ref()) => Err(failure),
+    };
+    if raw.is_some() && matches!(result, Err(Failure::Failed(_))) {
+        // The command may have left the cursor in the middle of a line.
+        eprint!("\r\n");
+    }
+    drop(raw);
+    result
+}
+
+/// The terminal's size as a parameter of the operation.
+fn size() -> Option<Value> {
+    tty::size().map(|(rows, columns)| json!({ "rows": rows, "columns": columns }))
+}
+
+fn print_output(result: &Map<String, Value>) -> Result<(), Failure> {
+    let bytes = |name: &str| {
+        let text = result.get(name).and_then(Value::as_str).unwrap_or_default();
+        STANDARD.decode(text).unwrap_or_default()
+    };
+    let write = |mut out: Box<dyn Write>, bytes: Vec<u8>| out.write_all(&bytes).and(out.flush());
+    let shown = write(Box::new(std::io::stdout().lock()), bytes("stdout"));
+    shown.map_err(|error| Failure::with_cause("cannot write the output", &error))?;
+    let _ = write(Box::new(std::io::stderr().lock()), bytes("stderr"));
+    Ok(())
+}
+
+fn exit_result(result: &Map<String, Value>) -> Result<(), Failure> {
+    match result.get("exit_code").and_then(Value::as_i64) {
+        Some(0) => Ok(()),
+        code => Err(Failure::Exit(
+            code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
+        )),
+    }
+}
+
+/// A running interactive command.
+struct InteractiveExec<'a> {
+    client: ReconnectingClient<'a>,
+    /// The parameters of every call.
+    common: Map<String, Value>,
+    terminal: bool,
+    /// Input that was read and not sent yet.
+    input: RefCell<Vec<u8>>,
+    input_ready: Notify,
+    input_taken: Notify,
+    /// Whether the standard input has ended.
+    stdin_closed: Cell<bool>,
+}
+
+impl InteractiveExec<'_> {
+    fn call_params(&self, specific: Value) -> Map<String, Value> {
+        let mut params = self.common.clone();
+        if let Value::Object(specific) = specific {
+            params.extend(specific);
+        }
+        params
+    }
+
+    /// Prints the command's output until it exits.
+    async fn receive_output(&self) -> Result<(), Failure> {
+        // A terminal has one output stream.
+        let mut offsets = if self.terminal {
+            json!({ "stdout": 0 })
+        } else {
+            json!({ "stdout": 0, "stderr": 0 })
+        };
+        loop {
+            let call =
+                self.call_params(json!({ "offsets": offsets, "wait_seconds": CALL_WAIT_SECONDS }));
+            let result = self.client.call(EXEC_OPERATION, &call).await?;
+            let shown = result.clone();
+            // The reader of our output may be slow; input must not wait for it.
+            tokio::task::spawn_blocking(move || print_output(&shown))
+                .await
+                .map_err(|error| Failure::with_cause("cannot write the output", &error))??;
+            if result.get("running") != Some(&Value::Bool(true)) {
+                return exit_result(&result);
+            }
+            offsets = result.get("offsets").cloned().unwrap_or(offsets);
+        }
+    }
+
+    /// Sends the input that was read.
+    async fn send_input(&self) -> Failure {
+        let mut offset = 0u64;
+        loop {
+            let more = self.input_ready.notified();
+            let (bytes, last) = {
+                let input = self.input.borrow();
+                let bytes = input[..input.len().min(MAX_CHUNK_BYTES)].to_vec();
+                let last = self.stdin_closed.get() && bytes.len() == input.len();
+                (bytes, last)
+            };
+            if bytes.is_empty() && !last {
+                more.await;
+                continue;
+            }
+            let call = self.call_params(json!({
+                "stdin": STANDARD.encode(&bytes),
+                "offsets": { "stdin": offset },
+                "close_stdin": last && !self.terminal,
+                "wait_seconds": CALL_WAIT_SECONDS,
+            }));
+            let result = match self.client.call(EXEC_OPERATION, &call).await {
+                Ok(result) => result,
+                Err(failure) => return failure,
+            };
+            let taken = result
+                .get("offsets")
+                .and_then(|at| at.get("stdin")?.as_u64());
+            let taken = taken.unwrap_or(offset).saturating_sub(offset);
+            offset += taken;
+            let taken = usize::try_from(taken).unwrap_or(usize::MAX);
+            let left = self.discard_input(taken);
+            self.input_taken.notify_one();
+            if last && left == 0 {
+                // `receive_output` sees the end of the command.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Discards input that the server has received; returns how much is left.
+    fn discard_input(&self, taken: usize) -> usize {
+        let mut input = self.input.borrow_mut();
+        let taken = taken.min(input.len());
+        input.drain(..taken);
+        input.len()
+    }
+
+    /// Sends a signal to the command; failures are ignored.
+    async fn send_signal(&self, signal: &str) {
+        let call = self.call_params(json!({ "signal": signal, "offsets": {}, "wait_seconds": 0 }));
+        let _ = tokio::time::timeout(SIGNAL_TIMEOUT, self.client.call(EXEC_OPERATION, &call)).await;
+    }
+
+    /// Reads the standard input. Returns only if the user gives up or the terminal is closed.
+    async fn read_stdin(&self) -> Failure {
+        let (sender, mut chunks) = mpsc::channel::<Vec<u8>>(MAX_PENDING_CHUNKS);
+        // A detached thread: a blocking read cannot be cancelled, and O_NONBLOCK would affect every
+        // process that shares the terminal.
+        std::thread::spawn(move || {
+            let mut chunk = vec![0; MAX_CHUNK_BYTES];
+            loop {
+                match rustix::io::read(rustix::stdio::stdin(), &mut chunk[..]) {
+                    Err(rustix::io::Errno::INTR) => {}
+                    Ok(read) if read > 0 => {
+                        if sender.blocking_send(chunk[..read].to_vec()).is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                }
+            }
+        });
+        while let Some(chunk) = chunks.recv().await {
+            if self.client.is_disconnected() && self.terminal && chunk.contains(&CTRL_C) {
+                return Failure::new(
+                    "given up; the command keeps running for ten minutes, then the server kills it",
+                );
+            }
+            self.input.borrow_mut().extend(chunk);
+            self.input_ready.notify_one();
+            // A terminal is always read, or Ctrl-C would not be seen.
+            while self.input.borrow().len() > MAX_PENDING_CHUNKS * MAX_CHUNK_BYTES && !self.terminal
+            {
+                self.input_taken.notified().await;
+            }
+            self.input
+                .borrow_mut()
+                .truncate(2 * MAX_PENDING_CHUNKS * MAX_CHUNK_BYTES);
+        }
+        if self.terminal {
+            self.send_signal("hangup").await;
+            return Failure::new("the terminal was closed; a hangup was sent to the command");
+        }
+        self.stdin_closed.set(true);
+        self.input_ready.notify_one();
+        std::future::pending().await
+    }
+
+    /// Handles signals: changes of the terminal's size, and requests to end.
+    async fn handle_signals(&self, raw: Option<&RawMode>) -> Failure {
+        let kind = |signal: Signal| SignalKind::from_raw(signal.as_raw());
+        let all = [
+            Signal::WINCH,
+            Signal::CONT,
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+        ];
+        let [
+            Ok(mut size_changed),
+            Ok(mut continued),
+            Ok(mut interrupt),
+            Ok(mut terminate),
+            Ok(mut hangup),
+        ] = all.map(|number| signal(kind(number)))
+        else {
+            return Failure::new("cannot wait for signals");
+        };
+        let mut interrupted = false;
+        loop {
+            let end = tokio::select! {
+                _ = size_changed.recv() => None,
+                _ = continued.recv() => {
+                    if let Some(raw) = raw {
+                        let _ = raw.reapply();
+                    }
+                    None
+                }
+                _ = interrupt.recv() => Some(Signal::INT),
+                _ = terminate.recv() => Some(Signal::TERM),
+                _ = hangup.recv() => Some(Signal::HUP),
+            };
+            match end {
+                // The first goes to the command, which may handle it.
+                Some(Signal::INT) if !interrupted => {
+                    interrupted = true;
+                    self.send_signal("interrupt").await;
+                }
+                Some(signal) => {
+                    self.send_signal("hangup").await;
+                    let code = 128 + signal.as_raw();
+                    return Failure::Exit(u8::try_from(code).unwrap_or(1));
+                }
+                None if !self.terminal => {}
+                None => {
+                    let call = json!({ "terminal": size(), "offsets": {}, "wait_seconds": 0 });
+                    if let Err(failure) = self
+                        .client
+                        .call(EXEC_OPERATION, &self.call_params(call))
+                        .await
+                    {
+                        return failure;
+                    }
+                }
+            }
+        }
+    }
+}

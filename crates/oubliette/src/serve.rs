@@ -221,7 +221,7 @@ fn stop_signals() -> Result<CancellationToken, Failure> {
 /// Sees that somebody can administer the server; whether a key was made for that.
 async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
     let now = jiff::Timestamp::now();
-    if store.has_admin(now).await? {
+    if store.has_admin_token(now).await? {
         return Ok(false);
     }
     let minted = NewToken::generate("admin", Scope::Admin, now, None)

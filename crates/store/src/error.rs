@@ -8,11 +8,11 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 /// An error of the store; callers can match on the kinds that they can handle.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    #[error("it already exists")]
+    #[error("the name or id already exists")]
     Duplicate,
-    #[error("it is in use")]
+    #[error("the workspace is in use")]
     InUse,
-    #[error("it belongs to another token")]
+    #[error("the session belongs to another token")]
     NotOwner,
     #[error("the database is locked by another program; try again when that program is done")]
     Busy,
@@ -33,7 +33,7 @@ pub enum StoreError {
         found: i64,
         known: i64,
     },
-    #[error("{} is not an Oubliette database; it was left untouched", .0.display())]
+    #[error("{} is not an Oubliette database; it was not changed", .0.display())]
     ForeignFile(PathBuf),
     #[error("the store is shutting down")]
     Closed,

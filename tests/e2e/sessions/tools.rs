@@ -146,10 +146,7 @@ async fn tools_that_nobody_could_keep_to_are_refused() {
             "not the name of a tool",
         ),
         (json!({ "tools_allowed": [""] }), "not the name of a tool"),
-        (
-            json!({ "tools_disallowed": vec!["x"; 201] }),
-            "maximum is 200",
-        ),
+        (json!({ "tools_disallowed": vec!["x"; 201] }), "maximum is 200"),
     ] {
         let mut parameters = parameters;
         parameters["project_id"] = json!(project);

@@ -103,15 +103,17 @@ pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn
     let created = spawned(store, &first).await;
     assert_eq!(tools(store, created.id).await.as_deref(), Some("[1]"));
 
-    let say = |by, tools: &'static str| SessionMessage {
+    let declaring = |by, tools: &'static str| SessionMessage {
         declaration: declaration(by, tools),
         ..message("more", 2)
     };
-    let foreign = store.queue_message(created.id, &say(2, "[2]"), None).await;
+    let foreign = store
+        .queue_message(created.id, &declaring(2, "[2]"), None)
+        .await;
     assert!(matches!(foreign, Err(StoreError::NotOwner)), "{foreign:?}");
     let joining = NewSession {
         join: true,
-        message: Some(say(2, "[2]")),
+        message: Some(declaring(2, "[2]")),
         ..new(session(9, one, 3), "go")
     };
     let foreign = store.spawn_session(&joining, None).await;
@@ -122,19 +124,21 @@ pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn
     let plain = store.queue_message(created.id, &plain, None).await;
     assert!(plain.must().is_some());
     assert_eq!(tools(store, created.id).await.as_deref(), Some("[1]"));
-    let own = store.queue_message(created.id, &say(1, "[]"), None).await;
+    let own = store
+        .queue_message(created.id, &declaring(1, "[]"), None)
+        .await;
     assert!(own.must().is_some());
     assert_eq!(tools(store, created.id).await.as_deref(), Some("[]"));
 
     // After the owner token is revoked, the next token that declares tools becomes the owner.
     store.revoke_token(token_id(1), at(4), None).await.must();
-    let heir = SessionMessage {
+    let new_owner = SessionMessage {
         created_at: at(5),
-        ..say(2, "[2]")
+        ..declaring(2, "[2]")
     };
     assert!(
         store
-            .queue_message(created.id, &heir, None)
+            .queue_message(created.id, &new_owner, None)
             .await
             .must()
             .is_some()
@@ -147,7 +151,7 @@ pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn
 
     let joining = NewSession {
         join: true,
-        message: Some(say(2, "[3]")),
+        message: Some(declaring(2, "[3]")),
         ..new(session(9, one, 6), "go")
     };
     let joined = store.spawn_session(&joining, None).await.must();
@@ -178,25 +182,29 @@ pub(super) async fn a_caller_request_is_added_once_and_ended_once(store: &dyn St
     let stored = pending[0].clone();
     assert_eq!(store.all_pending_requests().await.must(), pending);
     let events = store.events(created.id, -1, 100, usize::MAX).await.must();
-    let told = events
+    let indexes: Vec<i64> = events
         .iter()
-        .filter(|e| e.body.contains("caller_tool_request"));
-    let told: Vec<i64> = told.map(|event| event.index).collect();
-    assert_eq!(told, [stored.event_index]);
+        .filter(|event| event.body.contains("caller_tool_request"))
+        .map(|event| event.index)
+        .collect();
+    assert_eq!(indexes, [stored.event_index]);
     store
         .mark_delivered(created.id, &[stored.request_id])
         .await
         .must();
-    let by_name = store
+    let by_request_id = store
         .caller_request(created.id, stored.request_id)
         .await
         .must();
-    assert_eq!(by_name.map(|found| found.call_id), Some(stored.call_id));
-    let handed = store
+    assert_eq!(
+        by_request_id.map(|found| found.call_id),
+        Some(stored.call_id)
+    );
+    let delivered = store
         .caller_request_by_call(created.id, stored.call_id)
         .await
         .must();
-    assert!(handed.is_some_and(|stored| stored.delivered));
+    assert!(delivered.is_some_and(|stored| stored.delivered));
 
     let answers =
         (0..10).map(|n| end_request(store, &stored, CallerToolOutcome::Answered, json!(n), 50));

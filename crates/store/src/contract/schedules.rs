@@ -420,24 +420,24 @@ pub(super) async fn repeated_spawns_for_a_run_create_one_session(store: &dyn Sto
 pub(super) async fn repeated_queueing_for_a_run_sends_the_prompt_once(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let created = add_schedule(store, schedule(1, &[one], 100)).await;
-    let SpawnOutcome::New(there) = store
+    let SpawnOutcome::New(pinned) = store
         .spawn_session(&new(session(1, one, 1), "before"), None)
         .await
         .must()
     else {
         panic!("not created");
     };
-    take_turn(store, there.id, 1.0).await;
+    take_turn(store, pinned.id, 1.0).await;
     let run = fire(store, firing(&created, 100)).await.remove(0);
     claim(store, "a", 101, 1).await;
     for _ in 0..3 {
         let queued = store
-            .queue_run(&binding(&run), there.id, &message("do it", 102), None)
+            .queue_run(&binding(&run), pinned.id, &message("do it", 102), None)
             .await
             .must();
-        assert!(queued.is_some_and(|(session, _)| session.id == there.id));
+        assert!(queued.is_some_and(|(session, _)| session.id == pinned.id));
     }
-    assert_eq!(store.queued_messages(there.id).await.must(), 1);
+    assert_eq!(store.queued_messages(pinned.id).await.must(), 1);
     // A run that is stopped before its turn starts withdraws its prompt and does not interrupt another
     // turn.
     let stopped = FinishedRun {
@@ -445,27 +445,27 @@ pub(super) async fn repeated_queueing_for_a_run_sends_the_prompt_once(store: &dy
         ..ended(RunStatus::Failed, 110)
     };
     store.finish_run(run.id, stopped.clone()).await.must();
-    assert_eq!(store.queued_messages(there.id).await.must(), 0);
-    let found = store.session(there.id).await.must();
+    assert_eq!(store.queued_messages(pinned.id).await.must(), 0);
+    let found = store.session(pinned.id).await.must();
     assert_eq!(found.and_then(|session| session.stop_request), None);
 
     let run = fire(store, trigger(&created, 200)).await.remove(0);
     claim(store, "a", 201, 1).await;
     let message = message("do it", 202);
     store
-        .queue_run(&binding(&run), there.id, &message, None)
+        .queue_run(&binding(&run), pinned.id, &message, None)
         .await
         .must();
-    take_turn(store, there.id, 1.25).await;
+    take_turn(store, pinned.id, 1.25).await;
     store.finish_run(run.id, stopped).await.must();
     assert_eq!(history(store, created.id).await[0].cost_usd, Some(0.25));
-    let found = store.session(there.id).await.must();
+    let found = store.session(pinned.id).await.must();
     assert_eq!(
         found.and_then(|session| session.stop_request),
         Some(StopRequest::Interrupt)
     );
     let over = store
-        .queue_run(&binding(&run), there.id, &message, None)
+        .queue_run(&binding(&run), pinned.id, &message, None)
         .await;
     assert_eq!(over.must(), None);
 }

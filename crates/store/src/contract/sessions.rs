@@ -440,11 +440,11 @@ pub(super) async fn a_workspace_in_use_cannot_be_removed(store: &dyn Store) {
         created_at: at(1),
     };
     store.add_workspace(one, &feature).await.must();
-    let there = Session {
+    let in_feature = Session {
         workspace_id: feature.id.clone(),
         ..session(1, one, 1)
     };
-    let created = spawned(store, &new(there, "go")).await;
+    let created = spawned(store, &new(in_feature, "go")).await;
     let refused = store.remove_workspace(one, &feature.id, None).await;
     assert!(matches!(refused, Err(StoreError::InUse)), "{refused:?}");
     store

@@ -1,4 +1,4 @@
-//! Calls of agents in SQLite.
+//! Calls from containers in SQLite.
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -55,7 +55,7 @@ pub(super) fn remove_project_targets(connection: &Connection, project: ProjectId
     if removed > 0 {
         connection.execute(
             "update schedules set enabled = 0, next_at = null, revision = revision + 1,
-                disabled_reason = 'its last target was deleted with its project; give it others \
+                disabled_reason = 'its last target was deleted with its project; set new targets \
                  with `schedule_update`'
              where enabled and not exists
                 (select 1 from schedule_targets where schedule = schedules.seq)",

@@ -70,12 +70,12 @@ fn blocked_reason(
     target: &ScheduleTarget,
 ) -> Result<Option<&'static str>> {
     let (statuses, allowed, reason) = match schedule.overlap {
-        Overlap::Skip => ("'queued', 'running'", 0, "the run before it was not over"),
-        Overlap::Queue => ("'queued'", 0, "another run waits already"),
+        Overlap::Skip => ("'queued', 'running'", 0, "the previous run has not ended"),
+        Overlap::Queue => ("'queued'", 0, "another run is already queued"),
         Overlap::Parallel => (
             "'queued'",
             MAX_QUEUED_RUNS - 1,
-            "too many runs wait already",
+            "too many runs are already queued",
         ),
     };
     let blocked = exists(

@@ -14,7 +14,7 @@ use oubliette_benches::statistics::median;
 use oubliette_benches::table::format_ratio;
 use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{Audit, AuditEntry, Outcome};
+use oubliette_store::{Audit, AuditEntry, AuditOutcome};
 use rusqlite::{Connection, params};
 
 /// The share of bare SQLite's rows per second that the store must reach.
@@ -83,7 +83,7 @@ async fn fill_store(store: &Arc<Sqlite>, tasks: usize, slice: Duration) -> f64 {
         token_id: Some(ID.parse().unwrap()),
         operation: OPERATION.to_owned(),
         project_id: Some(ID.parse().unwrap()),
-        outcome: Outcome::Ok,
+        outcome: AuditOutcome::Ok,
         address: Some(ADDRESS.to_owned()),
     };
     let started = Instant::now();

@@ -14,7 +14,7 @@ use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, Projects, Session, Sessions, Spawned, Step, TreeLimits,
+    NewSession, Project, Projects, Session, SessionStep, Sessions, SpawnOutcome, TreeLimits,
 };
 use rusqlite::{Connection, params};
 use uuid::Uuid;
@@ -84,8 +84,8 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
         created_at: now,
         updated_at: now,
     };
-    store.reserve(&project).await.unwrap();
-    store.confirm(project.id, None).await.unwrap();
+    store.reserve_project(&project).await.unwrap();
+    store.confirm_project(project.id, None).await.unwrap();
     let mut sessions = Vec::new();
     for n in 0..64 {
         let id = SessionId::new(Uuid::from_u128(n + 1));
@@ -105,7 +105,7 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
             limits,
         };
         let spawned = store.spawn_session(&new, None).await.unwrap();
-        assert!(matches!(spawned, Spawned::New(_)));
+        assert!(matches!(spawned, SpawnOutcome::New(_)));
         sessions.push(id);
     }
     sessions
@@ -126,13 +126,13 @@ async fn fill_store(
             tokio::spawn(async move {
                 let mut written = 0;
                 while started.elapsed() < slice {
-                    let step = Step {
+                    let step = SessionStep {
                         at: Timestamp::now(),
                         events: vec![event(); events],
                         live: Some(Some(LIVE_STATE.to_owned())),
-                        ..Step::default()
+                        ..SessionStep::default()
                     };
-                    store.step(id, step).await.unwrap();
+                    store.commit_step(id, step).await.unwrap();
                     written += events;
                 }
                 written

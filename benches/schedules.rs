@@ -12,7 +12,7 @@ use oubliette_model::{
     CronSchedule, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{RunFilter, Schedule, Schedules, Target};
+use oubliette_store::{RunFilter, Schedule, ScheduleTarget, Schedules};
 use support::{Server, ServerOptions};
 use uuid::Uuid;
 
@@ -77,7 +77,7 @@ fn start_server(runtime: &tokio::runtime::Runtime, count: u128) -> (Server, Sche
         cron_expr: cron_expr.to_owned(),
         timezone: "Europe/Berlin".to_owned(),
         prompt: "do it".to_owned(),
-        targets: vec![Target {
+        targets: vec![ScheduleTarget {
             project_id: project,
             workspace_id: None,
             session_id: None,
@@ -137,7 +137,7 @@ fn measure_lateness(
     let store = Sqlite::open(&server.home().join("oubliette.db")).unwrap();
     let filter = RunFilter::default();
     let runs = runtime
-        .block_on(store.runs(schedule, &filter, None, 100))
+        .block_on(store.schedule_runs(schedule, &filter, None, 100))
         .unwrap();
     let late = runs.rows.iter().map(|run| {
         assert_eq!(run.status, RunStatus::Failed);

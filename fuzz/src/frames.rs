@@ -11,7 +11,8 @@ use oubliette_runtime::ContainerId;
 use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    Declaration, Message, NewSession, Project, Session, Step, Store, Tokens, TreeLimits,
+    NewSession, Project, Session, SessionMessage, SessionStep, Store, Tokens, ToolDeclaration,
+    TreeLimits,
 };
 use serde_json::{Value, json};
 use support::Random;
@@ -120,20 +121,20 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
         created_at: now,
         updated_at: now,
     };
-    store.reserve(&project).await.unwrap();
-    assert!(store.confirm(project.id, None).await.unwrap());
+    store.reserve_project(&project).await.unwrap();
+    assert!(store.confirm_project(project.id, None).await.unwrap());
     let id = SessionId::new(Uuid::from_u128(2));
     let session = Session::new(id, project.id, WorkspaceId::default(), "demo", now);
     let schema = json!({ "type": "object", "properties": { "message": { "type": "string" } } });
     let tools = json!([{ "name": "send", "schema": schema }, { "name": "any" }]);
-    let message = Message {
+    let message = SessionMessage {
         id: 0,
         text: "go".to_owned(),
         attachments: Vec::new(),
-        declaration: Some(Declaration {
+        declaration: Some(ToolDeclaration {
             caller_id: "app".to_owned(),
             tools: tools.to_string(),
-            by: oubliette_model::TokenId::new(Uuid::from_u128(3)),
+            token_id: oubliette_model::TokenId::new(Uuid::from_u128(3)),
         }),
         change_id: None,
         created_at: now,
@@ -156,14 +157,14 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
         "process_id": "1", "container": CONTAINER_ID, "boot_id": "1", "ready": true, "stdout": 0,
         "stdin": 0, "next_id": 1, "turn": null,
     });
-    let step = Step {
+    let step = SessionStep {
         at: now,
         status: Some(Status::Running),
         key: Some(key.hash()),
         live: Some(Some(live.to_string())),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(id, step).await.unwrap();
+    store.commit_step(id, step).await.unwrap();
     id
 }
 

@@ -1,7 +1,7 @@
 //! The caller of an operation.
 
 use oubliette_model::{ProjectId, Scope, SessionId, TokenId, sees};
-use oubliette_store::Visible;
+use oubliette_store::VisibleProjects;
 
 use crate::{Engine, Result};
 
@@ -18,8 +18,10 @@ pub struct Actor {
 
 impl Actor {
     /// The projects that lists show to this actor.
-    pub fn visible(&self) -> Visible {
-        self.scope.project().map_or(Visible::All, Visible::Only)
+    pub fn visible(&self) -> VisibleProjects {
+        self.scope
+            .project()
+            .map_or(VisibleProjects::All, VisibleProjects::Only)
     }
 
     pub fn sees(&self, project: ProjectId) -> bool {
@@ -33,9 +35,9 @@ impl Engine {
         &self,
         actor: &Actor,
         project: Option<ProjectId>,
-    ) -> Result<Visible> {
+    ) -> Result<VisibleProjects> {
         match project {
-            Some(id) => Ok(Visible::Only(self.project(id).await?.id)),
+            Some(id) => Ok(VisibleProjects::Only(self.project(id).await?.id)),
             None => Ok(actor.visible()),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use oubliette_model::ProjectId;
-use oubliette_store::{AuditEntry, RunMark};
+use oubliette_store::{AuditEntry, RunBinding};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,7 @@ pub struct Call {
     progress: Option<ProgressListener>,
     cancelled: CancellationToken,
     audit: Arc<Mutex<Option<AuditEntry>>>,
-    schedule_run: Option<RunMark>,
+    schedule_run: Option<RunBinding>,
 }
 
 impl Call {
@@ -48,12 +48,12 @@ impl Call {
     /// Makes the call part of a run of a schedule: the session or message that it creates is stored
     /// with the run.
     #[must_use]
-    pub(crate) fn for_schedule_run(mut self, run: RunMark) -> Self {
+    pub(crate) fn for_schedule_run(mut self, run: RunBinding) -> Self {
         self.schedule_run = Some(run);
         self
     }
 
-    pub(crate) fn schedule_run(&self) -> Option<&RunMark> {
+    pub(crate) fn schedule_run(&self) -> Option<&RunBinding> {
         self.schedule_run.as_ref()
     }
 

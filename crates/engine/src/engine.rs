@@ -219,7 +219,7 @@ impl Engine {
     /// # Errors
     /// There is none, or the store failed.
     pub async fn project(&self, id: ProjectId) -> Result<Project> {
-        let found = self.store().get(id).await?;
+        let found = self.store().project(id).await?;
         found.ok_or_else(|| EngineError::project_not_found(id))
     }
 

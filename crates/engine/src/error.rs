@@ -62,7 +62,7 @@ impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
         match error {
             // The caller can act on it.
-            StoreError::Full => Self::Failed(error.to_string()),
+            StoreError::DiskFull => Self::Failed(error.to_string()),
             StoreError::NotOwner => Self::Failed(
                 "only the token that created the session can declare `caller_tools` for it; omit them, \
                  or start a session of your own with `new_session`"

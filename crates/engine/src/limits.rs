@@ -168,7 +168,10 @@ impl Operation for Limits {
         }
         let limit = paging::check_limit(params.limit)?;
         let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
-        let page = engine.store().page(actor.visible(), after, limit).await?;
+        let page = engine
+            .store()
+            .projects(actor.visible(), after, limit)
+            .await?;
         let (projects, next_cursor) = paging::rows_and_cursor(page, LIST);
         let view = |project: Project| LimitsView {
             project_id: project.id,
@@ -191,7 +194,7 @@ impl Engine {
         let project_id = root.map_or(session.project_id, |root| root.project_id);
         let project = self.project(project_id).await?;
         let limits = self.sessions().project_tree_limits(&project);
-        let used = self.store().tree_use(session.root_id, self.now()).await?;
+        let used = self.store().tree_usage(session.root_id, self.now()).await?;
         let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
         let remaining = Remaining {
             depth: limits.depth.saturating_sub(session.depth),

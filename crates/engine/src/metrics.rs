@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oubliette_store::Outcome;
+use oubliette_store::AuditOutcome;
 use parking_lot::Mutex;
 
 /// Calls of one operation with one outcome.
@@ -22,7 +22,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn record_call(&self, operation: &'static str, outcome: Outcome, time: Duration) {
+    pub(crate) fn record_call(
+        &self,
+        operation: &'static str,
+        outcome: AuditOutcome,
+        time: Duration,
+    ) {
         let mut calls = self.calls.lock();
         let count = calls.entry((operation, outcome.as_str())).or_default();
         count.calls += 1;

@@ -59,9 +59,9 @@ impl Engine {
     }
 
     async fn recover_projects(&self) -> Result<()> {
-        for (id, state) in self.store().unfinished().await? {
+        for (id, state) in self.store().unfinished_projects().await? {
             tracing::info!(project = %id, ?state, "removing an unfinished project");
-            if !self.store().containers_of(id).await?.is_empty() {
+            if !self.store().project_containers(id).await?.is_empty() {
                 self.projects().purge_in_background(id);
             } else if let Err(error) = self.discard_files_and_row(id).await {
                 tracing::warn!(project = %id, %error, "could not remove an unfinished project");
@@ -74,7 +74,7 @@ impl Engine {
     /// Frees the project's name without waiting until its files are deleted.
     async fn discard_files_and_row(&self, id: ProjectId) -> Result<()> {
         self.files().move_project_to_trash(id).await?;
-        Ok(self.store().erase(id).await?)
+        Ok(self.store().delete_project(id).await?)
     }
 
     async fn recover_trash(&self) -> Result<()> {
@@ -85,7 +85,7 @@ impl Engine {
     }
 
     pub(crate) async fn recover_sessions(&self) -> Result<()> {
-        let unsettled = self.store().unsettled_sessions().await?;
+        let unsettled = self.store().unfinished_sessions().await?;
         let wake = |engine: Self, id: SessionId| async move {
             if let Some(session) = engine.store().session(id).await? {
                 engine.sessions().wake(id, session.project_id);

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use oubliette_model::{ProjectId, SessionId};
-use oubliette_store::{Session, Step, Stepped, StoreError};
+use oubliette_store::{CommittedStep, Session, SessionStep, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -147,13 +147,13 @@ impl<'a> Sessions<'a> {
     pub(crate) async fn commit_step(
         self,
         id: SessionId,
-        step: Step,
-    ) -> Result<Option<Stepped>, StoreError> {
+        step: SessionStep,
+    ) -> Result<Option<CommittedStep>, StoreError> {
         // The agent's token ends with its agent.
         let ends_tokens = matches!(step.live, Some(None));
         let changes_status =
-            ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_begun;
-        let stepped = self.engine.store().step(id, step).await?;
+            ends_tokens || step.status.is_some() || step.key.is_some() || step.turn_started;
+        let stepped = self.engine.store().commit_step(id, step).await?;
         if ends_tokens {
             self.engine.tokens().notify_ended();
         }

@@ -7,7 +7,7 @@ pub(crate) mod revoke;
 use jiff::Timestamp;
 use oubliette_model::{ApiKey, Scope, TokenId};
 use oubliette_runtime::ContainerId;
-use oubliette_store::{AuditEntry, Outcome, Token};
+use oubliette_store::{AuditEntry, AuditOutcome, Token};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -147,7 +147,7 @@ impl<'a> Tokens<'a> {
             token_id: None,
             operation: "authenticate".to_owned(),
             project_id: found.ok().flatten().map(|container| container.project_id),
-            outcome: Outcome::Unauthenticated,
+            outcome: AuditOutcome::Unauthenticated,
             address: Some(address),
         };
         self.engine.audit_log().enqueue(entry).await;

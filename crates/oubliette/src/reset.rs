@@ -35,7 +35,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         if let Some(old_key) = old_key
             && let Some(token) = store.token_by_hash(old_key.hash()).await?
         {
-            store.revoke(token.id, now, None).await?;
+            store.revoke_token(token.id, now, None).await?;
         }
         Ok::<_, Failure>(())
     })?;

@@ -227,7 +227,7 @@ fn stop_signals() -> Result<CancellationToken, Failure> {
 /// Creates an admin token if there is no valid one; whether it did.
 async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
     let now = jiff::Timestamp::now();
-    if store.has_admin(now).await? {
+    if store.has_admin_token(now).await? {
         return Ok(false);
     }
     let new_token = NewToken::generate("admin", Scope::Admin, now, None)

@@ -1,4 +1,4 @@
-//! Who asked for what, and what came of it.
+//! The audit log: which token called which operation, and the outcome.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Page, Result};
 
-/// How a call ended.
+/// The outcome of an audited call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum AuditOutcome {
     Ok,
-    /// The operation said no: not found, already exists, bad parameters.
+    /// The operation failed: not found, already exists, invalid parameters.
     Error,
-    /// Outside the token's scope.
+    /// The token's scope does not allow the call.
     Refused,
-    /// No valid key.
+    /// The request had no valid key.
     Unauthenticated,
-    /// A fault of ours.
+    /// An internal error of the server.
     Fault,
 }
 
-impl Outcome {
+impl AuditOutcome {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -46,31 +46,31 @@ impl Outcome {
     }
 }
 
-/// One call. Never a key, a credential or a prompt.
+/// One audited call. It must not contain keys, credentials or prompts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditEntry {
     pub at: Timestamp,
     pub token_id: Option<TokenId>,
     pub operation: String,
     pub project_id: Option<ProjectId>,
-    pub outcome: Outcome,
+    pub outcome: AuditOutcome,
     pub address: Option<String>,
 }
 
-/// An entry and its place in the log.
+/// A stored entry with its id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AuditRecord {
     pub id: i64,
     pub entry: AuditEntry,
 }
 
-/// Which entries a list shows; absent means any.
+/// Filters for a list of entries; `None` matches every entry.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AuditFilter {
     pub token_id: Option<TokenId>,
     pub project_id: Option<ProjectId>,
     pub operation: Option<String>,
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<AuditOutcome>,
     pub since: Option<Timestamp>,
 }
 
@@ -78,14 +78,14 @@ pub struct AuditFilter {
 pub trait Audit {
     async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<()>;
 
-    /// Entries, newest first, after the cursor of the page before.
-    async fn audit(
+    /// Lists entries, newest first. `after` is the cursor of the previous page.
+    async fn audit_records(
         &self,
         filter: &AuditFilter,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<AuditRecord>>;
 
-    /// Forgets entries older than `before`; how many.
+    /// Deletes entries older than `before` and returns their number.
     async fn trim_audit(&self, before: Timestamp) -> Result<usize>;
 }

@@ -1,7 +1,8 @@
-//! The tools of callers: which a session's caller has declared, and the calls of them.
+//! Storage of caller tools: the tools that the caller of a session declared, and the requests to run
+//! them.
 //!
-//! A call is pending until one conditional update ends it: whoever comes first wins, and all others
-//! learn that they were late.
+//! A request is pending until one conditional update ends it. Later attempts to end it get
+//! [`EndRequestOutcome::Late`].
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -11,112 +12,116 @@ use uuid::Uuid;
 
 use crate::{AuditEntry, Result, Session};
 
-/// Calls of one session that can be pending at once, and the bytes of their arguments.
-pub const MOST_PENDING: u32 = 1000;
-pub const MOST_PENDING_BYTES: i64 = 16 << 20;
+/// The maximum number of pending requests of one session.
+pub const MAX_PENDING_REQUESTS: u32 = 1000;
+/// The maximum total size of the arguments of the pending requests of one session.
+pub const MAX_PENDING_REQUEST_BYTES: i64 = 16 << 20;
 
 /// The tools that a caller declares with a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declaration {
+pub struct ToolDeclaration {
     pub caller_id: String,
-    /// As JSON; only the engine can read it.
+    /// The tools as JSON; opaque to the store.
     pub tools: String,
-    /// Only the token that a session belongs to declares tools, or the next one when that has ended.
-    pub by: TokenId,
+    /// Must be the token that owns the session. If the owner is no longer valid, this token becomes
+    /// the owner.
+    pub token_id: TokenId,
 }
 
-/// The tools that were declared.
+/// The tools that are declared for a session, as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
+pub struct DeclaredTools {
     pub caller_id: String,
     pub tools: String,
 }
 
-/// A call of a caller's tool.
+/// A request to run a caller tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallerRequest {
     pub session_id: SessionId,
     pub request_id: Uuid,
-    /// The agent's client's own name for the call.
+    /// The id that the client in the container gave to the call.
     pub call_id: Uuid,
     pub tool: String,
     pub arguments: Value,
     pub asked_at: Timestamp,
     pub deadline: Timestamp,
-    /// Where the event that tells of it is in the log; the store says so.
+    /// The index of its event in the log; set by the store.
     pub event_index: i64,
-    /// Whether the caller got it as an answer to a question of its own.
-    pub handed: bool,
-    /// Absent while it is pending.
-    pub ended: Option<Ended>,
+    /// Whether the caller has received the request in a response.
+    pub delivered: bool,
+    /// `None` while the request is pending.
+    pub result: Option<CallerRequestResult>,
 }
 
-/// What came of a call.
+/// How a request ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct CallerRequestResult {
     pub outcome: CallerToolOutcome,
-    /// The result, or the sentence of an error.
+    /// The result, or an error text.
     pub answer: Value,
 }
 
-/// Whether a call was made.
+/// The outcome of [`Callers::add_caller_request`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
-    /// It is new; the session as it was then.
-    New(Box<Session>),
-    /// It was made before, and this is what it is now.
-    Before(Box<CallerRequest>),
-    /// So many wait already that it was not.
-    TooMany,
-    /// The session is gone or has ended.
-    Gone,
+pub enum AddRequestOutcome {
+    /// The request was added; this is the session before that.
+    Added(Box<Session>),
+    /// A request with the same call id exists; this is its current state.
+    Existing(Box<CallerRequest>),
+    /// [`MAX_PENDING_REQUESTS`] or [`MAX_PENDING_REQUEST_BYTES`] would be exceeded.
+    TooManyPending,
+    /// The session does not exist or has ended.
+    SessionGone,
 }
 
-/// What became of an attempt to end a call.
+/// The outcome of [`Callers::end_caller_request`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Settled {
+pub enum EndRequestOutcome {
     Done,
-    /// It has ended already, or its time is over.
+    /// The request has already ended, or its deadline has passed.
     Late,
     NoSuchRequest,
 }
 
 #[async_trait]
 pub trait Callers {
-    async fn caller_tools(&self, session: SessionId) -> Result<Option<Declared>>;
+    async fn caller_tools(&self, session: SessionId) -> Result<Option<DeclaredTools>>;
 
-    /// Makes a call: the row and the event that tells of it. The session waits for it if it waits for
-    /// nothing else.
-    async fn ask_caller(&self, request: &CallerRequest) -> Result<Asked>;
+    /// Adds a request and its event. A running session then waits for the request.
+    async fn add_caller_request(&self, request: &CallerRequest) -> Result<AddRequestOutcome>;
 
-    /// A call by the agent's client's name for it.
-    async fn caller_call(&self, session: SessionId, call_id: Uuid)
-    -> Result<Option<CallerRequest>>;
+    /// Returns a request by the id that the client in the container gave to the call.
+    async fn caller_request_by_call(
+        &self,
+        session: SessionId,
+        call_id: Uuid,
+    ) -> Result<Option<CallerRequest>>;
 
-    /// A call by the name that its caller knows it by.
+    /// Returns a request by the id that the caller knows.
     async fn caller_request(
         &self,
         session: SessionId,
         request_id: Uuid,
     ) -> Result<Option<CallerRequest>>;
 
-    /// Calls of a session that are pending, oldest first.
+    /// Returns the pending requests of a session, oldest first.
     async fn pending_requests(&self, session: SessionId) -> Result<Vec<CallerRequest>>;
 
-    /// Those of all sessions.
+    /// Returns the pending requests of all sessions, oldest first.
     async fn all_pending_requests(&self) -> Result<Vec<CallerRequest>>;
 
-    /// Notes that the caller has got these.
-    async fn hand_out(&self, session: SessionId, requests: &[Uuid]) -> Result<()>;
+    /// Records that the caller has received these requests.
+    async fn mark_delivered(&self, session: SessionId, requests: &[Uuid]) -> Result<()>;
 
-    /// Ends a call that is pending, with an event that tells of it. An answer must come in time.
-    async fn settle_request(
+    /// Ends a pending request and appends `event`. An answer is accepted only before the deadline.
+    async fn end_caller_request(
         &self,
         session: SessionId,
         request_id: Uuid,
-        ended: &Ended,
+        result: &CallerRequestResult,
         event: Event,
         at: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Settled>;
+    ) -> Result<EndRequestOutcome>;
 }

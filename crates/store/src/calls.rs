@@ -1,65 +1,72 @@
-//! Calls from inside containers that must not happen twice, whoever repeats them: messages of agents to
-//! sessions below their own, and operations that change something.
+//! Storage of calls from containers that must take effect once even if the client repeats them:
+//! messages from agents to child sessions, and operations that change state.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{SessionId, TokenId};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Logged, Message, Result, Session};
+use crate::{AuditEntry, Result, Session, SessionMessage, StoredEvent};
 
-/// What came of a call.
+/// The state of a call that sent a message to a child session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChildCall {
-    /// The session that got the message.
+    /// The session that received the message.
     pub child: SessionId,
     pub turn: CallTurn,
 }
 
-/// Where the turn of a message is.
+/// The state of the turn for a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallTurn {
-    /// The message waits for its turn.
+    /// The message is in the queue.
     Queued,
     Running,
-    /// The completion of the turn.
-    Answered(Box<Logged>),
-    /// The session was ended before the turn could begin.
+    /// The turn has ended; this is its completion event.
+    Answered(Box<StoredEvent>),
+    /// The message was removed from the queue before its turn started.
     Dropped,
 }
 
-/// Whether an operation was called before under the same name.
+/// The outcome of [`Calls::begin_tool_call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begun {
+pub enum ToolCallStart {
+    /// The call id is new.
     New,
-    /// It was, and this came of it.
-    Before(String),
-    /// It was, and nobody noted what came of it.
+    /// The call was made before and had this outcome.
+    Repeated(String),
+    /// The call was made before and its outcome was not recorded.
     Unknown,
 }
 
 #[async_trait]
 pub trait Calls {
-    /// Queues a message from a session to one below it, unless the call has done so already; none
-    /// if either is gone, or the one that calls has ended.
+    /// Queues a message from session `caller` to its descendant `to`, once per call id. Returns the
+    /// receiving session and whether it was resumed, or `None` if either session does not exist or
+    /// the caller has ended.
     async fn queue_call(
         &self,
         caller: SessionId,
         call_id: Uuid,
         to: SessionId,
-        message: &Message,
+        message: &SessionMessage,
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>>;
 
-    /// What came of a call of [`crate::Sessions::spawn_session`] or [`Calls::queue_call`].
+    /// Returns the state of a call of [`crate::Sessions::spawn_session`] or [`Calls::queue_call`].
     async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>>;
 
-    /// Notes that an operation is about to be called, unless it was before.
-    async fn begin_tool_call(&self, token: TokenId, call_id: Uuid, at: Timestamp) -> Result<Begun>;
+    /// Records that an operation is about to be called, unless the call id is known.
+    async fn begin_tool_call(
+        &self,
+        token: TokenId,
+        call_id: Uuid,
+        at: Timestamp,
+    ) -> Result<ToolCallStart>;
 
-    /// Notes what came of it.
+    /// Records the outcome of a call.
     async fn end_tool_call(&self, token: TokenId, call_id: Uuid, outcome: &str) -> Result<()>;
 
-    /// Forgets calls from before `before`; how many.
+    /// Deletes calls made before `before` and returns their number.
     async fn trim_calls(&self, before: Timestamp) -> Result<usize>;
 }

@@ -1,4 +1,4 @@
-//! Containers and the commands that their callers named.
+//! Storage of containers and of commands with a caller-given id.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -11,50 +11,50 @@ use crate::{AuditEntry, Result};
 pub struct Container {
     pub id: String,
     pub project_id: ProjectId,
-    /// The workspace it is for, where each has one of its own.
+    /// Set if each workspace of the project has its own container.
     pub workspace_id: Option<WorkspaceId>,
-    /// The hash of the key that its supervisor shows.
+    /// The hash of the key with which its supervisor authenticates.
     pub key: KeyHash,
     pub created_at: Timestamp,
 }
 
-/// A command that its caller named.
+/// A command with a caller-given id.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exec {
     pub project_id: ProjectId,
     pub exec_id: String,
-    /// The life of the container in which it was started.
+    /// Identifies the start of the container in which the command was started.
     pub boot_id: String,
     pub started_at: Timestamp,
-    /// What it came to, as JSON; none while it runs.
+    /// The result as JSON; `None` while the command runs.
     pub result: Option<String>,
 }
 
 #[async_trait]
 pub trait Containers {
-    /// Adds or replaces. False if there is no such project or workspace.
+    /// Adds or replaces a container. False if its project or workspace does not exist.
     async fn put_container(&self, container: &Container) -> Result<bool>;
 
     async fn container(&self, id: &str) -> Result<Option<Container>>;
 
     async fn containers(&self) -> Result<Vec<Container>>;
 
-    async fn containers_of(&self, project: ProjectId) -> Result<Vec<Container>>;
+    async fn project_containers(&self, project: ProjectId) -> Result<Vec<Container>>;
 
     async fn remove_container(&self, id: &str) -> Result<()>;
 
-    /// Adds a command, or returns the one that has its name already; either with the entry that
-    /// says it was asked for.
-    async fn begin_exec(&self, exec: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>>;
+    /// Adds a command, or returns the existing one with the same id. Appends the audit entry in both
+    /// cases.
+    async fn add_exec(&self, exec: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>>;
 
-    /// Forgets a command that never ran, unless it has a result.
-    async fn forget_exec(&self, project: ProjectId, exec_id: &str) -> Result<()>;
+    /// Removes a command that could not be started. Does nothing if it has a result.
+    async fn remove_unstarted_exec(&self, project: ProjectId, exec_id: &str) -> Result<()>;
 
     async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>>;
 
-    /// Stores what a command came to.
-    async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()>;
+    /// Stores the result of a command.
+    async fn set_exec_result(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()>;
 
-    /// Forgets commands that were started before `before`; how many.
+    /// Deletes commands that were started before `before` and returns their number.
     async fn trim_execs(&self, before: Timestamp) -> Result<usize>;
 }

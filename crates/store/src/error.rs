@@ -1,23 +1,23 @@
-//! Why the store could not do something.
+//! The error type of the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// The kinds that a caller can act on.
+/// An error of the store; callers can match on the kinds that they can handle.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    #[error("it already exists")]
+    #[error("the name or id already exists")]
     Duplicate,
-    #[error("it is in use")]
+    #[error("the workspace is in use")]
     InUse,
-    #[error("it belongs to another token")]
+    #[error("the session belongs to another token")]
     NotOwner,
     #[error("the database is locked by another program; try again when that program is done")]
     Busy,
     #[error("the disk is full; nothing was changed; free some space and try again")]
-    Full,
+    DiskFull,
     #[error(
         "the database {} is damaged; stop the server and run `oubliette restore` with a backup",
         .0.display()
@@ -28,13 +28,13 @@ pub enum StoreError {
          {known}); install that version or restore an older backup",
         path.display()
     )]
-    Newer {
+    NewerFormat {
         path: PathBuf,
         found: i64,
         known: i64,
     },
-    #[error("{} is not an Oubliette database; it was left untouched", .0.display())]
-    NotOurs(PathBuf),
+    #[error("{} is not an Oubliette database; it was not changed", .0.display())]
+    ForeignFile(PathBuf),
     #[error("the store is shutting down")]
     Closed,
     #[error("the store failed")]

@@ -1,4 +1,4 @@
-//! The log of what happened in sessions. [`crate::Sessions::step`] appends to it; this reads it.
+//! Reads and trims the event logs of sessions. [`crate::Sessions::commit_step`] appends to them.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -6,12 +6,13 @@ use oubliette_model::SessionId;
 
 use crate::Result;
 
-/// An event and its place.
+/// An event with its position in the logs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Logged {
-    /// Its place among the events of all sessions.
+pub struct StoredEvent {
+    /// Its position among the events of all sessions.
     pub position: i64,
     pub session_id: SessionId,
+    /// Its position in the log of its session.
     pub index: i64,
     pub at: Timestamp,
     /// The event as JSON.
@@ -20,29 +21,31 @@ pub struct Logged {
 
 #[async_trait]
 pub trait Events {
-    /// Events of a session after an index, at most so many and so many bytes of them, and at least
-    /// one.
+    /// Returns the events of a session after index `since`: at most `limit` events, and at most
+    /// `max_bytes` of bodies unless the first event alone is larger.
     async fn events(
         &self,
         id: SessionId,
         since: i64,
         limit: u32,
-        bytes: usize,
-    ) -> Result<Vec<Logged>>;
+        max_bytes: usize,
+    ) -> Result<Vec<StoredEvent>>;
 
-    /// The same for a session and everything below it, in the order of commits, after a position.
+    /// Like [`Events::events`] for a session and its descendants, in commit order, after position
+    /// `after`.
     async fn tree_events(
         &self,
         id: SessionId,
         after: i64,
         limit: u32,
-        bytes: usize,
-    ) -> Result<Vec<Logged>>;
+        max_bytes: usize,
+    ) -> Result<Vec<StoredEvent>>;
 
-    /// The streamed text of a session from an index on, in order.
-    async fn deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>>;
+    /// Returns the streamed text of a session from index `from` on, in order.
+    async fn text_deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>>;
 
-    /// Forgets the oldest events of sessions: those from before `before`, and what is more than
-    /// `most` in one session. The first event of a log and the newest ones stay. How many.
-    async fn trim_events(&self, before: Timestamp, most: i64) -> Result<usize>;
+    /// Deletes the events of sessions without an agent that are older than `before` or exceed
+    /// `max_events` per session, except the first and the newest event of each log. Returns the
+    /// number of deleted events.
+    async fn trim_events(&self, before: Timestamp, max_events: i64) -> Result<usize>;
 }

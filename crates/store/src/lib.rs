@@ -1,7 +1,8 @@
-//! What survives a restart: the traits, the embedded SQLite store, and the suite every store passes.
+//! Durable state: the store traits, the embedded SQLite implementation, and the contract tests that
+//! every implementation must pass.
 //!
-//! A write returns when it is durable. Writes that belong to a call carry the call's audit entry
-//! and commit it with their effect. Nothing here decides about permission.
+//! A write returns when it is durable. A write that belongs to an operation call takes the call's
+//! audit entry and commits it in the same transaction. The store does not check permissions.
 
 mod audit;
 mod callers;
@@ -20,29 +21,31 @@ pub mod sqlite;
 mod tokens;
 mod workspaces;
 
-pub use audit::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome};
+pub use audit::{Audit, AuditEntry, AuditFilter, AuditOutcome, AuditRecord};
 pub use callers::{
-    Asked, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING, MOST_PENDING_BYTES,
-    Settled,
+    AddRequestOutcome, CallerRequest, CallerRequestResult, Callers, DeclaredTools,
+    EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
-pub use calls::{Begun, CallTurn, Calls, ChildCall};
+pub use calls::{CallTurn, Calls, ChildCall, ToolCallStart};
 pub use containers::{Container, Containers, Exec};
 pub use error::{Result, StoreError};
-pub use events::{Events, Logged};
+pub use events::{Events, StoredEvent};
 pub use mcp_sessions::{McpSession, McpSessions};
 pub use page::Page;
-pub use projects::{Project, ProjectState, Projects, Updated, Visible};
+pub use projects::{Project, ProjectState, ProjectUpdate, Projects, VisibleProjects};
 pub use schedules::{
-    Changed, Finished, Firing, Lease, Run, RunFilter, RunMark, Schedule, Schedules, Target,
+    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleTarget,
+    ScheduleUpdate, Schedules,
 };
 pub use sessions::{
-    Attachment, Choices, Decided, Decision, Limit, Message, NewSession, Session, SessionFilter,
-    Sessions, Spawned, Step, Stepped, TreeLimits, TreeUse, Wanted,
+    Attachment, CommittedStep, DecisionOutcome, NewSession, PendingDecision, Session,
+    SessionChoices, SessionFilter, SessionMessage, SessionStep, Sessions, SpawnOutcome,
+    StopRequest, TreeLimit, TreeLimits, TreeUsage,
 };
-pub use tokens::{Revoked, Token, Tokens};
+pub use tokens::{RevokeOutcome, Token, Tokens};
 pub use workspaces::{Workspace, Workspaces};
 
-/// A whole store.
+/// All store traits together.
 pub trait Store:
     Projects
     + Workspaces

@@ -1,6 +1,6 @@
-//! A page of a list.
+//! Pages of lists.
 
-/// Some rows, and where the next page begins if there is one.
+/// One page of rows, and the cursor of the next page if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
     pub rows: Vec<T>,
@@ -8,11 +8,16 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// Makes a page of rows that were read with one more than `limit`; `key` is a row's cursor.
-    pub fn cut(mut rows: Vec<T>, limit: u32, key: impl Fn(&T) -> String) -> Self {
-        let more = rows.len() > limit as usize;
+    /// Makes a page from up to `limit + 1` rows: the extra row shows that there is a next page.
+    /// `cursor` returns the cursor of a row.
+    pub fn from_rows(mut rows: Vec<T>, limit: u32, cursor: impl Fn(&T) -> String) -> Self {
+        let has_more = rows.len() > limit as usize;
         rows.truncate(limit as usize);
-        let next = if more { rows.last().map(key) } else { None };
+        let next = if has_more {
+            rows.last().map(cursor)
+        } else {
+            None
+        };
         Self { rows, next }
     }
 }

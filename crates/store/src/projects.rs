@@ -1,4 +1,4 @@
-//! Projects.
+//! Storage of projects.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -11,15 +11,15 @@ use crate::{AuditEntry, Page, Result};
 pub struct Project {
     pub id: ProjectId,
     pub name: ProjectName,
-    /// Counts the changes; an update names the one it was made from.
+    /// Incremented by every update; an update must name the revision that it was based on.
     pub revision: i64,
     pub settings: ProjectSettings,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// How far a project has come. Only ready projects are seen by [`Projects::get`] and
-/// [`Projects::page`]; the others are unfinished work of a server that may have died.
+/// The lifecycle state of a project. [`Projects::project`] and [`Projects::projects`] return only
+/// ready projects; a project in another state may be left over from a server that crashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProjectState {
     Creating,
@@ -27,52 +27,61 @@ pub enum ProjectState {
     Deleting,
 }
 
-/// Which projects a list shows.
+/// Limits a list to the projects that the caller may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Visible {
+pub enum VisibleProjects {
     All,
     Only(ProjectId),
 }
 
-/// What became of an update.
+/// The outcome of [`Projects::update_project`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Updated {
+pub enum ProjectUpdate {
     Done(Box<Project>),
-    /// Somebody else changed the project since it was read: read it again.
+    /// The project was changed since it was read; the caller must read it again.
     Stale,
 }
 
 #[async_trait]
 pub trait Projects {
-    /// Takes the name for a project that is being made. `Duplicate` if the name is taken.
-    async fn reserve(&self, project: &Project) -> Result<()>;
+    /// Adds a project in state `Creating`, which reserves its name. `Duplicate` if the name is taken.
+    async fn reserve_project(&self, project: &Project) -> Result<()>;
 
-    /// Makes a reserved project ready, with its default workspace. False if it is not reserved.
-    async fn confirm(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool>;
+    /// Makes a reserved project ready and adds its default workspace. False if the project is not in
+    /// state `Creating`.
+    async fn confirm_project(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool>;
 
-    async fn get(&self, id: ProjectId) -> Result<Option<Project>>;
+    async fn project(&self, id: ProjectId) -> Result<Option<Project>>;
 
-    /// Projects by name, after the cursor of the page before.
-    async fn page(
+    /// Lists projects by name. `after` is the cursor of the previous page.
+    async fn projects(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<Project>>;
 
-    /// Writes name and settings if the stored revision is still `project.revision`. `Duplicate` if
-    /// the name is taken.
-    async fn update(&self, project: &Project, audit: Option<AuditEntry>) -> Result<Updated>;
+    /// Writes the name and settings if the stored revision is still `project.revision`. `Duplicate`
+    /// if the name is taken.
+    async fn update_project(
+        &self,
+        project: &Project,
+        audit: Option<AuditEntry>,
+    ) -> Result<ProjectUpdate>;
 
-    /// Hides a ready project for deletion and deletes the tokens bound to it; their number, or
-    /// none if there is no such project.
-    async fn condemn(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<Option<usize>>;
+    /// Moves a ready project to state `Deleting` and deletes the tokens bound to it. Returns the
+    /// number of deleted tokens, or `None` if there is no such project.
+    async fn mark_project_deleting(
+        &self,
+        id: ProjectId,
+        audit: Option<AuditEntry>,
+    ) -> Result<Option<usize>>;
 
-    /// Forgets a project in any state, and all that hangs on it.
-    async fn erase(&self, id: ProjectId) -> Result<()>;
+    /// Deletes a project in any state with all rows that belong to it.
+    async fn delete_project(&self, id: ProjectId) -> Result<()>;
 
-    /// Projects that are not ready.
-    async fn unfinished(&self) -> Result<Vec<(ProjectId, ProjectState)>>;
+    /// Returns the projects that are not ready.
+    async fn unfinished_projects(&self) -> Result<Vec<(ProjectId, ProjectState)>>;
 
     async fn count_projects(&self) -> Result<i64>;
 }

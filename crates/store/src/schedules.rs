@@ -1,4 +1,5 @@
-//! Schedules, and the runs that come of them: due once, begun once, recorded once.
+//! Storage of schedules and their runs. Each due time creates its runs once, each run starts once, and
+//! its end is recorded once.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -7,66 +8,68 @@ use oubliette_model::{
     SessionId, TokenId, WorkspaceId,
 };
 
-use crate::{AuditEntry, CallTurn, Message, Page, Result, Session, Visible, Wanted};
+use crate::{
+    AuditEntry, CallTurn, Page, Result, Session, SessionMessage, StopRequest, VisibleProjects,
+};
 
 /// A schedule as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     pub id: ScheduleId,
-    /// Counts the changes; an update names the one it was made from.
+    /// Incremented by every update; an update must name the revision that it was based on.
     pub revision: i64,
     pub name: String,
     pub cron_expr: String,
     pub timezone: String,
     pub prompt: String,
-    pub targets: Vec<Target>,
+    pub targets: Vec<ScheduleTarget>,
     pub enabled: bool,
     pub overlap: Overlap,
     pub session_behavior: SessionBehavior,
     pub missed_runs: MissedRuns,
-    /// The token that runs act with, as it is then.
+    /// The token whose permissions apply to a run, as they are when the run starts.
     pub owner_id: TokenId,
-    /// The session whose agent made it, if one did.
+    /// The session whose agent created the schedule, if any.
     pub owner_session: Option<SessionId>,
-    /// When it runs next; none while it is disabled.
+    /// The next due time; `None` while the schedule is disabled.
     pub next_at: Option<Timestamp>,
-    /// Why it was disabled, if nobody asked for that.
+    /// Why the server disabled the schedule.
     pub disabled_reason: Option<String>,
-    /// Runs in a row that failed.
+    /// The number of consecutive failed runs.
     pub failures: u32,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
 }
 
-/// Where a schedule's prompt goes.
+/// A project and workspace that a schedule sends its prompt to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ScheduleTarget {
     pub project_id: ProjectId,
-    /// The default one if absent.
+    /// `None` means the default workspace.
     pub workspace_id: Option<WorkspaceId>,
-    /// The session that goes on from run to run.
+    /// The session that all runs share.
     pub session_id: Option<SessionId>,
 }
 
-impl Target {
-    pub fn is_same_place(&self, other: &Self) -> bool {
+impl ScheduleTarget {
+    pub fn has_same_workspace(&self, other: &Self) -> bool {
         self.project_id == other.project_id && self.workspace_id == other.workspace_id
     }
 }
 
-/// What became of a change.
+/// The outcome of [`Schedules::update_schedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changed {
+pub enum ScheduleUpdate {
     Done,
-    /// Somebody else changed it since it was read: read it again.
+    /// The schedule was changed since it was read; the caller must read it again.
     Stale,
-    /// A project that it names is gone.
+    /// A target names a project that does not exist.
     NoSuchProject,
 }
 
 /// One run of a schedule for one target.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct ScheduleRun {
     pub id: RunId,
     pub schedule_id: ScheduleId,
     pub project_id: ProjectId,
@@ -75,70 +78,71 @@ pub struct Run {
     pub cause: RunCause,
     pub status: RunStatus,
     pub session_id: Option<SessionId>,
-    /// What is worth knowing besides how it ended.
+    /// A remark for the run history, besides the outcome.
     pub note: Option<String>,
     pub created_at: Timestamp,
     pub started_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
-    /// When it has to be over.
+    /// The time at which the run is stopped.
     pub deadline: Option<Timestamp>,
     pub output: Option<String>,
-    /// Whether the output was longer.
+    /// Whether the output was cut.
     pub truncated: bool,
     pub error: Option<String>,
     pub cost_usd: Option<f64>,
 }
 
-/// A schedule whose time has come, or that somebody triggers.
+/// The instruction to create the runs of a schedule that is due or was triggered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Firing {
     pub schedule_id: ScheduleId,
     pub at: Timestamp,
     pub due_at: Timestamp,
     pub cause: RunCause,
-    /// The instant it was due by and the one after; nothing happens if it is not due by that any more.
-    /// None for one that is triggered.
-    pub moves: Option<(Timestamp, Option<Timestamp>)>,
-    /// Why it does not run, if it does not.
-    pub skipped: Option<String>,
+    /// The due time that the caller read and the one that replaces it. If the stored due time differs,
+    /// no runs are created. `None` for a triggered schedule.
+    pub reschedule: Option<(Timestamp, Option<Timestamp>)>,
+    /// If set, the runs are recorded as skipped for this reason.
+    pub skip_reason: Option<String>,
     pub note: Option<String>,
-    /// Why it is disabled from now on.
-    pub disabled: Option<String>,
+    /// If set, the schedule is disabled for this reason.
+    pub disable_reason: Option<String>,
 }
 
-/// Who works on runs, and for how long others leave them alone.
+/// The claim of one server on runs, which other servers respect until it expires.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lease {
-    pub by: String,
+    pub holder: String,
     pub at: Timestamp,
     pub until: Timestamp,
 }
 
-/// The run that a session or a message is made for.
+/// Connects a new session or message with the run that it is for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunMark {
+pub struct RunBinding {
     pub run: RunId,
-    /// Whether the session goes on with the next run.
+    /// Whether later runs of the target use the same session.
     pub pin: bool,
     pub note: Option<String>,
 }
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finished {
+pub struct FinishedRun {
     pub at: Timestamp,
     pub status: RunStatus,
     pub output: Option<String>,
     pub truncated: bool,
     pub error: Option<String>,
-    /// What is wanted of its session from now on.
-    pub wanted: Option<Wanted>,
-    /// After so many failures in a row the schedule is disabled, for this reason.
-    pub most_failures: u32,
-    pub disabled: String,
+    /// A stop request for the session of the run.
+    pub stop_request: Option<StopRequest>,
+    /// The schedule is disabled after this number of consecutive failed runs.
+    pub max_failures: u32,
+    /// The reason to record when the schedule is disabled.
+    pub disable_reason: String,
 }
 
-/// Which runs a history shows; absent means any.
+/// Filters for a list of runs; `None` matches every run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunFilter {
     pub project_id: Option<ProjectId>,
@@ -146,29 +150,29 @@ pub struct RunFilter {
 
 #[async_trait]
 pub trait Schedules {
-    /// False if a project that it names is gone.
+    /// Adds a schedule. False if a target names a project that does not exist.
     async fn add_schedule(&self, schedule: &Schedule, audit: Option<AuditEntry>) -> Result<bool>;
 
     async fn schedule(&self, id: ScheduleId) -> Result<Option<Schedule>>;
 
-    /// Schedules with a target that is visible, newest first, after the cursor of the page before.
-    /// Of their prompts only the beginning.
+    /// Lists schedules with a visible target, newest first, with shortened prompts. `after` is the
+    /// cursor of the previous page.
     async fn schedules(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<Schedule>>;
 
-    /// Writes a schedule if the stored revision is still `schedule.revision`. Targets that stay keep
-    /// their sessions, unless the schedule comes to stand below another session, or none.
+    /// Writes a schedule if the stored revision is still `schedule.revision`. Remaining targets keep
+    /// their sessions unless `owner_session` changes.
     async fn update_schedule(
         &self,
         schedule: &Schedule,
         audit: Option<AuditEntry>,
-    ) -> Result<Changed>;
+    ) -> Result<ScheduleUpdate>;
 
-    /// Deletes a schedule with its history; how many of its runs were not over, or none if there is
+    /// Deletes a schedule and its runs. Returns the number of unfinished runs, or `None` if there is
     /// no such schedule.
     async fn remove_schedule(
         &self,
@@ -176,58 +180,67 @@ pub trait Schedules {
         audit: Option<AuditEntry>,
     ) -> Result<Option<usize>>;
 
-    /// When the next schedule is due.
-    async fn next_due(&self) -> Result<Option<Timestamp>>;
+    /// Returns the earliest due time of all schedules.
+    async fn next_due_at(&self) -> Result<Option<Timestamp>>;
 
-    /// Schedules that are due, the longest due first. Of their prompts only the beginning.
+    /// Returns schedules that are due, the earliest due time first, with shortened prompts.
     async fn due_schedules(&self, now: Timestamp, limit: u32) -> Result<Vec<Schedule>>;
 
-    /// Adds the runs of schedules, one for each target, and moves them on to their next instant. A
-    /// target whose run before is not over gets what the schedule says about that.
-    async fn fire(&self, firings: Vec<Firing>, audit: Option<AuditEntry>) -> Result<Vec<Run>>;
+    /// Adds one run for each target of the schedules and sets their next due times. A target with an
+    /// unfinished run is handled according to the `overlap` setting of its schedule.
+    async fn fire_schedules(
+        &self,
+        firings: Vec<Firing>,
+        audit: Option<AuditEntry>,
+    ) -> Result<Vec<ScheduleRun>>;
 
-    /// Takes up to `limit` runs that can begin, or whose lease is over, the oldest first. Those that
-    /// begin have until `deadline`.
-    async fn claim_runs(&self, lease: &Lease, deadline: Timestamp, limit: u32) -> Result<Vec<Run>>;
+    /// Claims up to `limit` runs whose lease has expired or that can start, the oldest first. Runs that
+    /// start get `deadline`.
+    async fn claim_runs(
+        &self,
+        lease: &Lease,
+        deadline: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<ScheduleRun>>;
 
-    /// Takes every run that has begun and is the lease holder's own, or nobody's any more.
-    async fn adopt_runs(&self, lease: &Lease) -> Result<Vec<Run>>;
+    /// Claims all started runs that the lease holder has or whose lease has expired.
+    async fn adopt_runs(&self, lease: &Lease) -> Result<Vec<ScheduleRun>>;
 
-    /// Keeps the runs that the lease holder works on.
+    /// Extends the leases of the lease holder.
     async fn renew_runs(&self, lease: &Lease) -> Result<()>;
 
-    /// When the next lease of somebody else is over.
-    async fn next_lease_end(&self, by: &str) -> Result<Option<Timestamp>>;
+    /// Returns the time at which the next lease of another holder expires.
+    async fn next_lease_end(&self, holder: &str) -> Result<Option<Timestamp>>;
 
-    async fn run(&self, id: RunId) -> Result<Option<Run>>;
+    async fn schedule_run(&self, id: RunId) -> Result<Option<ScheduleRun>>;
 
-    /// Queues the prompt of a run that has begun, unless it was before; none if the run or the
-    /// session is gone.
+    /// Queues the prompt of a started run, once. Returns the session and whether it was resumed, or
+    /// `None` if the run has ended or the run or session does not exist.
     async fn queue_run(
         &self,
-        mark: &RunMark,
+        binding: &RunBinding,
         to: SessionId,
-        message: &Message,
+        message: &SessionMessage,
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>>;
 
-    /// Where the turn of a run is; none if the run or its session is gone.
+    /// Returns the state of the turn of a run. `None` if the run or its session does not exist.
     async fn run_turn(&self, id: RunId) -> Result<Option<CallTurn>>;
 
-    /// Records the end of a run, once; whether that disabled the schedule, or none if it is over
-    /// already. A prompt that no turn has taken is withdrawn.
-    async fn finish_run(&self, id: RunId, finished: Finished) -> Result<Option<bool>>;
+    /// Records the end of a run and deletes its prompt if no turn has taken it. Returns whether this
+    /// disabled the schedule, or `None` if the run is not running.
+    async fn finish_run(&self, id: RunId, finished: FinishedRun) -> Result<Option<bool>>;
 
-    /// Runs of a schedule, newest first, after the cursor of the page before.
-    async fn runs(
+    /// Lists the runs of a schedule, newest first. `after` is the cursor of the previous page.
+    async fn schedule_runs(
         &self,
         id: ScheduleId,
         filter: &RunFilter,
         after: Option<&str>,
         limit: u32,
-    ) -> Result<Page<Run>>;
+    ) -> Result<Page<ScheduleRun>>;
 
-    /// Forgets runs that ended before `before`, and what is more than `most` of one schedule; how
-    /// many.
-    async fn trim_runs(&self, before: Timestamp, most: u32) -> Result<usize>;
+    /// Deletes finished runs that ended before `before` or exceed `max_runs` per schedule. Returns
+    /// their number.
+    async fn trim_runs(&self, before: Timestamp, max_runs: u32) -> Result<usize>;
 }

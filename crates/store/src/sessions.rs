@@ -1,4 +1,5 @@
-//! Sessions: what they are, what waits for them, and the one way they move on.
+//! Storage of sessions, their queued messages and pending decisions. [`Sessions::commit_step`] changes
+//! the state of a session in one transaction.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -9,31 +10,31 @@ use oubliette_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Declaration, Page, Result, RunMark, Token, Visible};
+use crate::{AuditEntry, Page, Result, RunBinding, Token, ToolDeclaration, VisibleProjects};
 
-/// What was chosen when a session was made.
+/// The options chosen when a session was created.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Choices {
+pub struct SessionChoices {
     pub model: Option<String>,
     pub autonomy: Option<Level>,
     pub reasoning: Option<Level>,
     pub tools_allowed: Vec<String>,
     pub tools_disallowed: Vec<String>,
     pub agent_scope: Option<Scope>,
-    /// The widest scope that the agent's key may have: that of whoever made the session.
+    /// The widest scope that the agent's key may have: the scope of the creator of the session.
     pub granted: Option<Scope>,
     pub external_id: Option<String>,
     pub source: Option<String>,
     pub change_id: Option<String>,
 }
 
-/// What somebody wants of a session that its owner has yet to do.
+/// A request to stop, which the actor of the session has not handled yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// The turn is to stop.
+pub enum StopRequest {
+    /// Stop the current turn.
     Interrupt,
-    /// The session is to end.
+    /// End the session.
     End,
 }
 
@@ -48,22 +49,22 @@ pub struct Session {
     pub depth: u32,
     pub owner_id: Option<TokenId>,
     pub agent: String,
-    pub choices: Choices,
+    pub choices: SessionChoices,
     pub status: Status,
     pub waiting: Option<AwaitedRequest>,
-    pub wanted: Option<Wanted>,
+    pub stop_request: Option<StopRequest>,
     pub error: Option<String>,
     pub usage: Usage,
     pub cost_usd: f64,
     pub turns: u32,
     pub key: Option<KeyHash>,
-    /// The agent's own name for the conversation.
+    /// The agent's own id for the conversation.
     pub agent_session_id: Option<String>,
-    /// Where the owner of the session is with its agent; only the owner can read it.
+    /// The state of the session's actor while an agent runs; opaque to the store.
     pub live: Option<String>,
-    /// The number of events so far, and the index of the next.
+    /// The number of events appended so far, which is the index of the next one.
     pub log_end: i64,
-    /// Events before this index are gone.
+    /// Events before this index are deleted.
     pub trimmed_before: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -71,7 +72,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// One that has just been made: nothing has happened in it, and it is the first of its tree.
+    /// Returns a new session that is the root of its tree.
     pub fn new(
         id: SessionId,
         project_id: ProjectId,
@@ -88,10 +89,10 @@ impl Session {
             depth: 0,
             owner_id: None,
             agent: agent.into(),
-            choices: Choices::default(),
+            choices: SessionChoices::default(),
             status: Status::Created,
             waiting: None,
-            wanted: None,
+            stop_request: None,
             error: None,
             usage: Usage::default(),
             cost_usd: 0.0,
@@ -110,27 +111,27 @@ impl Session {
 
 /// A message for a session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message {
-    /// Given by the store.
+pub struct SessionMessage {
+    /// Assigned by the store.
     pub id: i64,
     pub text: String,
     pub attachments: Vec<Attachment>,
-    /// The tools that its sender declares with it; stored apart.
-    pub declaration: Option<Declaration>,
-    /// The change that the session works on from now on. Taken over when the message is queued, not
-    /// kept with it.
+    /// The tools that the sender declares; stored with the session, not with the message.
+    pub declaration: Option<ToolDeclaration>,
+    /// The OpenSpec change that the session works on from now on; stored with the session when the
+    /// message is queued.
     pub change_id: Option<String>,
     pub created_at: Timestamp,
 }
 
-/// A file that goes into the workspace before a message goes to the agent.
+/// A file that is written to the workspace before the message is sent to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attachment {
     pub name: String,
     pub content_base64: String,
 }
 
-/// What a tree of sessions may have in all.
+/// Limits for a whole tree of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TreeLimits {
     pub depth: u32,
@@ -139,127 +140,130 @@ pub struct TreeLimits {
     pub spawns_per_minute: u32,
 }
 
-/// A session to be made, or found.
+/// The parameters of [`Sessions::spawn_session`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSession {
     pub session: Session,
-    pub message: Option<Message>,
-    /// Instead, the message goes to the newest session of the workspace that has this agent and
-    /// no parent, if there is one.
+    pub message: Option<SessionMessage>,
+    /// Send the message to the newest session of the workspace with this agent and without a parent,
+    /// if there is one, instead of creating a session.
     pub join: bool,
-    /// The call of the parent that makes it: what was made by it before is found instead.
+    /// The id of the call of the parent. If the call created a session before, that one is returned.
     pub call: Option<Uuid>,
-    /// The run of a schedule that it is for.
-    pub run: Option<RunMark>,
-    /// Hold for children.
+    /// The schedule run that the session is created for.
+    pub run: Option<RunBinding>,
+    /// Checked only for sessions with a parent.
     pub limits: TreeLimits,
 }
 
-/// Which limit of a tree a new session would break.
+/// The limit of a tree that a new session would exceed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Limit {
+pub enum TreeLimit {
     Depth,
     Sessions,
     Cost,
     Rate,
 }
 
-/// What became of a session to be made.
+/// The outcome of [`Sessions::spawn_session`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Spawned {
+pub enum SpawnOutcome {
     New(Box<Session>),
-    /// The message went to one that is there. `resumed` if that had ended.
+    /// An existing session got the message. `resumed` is true if that session had ended.
     Joined {
         session: Box<Session>,
         resumed: bool,
     },
-    OverLimit(Limit),
-    /// The project or the parent is gone, or the parent has ended.
+    OverLimit(TreeLimit),
+    /// The project, workspace, run or parent does not exist, or the parent has ended.
     Gone,
 }
 
-/// A decision that somebody has to take.
+/// A decision that a session waits for.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Decision {
+pub struct PendingDecision {
     pub request_id: String,
     pub kind: AwaitedRequestKind,
-    /// What the owner needs to carry it out; only the owner can read it.
+    /// What the session's actor needs to apply the decision; opaque to the store.
     pub detail: String,
     pub deadline: Timestamp,
+    /// `None` until the decision is made.
     pub verdict: Option<PermissionDecision>,
-    /// What came with the verdict, as JSON.
+    /// The answer that was given with the verdict, as JSON.
     pub answer: Option<String>,
 }
 
-/// What became of an attempt to decide.
+/// The outcome of [`Sessions::record_decision`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decided {
+pub enum DecisionOutcome {
     Done,
-    /// Somebody was faster, or the time is over.
+    /// The request was already decided, or its deadline has passed.
     Late,
     NoSuchRequest,
 }
 
-/// One step of a session: everything in it is committed together or not at all.
+/// Changes of a session that are committed in one transaction. `None`, `false` and empty lists change
+/// nothing.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Step {
+pub struct SessionStep {
     pub at: Timestamp,
     pub events: Vec<Event>,
-    /// Events for the log of the parent, if there is one.
-    pub to_parent: Vec<Event>,
+    /// Events for the log of the parent session, if there is one.
+    pub parent_events: Vec<Event>,
     pub status: Option<Status>,
     pub waiting: Option<Option<AwaitedRequest>>,
     pub error: Option<Option<String>>,
-    /// The totals of the session.
+    /// The total usage and cost of the session in US dollars.
     pub usage: Option<(Usage, f64)>,
     pub agent_session_id: Option<Option<String>>,
     pub key: Option<KeyHash>,
-    /// The token that its agent is started with.
+    /// The token that the agent is started with.
     pub token: Option<(Token, KeyHash)>,
-    /// Without an agent, its key and its token end, too.
+    /// `Some(None)` also deletes the key, the token and the pending input of the agent.
     pub live: Option<Option<String>>,
-    /// Bytes for the agent, each at its place.
+    /// Bytes for the agent, each with its offset in the input stream.
     pub input: Vec<(u64, Vec<u8>)>,
-    /// The agent has everything before this place.
-    pub input_taken: Option<u64>,
-    /// The message that a turn took.
-    pub message_done: Option<i64>,
-    /// Nobody wants the messages any more that wait.
-    pub messages_dropped: bool,
-    pub turn_begun: bool,
-    /// Whatever was wanted has been done.
-    pub wanted_done: bool,
-    pub decisions: Vec<Decision>,
-    pub decisions_done: Vec<String>,
-    /// A new limit for what the whole tree may cost.
+    /// The agent has received all input before this offset.
+    pub input_acknowledged: Option<u64>,
+    /// The queued message that a turn has taken.
+    pub taken_message: Option<i64>,
+    /// Delete all queued messages.
+    pub drop_messages: bool,
+    pub turn_started: bool,
+    /// The stop request has been handled.
+    pub stop_request_done: bool,
+    pub decisions: Vec<PendingDecision>,
+    /// The request ids of decisions to delete.
+    pub removed_decisions: Vec<String>,
+    /// A new cost limit for the whole tree, in US dollars.
     pub cost_limit: Option<f64>,
 }
 
-/// Where a step led.
+/// The session after a step was committed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stepped {
+pub struct CommittedStep {
     pub log_end: i64,
     pub root_id: SessionId,
     pub parent_id: Option<SessionId>,
 }
 
-/// What a tree has used.
+/// What a tree of sessions has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct TreeUse {
-    /// All it ever had, removed ones included.
+pub struct TreeUsage {
+    /// All sessions of the tree, including removed ones.
     pub sessions: u32,
     pub cost_usd: f64,
-    /// What a decision raised the limit of cost to.
+    /// The cost limit that a decision set, if any.
     pub cost_limit: Option<f64>,
     pub spawned_last_minute: u32,
 }
 
-/// Which sessions a list shows; absent means any.
+/// Filters for a list of sessions; `None` matches every session.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SessionFilter {
     pub workspace_id: Option<WorkspaceId>,
     pub status: Option<Status>,
-    /// Only those that have not ended, or only those that have.
+    /// True for sessions that have not ended, false for sessions that have.
     pub active: Option<bool>,
     pub parent_id: Option<SessionId>,
     pub external_id: Option<String>,
@@ -269,59 +273,64 @@ pub struct SessionFilter {
 
 #[async_trait]
 pub trait Sessions {
-    /// Makes a session with its first event, or finds the one its message is for.
-    async fn spawn_session(&self, new: &NewSession, audit: Option<AuditEntry>) -> Result<Spawned>;
+    /// Creates a session with its first event and message, or queues the message for an existing one.
+    async fn spawn_session(
+        &self,
+        new: &NewSession,
+        audit: Option<AuditEntry>,
+    ) -> Result<SpawnOutcome>;
 
-    /// Queues a message for a session, which goes on if it had ended; none if there is no such
-    /// session. The session is as it is afterwards.
+    /// Queues a message for a session and resumes the session if it had ended. Returns the changed
+    /// session and whether it was resumed, or `None` if there is no such session.
     async fn queue_message(
         &self,
         id: SessionId,
-        message: &Message,
+        message: &SessionMessage,
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>>;
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>>;
 
-    /// Sessions, newest first, after the cursor of the page before.
+    /// Lists sessions, newest first. `after` is the cursor of the previous page.
     async fn sessions(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         filter: &SessionFilter,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<Session>>;
 
-    /// A session and everything below it, parents first.
-    async fn tree(&self, id: SessionId) -> Result<Vec<Session>>;
+    /// Returns a session and its descendants, parents first.
+    async fn session_tree(&self, id: SessionId) -> Result<Vec<Session>>;
 
-    async fn tree_use(&self, root: SessionId, now: Timestamp) -> Result<TreeUse>;
+    async fn tree_usage(&self, root: SessionId, now: Timestamp) -> Result<TreeUsage>;
 
-    /// Sessions that need an owner: they have an agent, or something to do.
-    async fn unsettled_sessions(&self) -> Result<Vec<SessionId>>;
+    /// Returns the sessions that need an actor: they have an agent, a stop request, a queued message
+    /// or an unfinished turn.
+    async fn unfinished_sessions(&self) -> Result<Vec<SessionId>>;
 
-    /// Takes a step; none if the session is gone.
-    async fn step(&self, id: SessionId, step: Step) -> Result<Option<Stepped>>;
+    /// Commits a step. `None` if there is no such session.
+    async fn commit_step(&self, id: SessionId, step: SessionStep) -> Result<Option<CommittedStep>>;
 
-    /// Notes what is wanted of sessions; `End` is stronger than `Interrupt`.
-    async fn want(
+    /// Records a stop request for sessions. `End` replaces `Interrupt`, but not the other way round.
+    async fn request_stop(
         &self,
         ids: &[SessionId],
-        wanted: Wanted,
+        request: StopRequest,
         audit: Option<AuditEntry>,
     ) -> Result<()>;
 
-    async fn next_message(&self, id: SessionId) -> Result<Option<Message>>;
+    async fn next_message(&self, id: SessionId) -> Result<Option<SessionMessage>>;
 
     async fn queued_messages(&self, id: SessionId) -> Result<u32>;
 
-    /// What the agent may not have yet, in order.
+    /// Returns the input that the agent has not acknowledged, by offset.
     async fn agent_input(&self, id: SessionId) -> Result<Vec<(u64, Vec<u8>)>>;
 
-    async fn decisions(&self, id: SessionId) -> Result<Vec<Decision>>;
+    async fn decisions(&self, id: SessionId) -> Result<Vec<PendingDecision>>;
 
-    /// Decides, if nobody has yet and the deadline is not over.
-    async fn decide(
+    /// Records a decision if the request is undecided and its deadline has not passed.
+    async fn record_decision(
         &self,
         id: SessionId,
         request_id: &str,
@@ -329,12 +338,12 @@ pub trait Sessions {
         answer: Option<String>,
         now: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Decided>;
+    ) -> Result<DecisionOutcome>;
 
-    /// Deletes sessions that ended before `before` and have no child that has not; which.
-    async fn remove_ended(
+    /// Deletes sessions that ended before `before` and have no remaining children. Returns their ids.
+    async fn remove_ended_sessions(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         before: Timestamp,
         audit: Option<AuditEntry>,
     ) -> Result<Vec<SessionId>>;

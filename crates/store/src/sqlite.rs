@@ -1,7 +1,6 @@
 //! The embedded store: one SQLite file in WAL mode, one writer thread, group commit.
 //!
-//! `synchronous=FULL` is part of the promise that an acknowledged write survives a power loss, not
-//! a tuning knob.
+//! `synchronous=FULL` is required: an acknowledged write must survive a power loss.
 
 mod audit;
 mod backup;
@@ -30,7 +29,7 @@ use crate::Result;
 use readers::Readers;
 use writer::Writer;
 
-/// A store in one file.
+/// The store in one SQLite file.
 #[derive(Debug)]
 pub struct Sqlite {
     writer: Writer,
@@ -38,8 +37,8 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the store, makes it if the file does not exist, and brings an older one up to date. A
-    /// damaged, foreign or newer file is refused and left untouched.
+    /// Opens the store, creates it if the file does not exist, and migrates an older format. A
+    /// damaged, foreign or newer file is refused and not changed.
     pub fn open(path: &Path) -> Result<Self> {
         let connection = open::open_for_writing(path)?;
         Ok(Self {
@@ -49,7 +48,7 @@ impl Sqlite {
     }
 
     /// Runs `work` in a transaction of the writer and returns when it is durable. If `work` fails,
-    /// nothing of it stays.
+    /// its changes are rolled back.
     async fn write<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
@@ -58,14 +57,14 @@ impl Sqlite {
         self.writer.write(work).await
     }
 
-    /// Looks up a row or two. It runs where it is called: a point read from the page cache costs
-    /// a few microseconds, less than handing it to another thread.
-    fn look<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
+    /// Reads a few rows on the calling thread: a point read from the page cache takes a few
+    /// microseconds, less than a switch to another thread.
+    fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
         self.readers.with(work)
     }
 
-    /// Reads many rows, on the pool of blocking threads.
-    async fn scan<T, F>(&self, work: F) -> Result<T>
+    /// Reads many rows on the pool of blocking threads.
+    async fn read_blocking<T, F>(&self, work: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,

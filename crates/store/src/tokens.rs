@@ -1,4 +1,4 @@
-//! Tokens; their keys only as hashes.
+//! Storage of tokens. Keys are stored only as hashes.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -12,9 +12,9 @@ pub struct Token {
     pub id: TokenId,
     pub name: String,
     pub scope: Scope,
-    /// The session that it belongs to and ends with.
+    /// The session that the token belongs to; the token is revoked when the session ends.
     pub session_id: Option<SessionId>,
-    /// Whether the session's agent was started with it; then it ends with the agent.
+    /// Whether the token was created for the session's agent; it is deleted when the agent stops.
     pub minted: bool,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
@@ -27,20 +27,20 @@ impl Token {
     }
 }
 
-/// What became of a revocation.
+/// The outcome of [`Tokens::revoke_token`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Revoked {
+pub enum RevokeOutcome {
     Done,
-    /// It was not valid any more.
+    /// The token was already expired or revoked.
     Already,
     NoSuchToken,
-    /// It is the only valid admin token.
+    /// The token is the only valid admin token, so it was not revoked.
     LastAdmin,
 }
 
 #[async_trait]
 pub trait Tokens {
-    /// False if the scope names a project that does not exist.
+    /// Adds a token. False if its scope names a project that does not exist.
     async fn add_token(
         &self,
         token: &Token,
@@ -52,15 +52,16 @@ pub trait Tokens {
 
     async fn token(&self, id: TokenId) -> Result<Option<Token>>;
 
-    /// Tokens in the order of their making, after the cursor of the page before.
+    /// Lists tokens, oldest first. `after` is the cursor of the previous page.
     async fn tokens(&self, after: Option<&str>, limit: u32) -> Result<Page<Token>>;
 
-    async fn revoke(
+    async fn revoke_token(
         &self,
         id: TokenId,
         now: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Revoked>;
+    ) -> Result<RevokeOutcome>;
 
-    async fn has_admin(&self, now: Timestamp) -> Result<bool>;
+    /// Whether a valid admin token exists that does not belong to a session.
+    async fn has_admin_token(&self, now: Timestamp) -> Result<bool>;
 }

@@ -1,4 +1,4 @@
-//! Workspaces of a project.
+//! Storage of the workspaces of projects.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,12 +15,13 @@ pub struct Workspace {
 
 #[async_trait]
 pub trait Workspaces {
-    /// `Duplicate` if the project has it already. False if there is no such project.
+    /// Adds a workspace. `Duplicate` if the project already has one with this id; false if there is no
+    /// such project.
     async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool>;
 
     async fn workspace(&self, project: ProjectId, id: &WorkspaceId) -> Result<Option<Workspace>>;
 
-    /// Workspaces by id, after the cursor of the page before.
+    /// Lists workspaces by id. `after` is the cursor of the previous page.
     async fn workspaces(
         &self,
         project: ProjectId,
@@ -28,7 +29,8 @@ pub trait Workspaces {
         limit: u32,
     ) -> Result<Page<Workspace>>;
 
-    /// False if there was none. `InUse` if a session that has not ended works in it.
+    /// Removes a workspace. False if it does not exist; `InUse` if a session that has not ended works
+    /// in it.
     async fn remove_workspace(
         &self,
         project: ProjectId,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use oubliette_model::{Access, ProjectId, TokenId, quoted};
-use oubliette_store::{AuditFilter, AuditRecord, Outcome};
+use oubliette_store::{AuditFilter, AuditOutcome, AuditRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,7 +97,7 @@ impl Operation for List {
         };
         let limit = paging::check_limit(params.limit)?;
         let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
-        let page = engine.store().audit(&filter, after, limit).await?;
+        let page = engine.store().audit_records(&filter, after, limit).await?;
         let (records, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
             entries: records.into_iter().map(AuditEntryView::from).collect(),
@@ -106,8 +106,8 @@ impl Operation for List {
     }
 }
 
-fn parse_outcome(text: &str) -> Result<Outcome> {
-    Outcome::parse(text).ok_or_else(|| {
+fn parse_outcome(text: &str) -> Result<AuditOutcome> {
+    AuditOutcome::parse(text).ok_or_else(|| {
         EngineError::invalid(format!(
             "{} is not an outcome; use ok, error, refused, unauthenticated or fault",
             quoted(text)

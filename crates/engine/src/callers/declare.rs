@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use jsonschema::Validator;
 use oubliette_model::{SessionId, TokenId, quoted};
-use oubliette_store::{Declaration, Declared};
+use oubliette_store::{DeclaredTools, ToolDeclaration};
 use oubliette_wire::{CallerTools, ToolEntry, caller_tool_name};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ pub(super) struct DeclaredTool {
 #[derive(Debug)]
 pub(super) struct CompiledTools {
     /// As stored; tools are compiled again when it changes.
-    pub(super) declared: Declared,
+    pub(super) declared: DeclaredTools,
     pub(super) tools: Vec<CompiledTool>,
 }
 
@@ -114,8 +114,8 @@ impl Context {
     pub(crate) fn declaration(
         &self,
         max_tools: usize,
-        by: TokenId,
-    ) -> Result<Option<(Declaration, Vec<String>)>> {
+        token_id: TokenId,
+    ) -> Result<Option<(ToolDeclaration, Vec<String>)>> {
         let Some(tools) = &self.caller_tools else {
             return Ok(None);
         };
@@ -163,10 +163,10 @@ impl Context {
                 tools.len()
             )));
         }
-        let declaration = Declaration {
+        let declaration = ToolDeclaration {
             caller_id: caller_id.to_owned(),
             tools,
-            by,
+            token_id,
         };
         Ok(Some((declaration, warnings)))
     }

@@ -4,7 +4,10 @@ use std::time::Instant;
 
 use jiff::SignedDuration;
 use oubliette_model::{CallerToolOutcome, Event, Mode, owns_session, quoted};
-use oubliette_store::{Asked, AuditEntry, CallerRequest, Ended, Outcome, Session, Settled};
+use oubliette_store::{
+    AddRequestOutcome, AuditEntry, AuditOutcome, CallerRequest, CallerRequestResult,
+    EndRequestOutcome, Session,
+};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
@@ -49,7 +52,7 @@ impl Callers<'_> {
             token_id: session.owner_id,
             operation: "caller_tool".to_owned(),
             project_id: Some(session.project_id),
-            outcome: Outcome::Ok,
+            outcome: AuditOutcome::Ok,
             address: Some(address),
         };
         let started = Instant::now();
@@ -84,25 +87,25 @@ impl Callers<'_> {
         // Subscribed before the store is read, so that no change is missed.
         let mut end = self.engine.sessions().subscriptions().call_outcome(call_id);
         let store = self.engine.store();
-        let request = match store.caller_call(session.id, call_id).await? {
+        let request = match store.caller_request_by_call(session.id, call_id).await? {
             Some(earlier) => earlier,
             None => {
                 self.create_request(session, tool, arguments, call_id)
                     .await?
             }
         };
-        if let Some(ended) = request.ended {
+        if let Some(ended) = request.result {
             return into_result(ended);
         }
         tokio::select! {
-            ended = end.wait() => return into_result(Ended::clone(&ended)),
+            ended = end.wait() => return into_result(CallerRequestResult::clone(&ended)),
             () = call.cancelled() => {
                 self.cancel_request(&request, session).await?;
             }
         }
         // It may have ended in another way just before.
-        let stored = store.caller_call(session.id, call_id).await?;
-        match stored.and_then(|request| request.ended) {
+        let stored = store.caller_request_by_call(session.id, call_id).await?;
+        match stored.and_then(|request| request.result) {
             Some(ended) => into_result(ended),
             None => Err(EngineError::Failed("the session was deleted".to_owned()).into()),
         }
@@ -169,25 +172,27 @@ impl Callers<'_> {
             asked_at: now,
             deadline: now + SignedDuration::from_millis((seconds * 1000.0) as i64),
             event_index: 0,
-            handed: false,
-            ended: None,
+            delivered: false,
+            result: None,
         };
         let events = self.subscribe_request(&request);
-        match self.engine.store().ask_caller(&request).await? {
-            Asked::New(stored) => {
+        match self.engine.store().add_caller_request(&request).await? {
+            AddRequestOutcome::Added(stored) => {
                 let subscriptions = self.engine.sessions().subscriptions();
                 subscriptions.notify_log(session.id, session.root_id);
                 let stored = Some((events, *stored));
                 self.watch_request(&request, session.clone(), caller_id, stored);
                 Ok(request)
             }
-            Asked::Before(earlier) => Ok(*earlier),
-            Asked::TooMany => Err(EngineError::Failed(
+            AddRequestOutcome::Existing(earlier) => Ok(*earlier),
+            AddRequestOutcome::TooManyPending => Err(EngineError::Failed(
                 "too many calls of this session wait for its caller; wait until some have ended"
                     .to_owned(),
             )
             .into()),
-            Asked::Gone => Err(EngineError::Failed("the session has ended".to_owned()).into()),
+            AddRequestOutcome::SessionGone => {
+                Err(EngineError::Failed("the session has ended".to_owned()).into())
+            }
         }
     }
 
@@ -196,9 +201,9 @@ impl Callers<'_> {
         self,
         request: &CallerRequest,
         session: &Session,
-        ended: Ended,
+        ended: CallerRequestResult,
         audit: Option<AuditEntry>,
-    ) -> Result<Settled> {
+    ) -> Result<EndRequestOutcome> {
         let now = self.engine.now();
         let (request_id, tool) = (request.request_id.to_string(), request.tool.clone());
         let duration = now.duration_since(request.asked_at).as_millis();
@@ -224,10 +229,10 @@ impl Callers<'_> {
         let settled = self
             .engine
             .store()
-            .settle_request(id, request_id, &ended, event, now, audit)
+            .end_caller_request(id, request_id, &ended, event, now, audit)
             .await?;
         self.state().presence.remove_delivered(id, request_id);
-        if settled == Settled::Done {
+        if settled == EndRequestOutcome::Done {
             let subscriptions = self.engine.sessions().subscriptions();
             subscriptions.notify_call_outcome(request.call_id, ended);
             subscriptions.notify_log(id, session.root_id);
@@ -240,7 +245,7 @@ impl Callers<'_> {
         request: &CallerRequest,
         session: &Session,
     ) -> Result<()> {
-        let ended = Ended {
+        let ended = CallerRequestResult {
             outcome: CallerToolOutcome::Cancelled,
             answer: Value::from("the call was cancelled"),
         };
@@ -263,14 +268,14 @@ impl Callers<'_> {
         let store = self.engine.store();
         let pending = store.pending_requests(session.id).await?;
         let mut delivered = Vec::new();
-        for request in pending.iter().filter(|request| !request.handed) {
+        for request in pending.iter().filter(|request| !request.delivered) {
             let left = self.time_left(request.deadline);
             let presence = &self.state().presence;
             presence.record_delivered(session.id, request.request_id, left);
             delivered.push(request.request_id);
         }
         if !delivered.is_empty() {
-            store.hand_out(session.id, &delivered).await?;
+            store.mark_delivered(session.id, &delivered).await?;
         }
         Ok(())
     }
@@ -280,7 +285,7 @@ pub(super) fn disconnected(caller_id: &str) -> String {
     format!("caller \"{caller_id}\" is disconnected")
 }
 
-fn into_result(ended: Ended) -> Result<Value, CallerError> {
+fn into_result(ended: CallerRequestResult) -> Result<Value, CallerError> {
     if ended.outcome == CallerToolOutcome::Answered {
         return Ok(ended.answer);
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_model::{CallerToolOutcome, SessionId, Status};
-use oubliette_store::{CallerRequest, Ended, Session};
+use oubliette_store::{CallerRequest, CallerRequestResult, Session};
 use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -55,15 +55,15 @@ impl Callers<'_> {
 
     async fn recover_request(self, session: SessionId, call_id: Uuid) -> Result<()> {
         let store = self.engine.store();
-        let request = store.caller_call(session, call_id).await?;
-        let Some(request) = request.filter(|request| request.ended.is_none()) else {
+        let request = store.caller_request_by_call(session, call_id).await?;
+        let Some(request) = request.filter(|request| request.result.is_none()) else {
             return Ok(());
         };
         let Some(session) = store.session(session).await? else {
             return Ok(());
         };
         let declared = store.caller_tools(session.id).await?;
-        if request.handed {
+        if request.delivered {
             let left = self.time_left(request.deadline);
             let presence = &self.state().presence;
             presence.record_delivered(session.id, request.request_id, left);
@@ -96,7 +96,7 @@ impl Callers<'_> {
         let request = CallerRequest {
             arguments: Value::Null,
             tool: request.tool.clone(),
-            ended: None,
+            result: None,
             ..*request
         };
         let (events, is_current) = match stored {
@@ -134,8 +134,10 @@ impl Callers<'_> {
         loop {
             if !std::mem::take(is_current) {
                 let store = self.engine.store();
-                let stored = store.caller_call(session.id, request.call_id).await?;
-                if stored.is_none_or(|stored| stored.ended.is_some()) {
+                let stored = store
+                    .caller_request_by_call(session.id, request.call_id)
+                    .await?;
+                if stored.is_none_or(|stored| stored.result.is_some()) {
                     return Ok(());
                 }
                 let stored = store.session(session.id).await?;
@@ -158,7 +160,7 @@ impl Callers<'_> {
                 };
                 if let Some((outcome, why)) = ended {
                     let answer = Value::from(why);
-                    let ended = Ended { outcome, answer };
+                    let ended = CallerRequestResult { outcome, answer };
                     self.settle_request(request, session, ended, None).await?;
                     return Ok(());
                 }

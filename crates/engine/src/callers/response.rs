@@ -1,7 +1,7 @@
 //! `caller_tool_response`.
 
 use oubliette_model::{Access, CallerToolOutcome, Mode, SessionId, may_respond_as_caller};
-use oubliette_store::{Ended, Settled};
+use oubliette_store::{CallerRequestResult, EndRequestOutcome};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -68,11 +68,11 @@ impl Operation for Response {
                     "give `result` or `error`, not both: an `error` fails the agent's call",
                 ));
             }
-            (_, Some(error)) => Ended {
+            (_, Some(error)) => CallerRequestResult {
                 outcome: CallerToolOutcome::Failed,
                 answer: Value::from(error),
             },
-            (result, None) => Ended {
+            (result, None) => CallerRequestResult {
                 outcome: CallerToolOutcome::Answered,
                 answer: result.unwrap_or(Value::Null),
             },
@@ -96,9 +96,9 @@ impl Operation for Response {
                     .settle_request(request, &session, ended, audit)
                     .await?
             }
-            None => Settled::Late,
+            None => EndRequestOutcome::Late,
         };
-        if settled != Settled::Done {
+        if settled != EndRequestOutcome::Done {
             tracing::warn!(session = %id, request = params.request_id, "no such pending request");
             return Err(EngineError::NotFound {
                 what: "pending request",

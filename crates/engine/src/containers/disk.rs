@@ -51,7 +51,7 @@ impl Containers<'_> {
             let Ok(Some(container)) = store.container(&id).await else {
                 continue;
             };
-            let Ok(Some(project)) = store.get(container.project_id).await else {
+            let Ok(Some(project)) = store.project(container.project_id).await else {
                 continue;
             };
             let defaults = &self.engine.settings().limits;

@@ -117,7 +117,7 @@ impl Operation for Exec {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let project = engine.store().get(params.project_id).await?;
+        let project = engine.store().project(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
         if params.interactive.is_requested()? {
             return interactive::run_call(engine, actor, &project, params, &call).await;
@@ -203,7 +203,10 @@ async fn run_named(
         let finished = command::run(state, link, command, timeout, never).await;
         if let Err(ProcessError::NotSent | ProcessError::Rejected(_)) = finished {
             // It never started, so a later call must not find an unknown outcome.
-            engine.store().forget_exec(project.id, name).await?;
+            engine
+                .store()
+                .remove_unstarted_exec(project.id, name)
+                .await?;
         }
         match finished {
             Err(ProcessError::NotSent) if attempts > 1 => attempts -= 1,
@@ -212,7 +215,10 @@ async fn run_named(
     };
     let output = output(&prepared, finished, duration);
     let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
-    engine.store().end_exec(project.id, name, &result).await?;
+    engine
+        .store()
+        .set_exec_result(project.id, name, &result)
+        .await?;
     // After the result is stored: until then only the supervisor has it.
     prepared.forget_process(state).await;
     Ok(output)
@@ -308,7 +314,7 @@ pub(super) async fn find_result(
     };
     let Some(stored) = engine
         .store()
-        .begin_exec(&exec, call.take_audit_entry())
+        .add_exec(&exec, call.take_audit_entry())
         .await?
     else {
         return Ok(None);

@@ -184,7 +184,9 @@ impl InteractiveExec<'_> {
     async fn forget_start(&self) -> Result<()> {
         self.engine.container_state().idle_timers.finish(self);
         let store = self.engine.store();
-        Ok(store.forget_exec(self.project_id, &self.process_id).await?)
+        Ok(store
+            .remove_unstarted_exec(self.project_id, &self.process_id)
+            .await?)
     }
 
     /// Sends and receives, through any loss of the connection, until there is something to return.
@@ -273,7 +275,7 @@ impl InteractiveExec<'_> {
         let result = serde_json::to_string(output).map_err(EngineError::fault)?;
         let store = self.engine.store();
         store
-            .end_exec(self.project_id, &self.process_id, &result)
+            .set_exec_result(self.project_id, &self.process_id, &result)
             .await?;
         self.engine.container_state().idle_timers.finish(self);
         Ok(())

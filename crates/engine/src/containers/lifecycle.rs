@@ -153,7 +153,7 @@ impl Containers<'_> {
 
     /// The containers that a project has or had.
     pub(crate) async fn of_project(self, project: ProjectId) -> Result<Vec<ContainerId>> {
-        let stored = self.engine.store().containers_of(project).await?;
+        let stored = self.engine.store().project_containers(project).await?;
         let ids = stored.into_iter().map(|container| container.id);
         Ok(ids.filter_map(ContainerId::new).collect())
     }

@@ -120,7 +120,7 @@ async fn affected_projects(
 ) -> Result<(String, Vec<Project>)> {
     match (&params.container_type, params.project_id) {
         (None, Some(id)) => {
-            let project = engine.store().get(id).await?;
+            let project = engine.store().project(id).await?;
             let project = project.ok_or_else(|| EngineError::project_not_found(id))?;
             Ok((container_type(&project), vec![project]))
         }
@@ -138,7 +138,10 @@ async fn affected_projects(
             let mut projects = Vec::new();
             let mut after = None;
             loop {
-                let page = engine.store().page(visible, after.as_deref(), 1000).await?;
+                let page = engine
+                    .store()
+                    .projects(visible, after.as_deref(), 1000)
+                    .await?;
                 projects.extend(
                     page.rows
                         .into_iter()

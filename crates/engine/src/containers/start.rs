@@ -46,7 +46,7 @@ impl Operation for Start {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        let project = engine.store().get(params.project_id).await?;
+        let project = engine.store().project(params.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
         let choice = WorkspaceChoice {
             workspace_id: params.workspace_id,

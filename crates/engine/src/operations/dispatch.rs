@@ -9,7 +9,7 @@ use oubliette_model::{
     AgentPosition, Decision, Mode, ProjectId, ScheduleId, SessionId, agent_may_start_schedule,
     allows, allows_class, allows_restricted_parameter, allows_session, schedule_decision,
 };
-use oubliette_store::{AuditEntry, Outcome, Session};
+use oubliette_store::{AuditEntry, AuditOutcome, Session};
 use serde_json::{Map, Value};
 
 use super::{Entry, Operation, Reach, lookup};
@@ -78,11 +78,11 @@ impl Engine {
         let entry = AuditEntry { outcome, ..entry };
         match mode {
             // Operations commit the entry of a success with their effect, if they take it.
-            Mode::Write if outcome != Outcome::Ok || call.has_audit_entry() => {
+            Mode::Write if outcome != AuditOutcome::Ok || call.has_audit_entry() => {
                 self.audit_log().write(entry).await;
             }
             Mode::Write => {}
-            Mode::Read if outcome == Outcome::Refused => self.audit_log().write(entry).await,
+            Mode::Read if outcome == AuditOutcome::Refused => self.audit_log().write(entry).await,
             Mode::Read => self.audit_log().enqueue(entry).await,
         }
     }
@@ -247,7 +247,7 @@ impl Engine {
             token_id: Some(actor.token_id),
             operation: operation.to_owned(),
             project_id,
-            outcome: Outcome::Ok,
+            outcome: AuditOutcome::Ok,
             address: actor.address.clone(),
         }
     }
@@ -279,12 +279,12 @@ fn permit(actor: &Actor, entry: &Entry, reach: &Reach) -> Result<()> {
     Ok(())
 }
 
-fn outcome(result: &Result<Value>) -> Outcome {
+fn outcome(result: &Result<Value>) -> AuditOutcome {
     match result {
-        Ok(_) => Outcome::Ok,
-        Err(EngineError::Refused { .. }) => Outcome::Refused,
-        Err(EngineError::Fault(_)) => Outcome::Fault,
-        Err(_) => Outcome::Error,
+        Ok(_) => AuditOutcome::Ok,
+        Err(EngineError::Refused { .. }) => AuditOutcome::Refused,
+        Err(EngineError::Fault(_)) => AuditOutcome::Fault,
+        Err(_) => AuditOutcome::Error,
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use oubliette_model::{Mode, TokenId};
-use oubliette_store::Begun;
+use oubliette_store::ToolCallStart;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -120,13 +120,13 @@ impl Engine {
     ) -> Result<Value> {
         let (store, token) = (self.store(), actor.token_id);
         match store.begin_tool_call(token, call_id, self.now()).await? {
-            Begun::New => {}
-            Begun::Before(stored) => {
+            ToolCallStart::New => {}
+            ToolCallStart::Repeated(stored) => {
                 let stored: StoredOutcome =
                     serde_json::from_str(&stored).map_err(EngineError::fault)?;
                 return stored.into_result();
             }
-            Begun::Unknown => return Err(outcome_unknown()),
+            ToolCallStart::Unknown => return Err(outcome_unknown()),
         }
         let result = self.call(actor, name, arguments, call).await;
         let outcome = StoredOutcome::from_result(&result);

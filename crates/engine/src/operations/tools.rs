@@ -89,7 +89,7 @@ impl Engine {
     pub async fn tool_style(&self, container: &ContainerId) -> Result<ToolStyle> {
         let store = self.store();
         let project = match store.container(container.as_str()).await? {
-            Some(container) => store.get(container.project_id).await?,
+            Some(container) => store.project(container.project_id).await?,
             None => None,
         };
         let configured = project.and_then(|project| project.settings.tools_style);

@@ -105,7 +105,7 @@ impl Operation for Changes {
             .into_iter()
             .filter(|change| after.as_ref().is_none_or(|after| sort_key(change) > *after))
             .collect();
-        let page = Page::cut(rest, limit, |change| {
+        let page = Page::from_rows(rest, limit, |change| {
             format!("{}:{}", change.modified_ms, change.name)
         });
         let (changes, next_cursor) = paging::rows_and_cursor(page, LIST);

@@ -64,7 +64,7 @@ impl Operation for Create {
         };
         engine
             .store()
-            .reserve(&project)
+            .reserve_project(&project)
             .await
             .map_err(|error| match error {
                 StoreError::Duplicate => EngineError::AlreadyExists { what: "project" },
@@ -74,7 +74,7 @@ impl Operation for Create {
         let confirmed = async {
             create_files(engine, &project, init_git, &call).await?;
             let audit = call.take_audit_entry_for(project.id);
-            Ok(engine.store().confirm(project.id, audit).await?)
+            Ok(engine.store().confirm_project(project.id, audit).await?)
         };
         match confirmed.await {
             Ok(true) => Ok(ProjectView::new(project, engine.settings())),

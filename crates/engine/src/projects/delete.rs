@@ -42,7 +42,7 @@ impl Operation for Delete {
         let id = params.project_id;
         let tokens_revoked = engine
             .store()
-            .condemn(id, call.take_audit_entry())
+            .mark_project_deleting(id, call.take_audit_entry())
             .await?
             .ok_or_else(|| EngineError::project_not_found(id))?;
         engine.tokens().notify_ended();

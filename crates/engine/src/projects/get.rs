@@ -57,7 +57,7 @@ impl Operation for Get {
         let project = engine.project(params.project_id).await?;
         let status = |running: bool| if running { "running" } else { "stopped" };
         let (mut any_running, mut containers) = (false, Vec::new());
-        for stored in engine.store().containers_of(project.id).await? {
+        for stored in engine.store().project_containers(project.id).await? {
             let id = ContainerId::new(stored.id);
             let running = id.is_some_and(|id| engine.containers().is_connected(&id));
             any_running |= running;

@@ -45,7 +45,10 @@ impl Operation for List {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let limit = paging::check_limit(params.limit)?;
         let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
-        let page = engine.store().page(actor.visible(), after, limit).await?;
+        let page = engine
+            .store()
+            .projects(actor.visible(), after, limit)
+            .await?;
         let (projects, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
             projects: projects.into_iter().map(ProjectSummary::from).collect(),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use oubliette_model::{ProjectId, SessionId, Status, WorkspaceId};
-use oubliette_store::{SessionFilter, Visible};
+use oubliette_store::{SessionFilter, VisibleProjects};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -75,7 +75,7 @@ impl Projects<'_> {
         let mut by_change: HashMap<String, Vec<ActiveSession>> = HashMap::new();
         let mut after: Option<String> = None;
         for _ in 0..MAX_SESSION_PAGES {
-            let visible = Visible::Only(project);
+            let visible = VisibleProjects::Only(project);
             let page = self
                 .engine
                 .store()

@@ -10,7 +10,7 @@ impl Projects<'_> {
     pub(crate) async fn purge(self, id: ProjectId) -> Result<()> {
         self.engine.containers().remove_of_project(id).await?;
         self.engine.files().remove_project(id).await?;
-        Ok(self.engine.store().erase(id).await?)
+        Ok(self.engine.store().delete_project(id).await?)
     }
 
     /// Purges a project in a task that retries until it succeeds.

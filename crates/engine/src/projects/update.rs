@@ -1,7 +1,7 @@
 //! `project_update`.
 
 use oubliette_model::{Access, Mode, ProjectId, ProjectName};
-use oubliette_store::{StoreError, Updated};
+use oubliette_store::{ProjectUpdate, StoreError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -64,11 +64,11 @@ impl Operation for Update {
                 project.name = name.clone();
             }
             project.updated_at = engine.now();
-            match engine.store().update(&project, audit.clone()).await {
-                Ok(Updated::Done(project)) => {
+            match engine.store().update_project(&project, audit.clone()).await {
+                Ok(ProjectUpdate::Done(project)) => {
                     return Ok(ProjectView::new(*project, engine.settings()));
                 }
-                Ok(Updated::Stale) => {}
+                Ok(ProjectUpdate::Stale) => {}
                 Err(StoreError::Duplicate) => {
                     return Err(EngineError::AlreadyExists { what: "project" });
                 }

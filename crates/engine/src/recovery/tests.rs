@@ -13,7 +13,7 @@ use oubliette_runtime::{
     Networks, Program, Progress, RunState, Runtime, RuntimeError,
 };
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{Message, NewSession, Session, TreeLimits};
+use oubliette_store::{NewSession, Session, SessionMessage, TreeLimits};
 use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
@@ -193,7 +193,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
     let (id, now) = (SessionId::new(Uuid::new_v4()), engine.now());
     let new = NewSession {
         session: Session::new(id, project, WorkspaceId::default(), "demo", now),
-        message: Some(Message {
+        message: Some(SessionMessage {
             id: 0,
             text: "hello".to_owned(),
             attachments: Vec::new(),

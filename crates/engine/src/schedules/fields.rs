@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use oubliette_model::{CronSchedule, ProjectId, WorkspaceId, quoted};
-use oubliette_store::Target;
+use oubliette_store::ScheduleTarget;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -94,7 +94,7 @@ impl Schedules<'_> {
     }
 
     /// Checks that each target exists and is named once. Permission was decided before.
-    pub(super) async fn check_targets(self, params: &[TargetParam]) -> Result<Vec<Target>> {
+    pub(super) async fn check_targets(self, params: &[TargetParam]) -> Result<Vec<ScheduleTarget>> {
         if params.is_empty() {
             return Err(EngineError::invalid(
                 "`targets` is empty; name at least one project, like [{\"project_id\": \"…\"}]",
@@ -106,19 +106,22 @@ impl Schedules<'_> {
                 params.len()
             )));
         }
-        let mut targets: Vec<Target> = Vec::new();
+        let mut targets: Vec<ScheduleTarget> = Vec::new();
         for param in params {
             let id = self.engine.project(param.project_id).await?.id;
             let workspace_id = param.workspace_id.clone().filter(|id| !id.is_default());
             if let Some(workspace) = &workspace_id {
                 self.engine.workspaces().require(id, workspace).await?;
             }
-            let target = Target {
+            let target = ScheduleTarget {
                 project_id: id,
                 workspace_id,
                 session_id: None,
             };
-            if targets.iter().any(|other| other.is_same_place(&target)) {
+            if targets
+                .iter()
+                .any(|other| other.has_same_workspace(&target))
+            {
                 let named = param.workspace_id.as_ref();
                 let workspace = named.map_or("default", |workspace| workspace.as_str());
                 return Err(EngineError::invalid(format!(

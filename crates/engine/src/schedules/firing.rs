@@ -17,25 +17,25 @@ pub(super) fn plan_firing(
         at: now,
         due_at: first,
         cause: RunCause::Schedule,
-        moves: Some((first, None)),
-        skipped: None,
+        reschedule: Some((first, None)),
+        skip_reason: None,
         note: None,
-        disabled: None,
+        disable_reason: None,
     };
     let cadence = match CronSchedule::parse(&schedule.cron_expr, &schedule.timezone) {
         Ok(cadence) => cadence,
         Err(why) => {
-            firing.skipped = Some(why.to_string());
-            firing.disabled = Some(why.to_string());
+            firing.skip_reason = Some(why.to_string());
+            firing.disable_reason = Some(why.to_string());
             return Some(firing);
         }
     };
     let last = cadence.last_at_or_before(now).filter(|last| *last >= first);
     firing.due_at = last.unwrap_or(first);
     let next = cadence.next_after(now);
-    firing.moves = Some((first, next));
+    firing.reschedule = Some((first, next));
     if next.is_none() {
-        firing.disabled = Some("its cron expression matches no later date".to_owned());
+        firing.disable_reason = Some("its cron expression matches no later date".to_owned());
     }
     if now.duration_since(firing.due_at) > grace {
         firing.cause = RunCause::Missed;
@@ -46,7 +46,7 @@ pub(super) fn plan_firing(
         };
         let why = format!("{subject} due while no server ran, or the clock was set forward");
         match schedule.missed_runs {
-            MissedRuns::Skip => firing.skipped = Some(why),
+            MissedRuns::Skip => firing.skip_reason = Some(why),
             MissedRuns::RunOnce => firing.note = Some(why),
         }
     }
@@ -104,8 +104,11 @@ mod tests {
         );
         let firing = firing.unwrap();
         assert_eq!(firing.due_at, at("2027-01-01T09:00:00Z"));
-        assert_eq!((firing.cause, &firing.skipped), (RunCause::Schedule, &None));
-        let (was, next) = firing.moves.unwrap();
+        assert_eq!(
+            (firing.cause, &firing.skip_reason),
+            (RunCause::Schedule, &None)
+        );
+        let (was, next) = firing.reschedule.unwrap();
         assert_eq!(was, at("2027-01-01T09:00:00Z"));
         assert_eq!(next, Some(at("2027-01-01T10:00:00Z")));
         // After the clock was set back, the schedule waits for its next time and repeats nothing.
@@ -123,14 +126,19 @@ mod tests {
         let skipped = plan_hourly(MissedRuns::Skip, next, now).unwrap();
         assert_eq!(skipped.cause, RunCause::Missed);
         assert_eq!(skipped.due_at, at("2027-01-03T12:00:00Z"));
-        assert!(skipped.skipped.unwrap().contains("2027-01-01T09:00:00Z"));
+        assert!(
+            skipped
+                .skip_reason
+                .unwrap()
+                .contains("2027-01-01T09:00:00Z")
+        );
         let once = plan_hourly(MissedRuns::RunOnce, next, now).unwrap();
-        assert_eq!((once.skipped, once.cause), (None, RunCause::Missed));
-        assert_eq!(once.moves.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
+        assert_eq!((once.skip_reason, once.cause), (None, RunCause::Missed));
+        assert_eq!(once.reschedule.unwrap().1, Some(at("2027-01-03T13:00:00Z")));
         // A run that is due now starts even if earlier ones were missed.
         let now = "2027-01-03T12:00:10Z";
         let due = plan_hourly(MissedRuns::Skip, next, now).unwrap();
-        assert_eq!((due.cause, due.skipped), (RunCause::Schedule, None));
+        assert_eq!((due.cause, due.skip_reason), (RunCause::Schedule, None));
     }
 
     #[test]
@@ -139,7 +147,7 @@ mod tests {
         broken.timezone = "Atlantis/Capital".to_owned();
         let firing =
             plan_firing(&broken, at("2027-01-01T09:00:00Z"), SignedDuration::ZERO).unwrap();
-        assert!(firing.disabled.unwrap().contains("Atlantis"));
-        assert_eq!(firing.moves.unwrap().1, None);
+        assert!(firing.disable_reason.unwrap().contains("Atlantis"));
+        assert_eq!(firing.reschedule.unwrap().1, None);
     }
 }

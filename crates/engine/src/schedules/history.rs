@@ -1,7 +1,7 @@
 //! `schedule_history`.
 
 use oubliette_model::{Access, Mode, ProjectId, ScheduleId};
-use oubliette_store::{RunFilter, Visible};
+use oubliette_store::{RunFilter, VisibleProjects};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -56,14 +56,17 @@ impl Operation for History {
         let limit = paging::check_limit(params.limit)?;
         let after = paging::decode_cursor(params.cursor.as_deref(), LIST)?;
         let own = match actor.visible() {
-            Visible::All => None,
-            Visible::Only(project) => Some(project),
+            VisibleProjects::All => None,
+            VisibleProjects::Only(project) => Some(project),
         };
         let filter = RunFilter {
             project_id: params.project_id.or(own),
         };
         let id = params.schedule_id;
-        let page = engine.store().runs(id, &filter, after, limit).await?;
+        let page = engine
+            .store()
+            .schedule_runs(id, &filter, after, limit)
+            .await?;
         let (runs, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
             schedule_id: id,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use oubliette_model::{Event, RunId, RunStatus, SessionBehavior, SessionId, Status, StopReason};
 use oubliette_store::{
-    CallTurn, Finished, Logged, Run, RunFilter, RunMark, Schedule, Session, Target, Wanted,
+    CallTurn, FinishedRun, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleTarget, Session,
+    StopRequest, StoredEvent,
 };
 use serde_json::{Map, Value, json};
 
@@ -31,7 +32,7 @@ struct RunOutcome {
     truncated: bool,
     error: Option<String>,
     /// What its session does next.
-    wanted: Option<Wanted>,
+    stop_request: Option<StopRequest>,
 }
 
 impl RunOutcome {
@@ -41,14 +42,14 @@ impl RunOutcome {
             output: None,
             truncated: false,
             error: Some(why.into()),
-            wanted: None,
+            stop_request: None,
         }
     }
 }
 
 impl Schedules<'_> {
     /// Executes a run until its end is stored, with retries when the store fails.
-    pub(super) async fn execute_run(self, run: Run) {
+    pub(super) async fn execute_run(self, run: ScheduleRun) {
         let mut delay = MIN_RETRY_DELAY;
         while let Err(error) = self.try_run(&run).await {
             tracing::warn!(run = %run.id, %error, "a run of a schedule failed; trying again");
@@ -65,7 +66,7 @@ impl Schedules<'_> {
         }
     }
 
-    async fn try_run(self, run: &Run) -> Result<()> {
+    async fn try_run(self, run: &ScheduleRun) -> Result<()> {
         let Some(schedule) = self.engine.store().schedule(run.schedule_id).await? else {
             return Ok(());
         };
@@ -79,21 +80,25 @@ impl Schedules<'_> {
         };
         if schedule.session_behavior == SessionBehavior::New {
             // No later run continues the session.
-            outcome.wanted = Some(Wanted::End);
+            outcome.stop_request = Some(StopRequest::End);
         }
         self.store_outcome(run.id, outcome).await
     }
 
     /// Sends the prompt, unless an earlier server did, and waits for the outcome; none if the run was
     /// deleted.
-    async fn send_and_follow(self, run: &Run, schedule: &Schedule) -> Result<Option<RunOutcome>> {
+    async fn send_and_follow(
+        self,
+        run: &ScheduleRun,
+        schedule: &Schedule,
+    ) -> Result<Option<RunOutcome>> {
         let store = self.engine.store();
-        let before = store.run(run.id).await?;
+        let before = store.schedule_run(run.id).await?;
         if before.is_some_and(|run| run.session_id.is_none())
             && let Err(error) = Box::pin(self.send_prompt(run, schedule)).await
         {
             // The call can fail after its session was stored.
-            let after = store.run(run.id).await?;
+            let after = store.schedule_run(run.id).await?;
             if after.is_some_and(|run| run.session_id.is_none()) {
                 return Ok(Some(RunOutcome::failed(error.to_string())));
             }
@@ -101,9 +106,9 @@ impl Schedules<'_> {
         self.follow_run(run.id).await
     }
 
-    async fn send_prompt(self, run: &Run, schedule: &Schedule) -> Result<()> {
+    async fn send_prompt(self, run: &ScheduleRun, schedule: &Schedule) -> Result<()> {
         let actor = self.actor(schedule).await?;
-        let is_target = |target: &&Target| {
+        let is_target = |target: &&ScheduleTarget| {
             target.project_id == run.project_id && target.workspace_id == run.workspace_id
         };
         let Some(target) = schedule.targets.iter().find(is_target) else {
@@ -116,7 +121,7 @@ impl Schedules<'_> {
         if pin && let Some(id) = target.session_id {
             match self.blocked_reason(id, run).await? {
                 None => {
-                    let mark = RunMark {
+                    let mark = RunBinding {
                         run: run.id,
                         pin,
                         note: None,
@@ -132,7 +137,7 @@ impl Schedules<'_> {
                 Some(why) => note = Some(replacement_note(id, &why)),
             }
         }
-        let mark = RunMark {
+        let mark = RunBinding {
             run: run.id,
             pin,
             note,
@@ -149,7 +154,13 @@ impl Schedules<'_> {
         self.call(&actor, "session_spawn", parameters, mark).await
     }
 
-    async fn call(self, actor: &Actor, name: &str, parameters: Value, mark: RunMark) -> Result<()> {
+    async fn call(
+        self,
+        actor: &Actor,
+        name: &str,
+        parameters: Value,
+        mark: RunBinding,
+    ) -> Result<()> {
         let arguments = match parameters {
             Value::Object(arguments) => arguments,
             _ => Map::new(),
@@ -203,7 +214,7 @@ impl Schedules<'_> {
     }
 
     /// Why the next run cannot continue a session, if it cannot.
-    async fn blocked_reason(self, id: SessionId, run: &Run) -> Result<Option<String>> {
+    async fn blocked_reason(self, id: SessionId, run: &ScheduleRun) -> Result<Option<String>> {
         let store = self.engine.store();
         let Some(session) = store.session(id).await? else {
             return Ok(Some("was deleted".to_owned()));
@@ -220,7 +231,7 @@ impl Schedules<'_> {
         }
         let limit = self.engine.sessions().tree_limits(&session).await?.cost_usd;
         let now = self.engine.now();
-        let used = store.tree_use(session.root_id, now).await?;
+        let used = store.tree_usage(session.root_id, now).await?;
         if used.cost_usd >= used.cost_limit.unwrap_or(limit) {
             return Ok(Some("has reached its `max_cost_usd`".to_owned()));
         }
@@ -231,12 +242,12 @@ impl Schedules<'_> {
     }
 
     /// Whether the last two runs of a target that were not skipped failed in this session.
-    async fn failed_twice(self, session: &Session, run: &Run) -> Result<bool> {
+    async fn failed_twice(self, session: &Session, run: &ScheduleRun) -> Result<bool> {
         let filter = RunFilter {
             project_id: Some(run.project_id),
         };
         let store = self.engine.store();
-        let page = store.runs(run.schedule_id, &filter, None, HISTORY_SEARCHED);
+        let page = store.schedule_runs(run.schedule_id, &filter, None, HISTORY_SEARCHED);
         let mut ended = page.await?.rows.into_iter().filter(|other| {
             other.workspace_id == run.workspace_id
                 && matches!(other.status, RunStatus::Success | RunStatus::Failed)
@@ -254,7 +265,7 @@ impl Schedules<'_> {
         let store = self.engine.store();
         let mut changes = None;
         loop {
-            let Some(run) = store.run(id).await? else {
+            let Some(run) = store.schedule_run(id).await? else {
                 return Ok(None);
             };
             let turn = store.run_turn(id).await?;
@@ -281,7 +292,7 @@ impl Schedules<'_> {
         }
     }
 
-    async fn wait_for_deadline(self, run: &Run) {
+    async fn wait_for_deadline(self, run: &ScheduleRun) {
         let Some(deadline) = run.deadline else {
             return std::future::pending().await;
         };
@@ -292,12 +303,12 @@ impl Schedules<'_> {
 
     fn timed_out(self, schedule: &Schedule) -> RunOutcome {
         let seconds = self.engine.settings().schedules.run_seconds;
-        let wanted = match schedule.session_behavior {
-            SessionBehavior::Resume => Wanted::Interrupt,
-            SessionBehavior::New => Wanted::End,
+        let stop_request = match schedule.session_behavior {
+            SessionBehavior::Resume => StopRequest::Interrupt,
+            SessionBehavior::New => StopRequest::End,
         };
         RunOutcome {
-            wanted: Some(wanted),
+            stop_request: Some(stop_request),
             ..RunOutcome::failed(format!(
                 "it took longer than {seconds} seconds (`schedules.run_seconds` of the server's \
                  configuration) and was stopped"
@@ -310,7 +321,7 @@ impl Schedules<'_> {
         let mut changes = self.state().changes.subscribe();
         loop {
             changes.mark_unchanged();
-            if let Ok(None) = self.engine.store().run(id).await {
+            if let Ok(None) = self.engine.store().schedule_run(id).await {
                 return;
             }
             if changes.changed().await.is_err() {
@@ -321,8 +332,8 @@ impl Schedules<'_> {
 
     async fn store_outcome(self, id: RunId, outcome: RunOutcome) -> Result<()> {
         let store = self.engine.store();
-        let wakes_session = outcome.wanted.is_some();
-        let finished = Finished {
+        let wakes_session = outcome.stop_request.is_some();
+        let finished = FinishedRun {
             at: self.engine.now(),
             status: outcome.status,
             output: outcome.output,
@@ -331,15 +342,15 @@ impl Schedules<'_> {
                 error.truncate(error.floor_char_boundary(MAX_ERROR_BYTES));
                 error
             }),
-            wanted: outcome.wanted,
-            most_failures: MAX_FAILURES,
-            disabled: format!(
+            stop_request: outcome.stop_request,
+            max_failures: MAX_FAILURES,
+            disable_reason: format!(
                 "{MAX_FAILURES} runs in a row failed; `schedule_history` shows why. \
                  `schedule_update` enables the schedule again"
             ),
         };
         let disabled = store.finish_run(id, finished).await?;
-        let Some(run) = store.run(id).await? else {
+        let Some(run) = store.schedule_run(id).await? else {
             return Ok(());
         };
         if disabled == Some(true) {
@@ -360,7 +371,7 @@ fn replacement_note(id: SessionId, why: &str) -> String {
     format!("the previous session, {id}, {why}; this is a new one")
 }
 
-fn outcome_of_turn(logged: &Logged) -> Result<RunOutcome> {
+fn outcome_of_turn(logged: &StoredEvent) -> Result<RunOutcome> {
     let event = serde_json::from_str(&logged.body).map_err(EngineError::fault)?;
     let Event::Completion {
         mut text,
@@ -387,6 +398,6 @@ fn outcome_of_turn(logged: &Logged) -> Result<RunOutcome> {
         output: Some(text).filter(|text| !text.is_empty()),
         truncated,
         error: why.map(|why| error.unwrap_or_else(|| why.to_owned())),
-        wanted: None,
+        stop_request: None,
     })
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use jiff::SignedDuration;
-use oubliette_store::{Firing, Lease, Run};
+use oubliette_store::{Firing, Lease, ScheduleRun};
 use tokio::time::Instant;
 
 use super::Schedules;
@@ -50,8 +50,8 @@ impl Schedules<'_> {
                 store.renew_runs(&self.lease()).await?;
                 renew_at = Instant::now() + LEASE_RENEWAL_INTERVAL;
             }
-            let due = store.next_due().await?;
-            let foreign_lease_end = store.next_lease_end(&self.lease().by).await?;
+            let due = store.next_due_at().await?;
+            let foreign_lease_end = store.next_lease_end(&self.lease().holder).await?;
             let next = due.into_iter().chain(foreign_lease_end).min();
             let until = async {
                 match next {
@@ -68,7 +68,7 @@ impl Schedules<'_> {
     }
 
     /// Creates runs for all schedules that are due, the longest due first.
-    pub(super) async fn fire_due(self) -> Result<Vec<Run>> {
+    pub(super) async fn fire_due(self) -> Result<Vec<ScheduleRun>> {
         let store = self.engine.store();
         let grace_seconds = self.engine.settings().schedules.grace_seconds;
         let grace = SignedDuration::from_secs(grace_seconds.into());
@@ -89,11 +89,11 @@ impl Schedules<'_> {
                 .await
                 .map_err(EngineError::fault)?;
             for firing in &firings {
-                if let Some(why) = &firing.disabled {
+                if let Some(why) = &firing.disable_reason {
                     tracing::warn!(schedule = %firing.schedule_id, why, "schedule disabled");
                 }
             }
-            created.extend(store.fire(firings, None).await?);
+            created.extend(store.fire_schedules(firings, None).await?);
             if !has_more {
                 return Ok(created);
             }
@@ -118,7 +118,7 @@ impl Schedules<'_> {
     }
 
     /// Executes a run in a task of its own.
-    fn spawn_run(self, run: Run) {
+    fn spawn_run(self, run: ScheduleRun) {
         let id = run.id;
         if !self.state().running.lock().insert(id) {
             return;
@@ -146,7 +146,7 @@ impl Schedules<'_> {
         let host = system.nodename().to_string_lossy();
         let at = self.engine.now();
         Lease {
-            by: format!("{host}:{}", self.engine.settings().data_dir.display()),
+            holder: format!("{host}:{}", self.engine.settings().data_dir.display()),
             at,
             until: at + RUN_LEASE,
         }

@@ -11,7 +11,7 @@ use oubliette_model::{
     CronSchedule, MissedRuns, Overlap, ProjectId, ScheduleId, Scope, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{Run, RunFilter, Schedule, Store, Target};
+use oubliette_store::{RunFilter, Schedule, ScheduleRun, ScheduleTarget, Store};
 use serde_json::json;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -90,7 +90,7 @@ impl TestEngine {
             cron_expr: cron_expr.to_owned(),
             timezone: timezone.to_owned(),
             prompt: "do it".to_owned(),
-            targets: vec![Target {
+            targets: vec![ScheduleTarget {
                 project_id: self.project,
                 workspace_id: None,
                 session_id: None,
@@ -116,12 +116,12 @@ impl TestEngine {
     }
 
     /// The runs of a schedule, oldest first.
-    async fn history(&self, id: ScheduleId) -> Vec<Run> {
+    async fn history(&self, id: ScheduleId) -> Vec<ScheduleRun> {
         let (mut runs, mut after) = (Vec::new(), None);
         loop {
             let page = self
                 .store()
-                .runs(id, &RunFilter::default(), after.as_deref(), 1000)
+                .schedule_runs(id, &RunFilter::default(), after.as_deref(), 1000)
                 .await
                 .unwrap();
             runs.extend(page.rows);

@@ -50,14 +50,14 @@ impl Operation for Trigger {
             at: now,
             due_at: now,
             cause: RunCause::Trigger,
-            moves: None,
-            skipped: None,
+            reschedule: None,
+            skip_reason: None,
             note: None,
-            disabled: None,
+            disable_reason: None,
         };
         let runs = engine
             .store()
-            .fire(vec![firing], call.take_audit_entry())
+            .fire_schedules(vec![firing], call.take_audit_entry())
             .await?;
         if runs.is_empty() {
             return Err(EngineError::invalid(

@@ -1,7 +1,7 @@
 //! `schedule_update`.
 
 use oubliette_model::{Access, MissedRuns, Mode, Overlap, ScheduleId, SessionBehavior};
-use oubliette_store::{Changed, Schedule};
+use oubliette_store::{Schedule, ScheduleUpdate};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -66,15 +66,15 @@ impl Operation for Update {
             let changed = schedules.apply_changes(found, &params, actor).await?;
             let update = engine.store().update_schedule(&changed, audit.clone());
             match update.await? {
-                Changed::Done => {
+                ScheduleUpdate::Done => {
                     schedules.notify_changed();
                     let now = engine.now();
                     let stored = schedules.get(id).await?;
                     let next = fields::next_runs(&stored.cron_expr, &stored.timezone, now).await?;
                     return Ok(Details::new(stored, &next, actor));
                 }
-                Changed::Stale => {}
-                Changed::NoSuchProject => {
+                ScheduleUpdate::Stale => {}
+                ScheduleUpdate::NoSuchProject => {
                     return Err(EngineError::Failed(
                         "a project in its targets was deleted".to_owned(),
                     ));

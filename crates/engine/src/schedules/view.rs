@@ -5,7 +5,7 @@ use oubliette_model::{
     MissedRuns, Overlap, ProjectId, RunCause, RunId, RunStatus, ScheduleId, SessionBehavior,
     SessionId, TokenId, WorkspaceId,
 };
-use oubliette_store::{Run, Schedule};
+use oubliette_store::{Schedule, ScheduleRun};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ impl Summary {
     pub(super) fn new(schedule: Schedule, actor: &Actor) -> Self {
         let targets = schedule.targets.into_iter();
         let visible = targets.filter(|target| actor.sees(target.project_id));
-        let view = |target: oubliette_store::Target| TargetView {
+        let view = |target: oubliette_store::ScheduleTarget| TargetView {
             project_id: target.project_id,
             workspace_id: target.workspace_id.unwrap_or_default(),
             session_id: target.session_id,
@@ -132,8 +132,8 @@ pub(crate) struct RunView {
     session_id: Option<SessionId>,
 }
 
-impl From<Run> for RunView {
-    fn from(run: Run) -> Self {
+impl From<ScheduleRun> for RunView {
+    fn from(run: ScheduleRun) -> Self {
         let times = run.started_at.zip(run.ended_at);
         let duration = times.map(|(started, ended)| ended.duration_since(started));
         Self {

@@ -15,7 +15,7 @@ mod turn;
 
 use oubliette_agent::{Agent, ToolFilter};
 use oubliette_model::{Event, Level, SessionId, Status};
-use oubliette_store::{Project, Session, StoreError, Wanted};
+use oubliette_store::{Project, Session, StopRequest, StoreError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -110,7 +110,7 @@ impl<'a> SessionActor<'a> {
         let Some(session) = engine.store().session(id).await? else {
             return Ok(None);
         };
-        let Some(project) = engine.store().get(session.project_id).await? else {
+        let Some(project) = engine.store().project(session.project_id).await? else {
             return Ok(None);
         };
         let unconfirmed_input = engine.store().agent_input(id).await?;
@@ -138,7 +138,7 @@ impl<'a> SessionActor<'a> {
         };
         let streamed = match &live.open_text {
             Some(text) => {
-                let deltas = store.deltas(self.session.id, text.start_index).await?;
+                let deltas = store.text_deltas(self.session.id, text.start_index).await?;
                 deltas.concat()
             }
             None => String::new(),
@@ -185,7 +185,7 @@ impl<'a> SessionActor<'a> {
             if !self.reload().await? {
                 return Ok(Next::Exit);
             }
-            if self.session.wanted == Some(Wanted::End) {
+            if self.session.stop_request == Some(StopRequest::End) {
                 self.end_session().await?;
                 return Ok(Next::Exit);
             }
@@ -200,7 +200,7 @@ impl<'a> SessionActor<'a> {
                 continue;
             }
             self.apply_decisions().await?;
-            if self.session.wanted == Some(Wanted::Interrupt) {
+            if self.session.stop_request == Some(StopRequest::Interrupt) {
                 self.interrupt().await?;
                 continue;
             }
@@ -224,7 +224,7 @@ impl<'a> SessionActor<'a> {
             if self.process.live.is_none()
                 && let Err(reason) = self.start_agent().await?
             {
-                if self.session.wanted.is_none() {
+                if self.session.stop_request.is_none() {
                     self.fail_turn(&message, &reason).await?;
                 }
                 continue;

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use oubliette_model::{Level, Mode, SessionId, autonomy_below, is_below};
-use oubliette_store::{AuditEntry, Outcome, Project, Session};
+use oubliette_store::{AuditEntry, AuditOutcome, Project, Session};
 use oubliette_wire::relay_methods;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
@@ -100,7 +100,7 @@ impl Sessions<'_> {
             Some(level) => level,
             None if parent.project_id == project.id => default,
             None => {
-                let parent_project = self.engine.store().get(parent.project_id).await?;
+                let parent_project = self.engine.store().project(parent.project_id).await?;
                 let level = parent_project.and_then(|project| project.settings.autonomy);
                 level.unwrap_or(Level::High)
             }
@@ -122,7 +122,7 @@ impl Sessions<'_> {
             token_id: session.owner_id,
             operation: tool.name().to_owned(),
             project_id: Some(session.project_id),
-            outcome: Outcome::Ok,
+            outcome: AuditOutcome::Ok,
             address: Some(address),
         };
         let started = Instant::now();

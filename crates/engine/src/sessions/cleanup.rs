@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use oubliette_model::{Access, Mode, ProjectId, SessionId};
-use oubliette_store::Visible;
+use oubliette_store::VisibleProjects;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -55,10 +55,10 @@ impl Operation for Cleanup {
         }
         let visible = match params.project_id {
             Some(id) => {
-                if engine.store().get(id).await?.is_none() {
+                if engine.store().project(id).await?.is_none() {
                     return Err(EngineError::project_not_found(id));
                 }
-                Visible::Only(id)
+                VisibleProjects::Only(id)
             }
             None => actor.visible(),
         };
@@ -67,7 +67,7 @@ impl Operation for Cleanup {
         let before = engine.now() - age + SignedDuration::from_millis(1);
         let deleted = engine
             .store()
-            .remove_ended(visible, before, call.take_audit_entry())
+            .remove_ended_sessions(visible, before, call.take_audit_entry())
             .await?;
         Ok(Output { deleted })
     }

@@ -3,7 +3,7 @@
 use oubliette_model::{
     ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller,
 };
-use oubliette_store::{Limit, NewSession, Project, Session, Spawned, TreeLimits};
+use oubliette_store::{NewSession, Project, Session, SpawnOutcome, TreeLimit, TreeLimits};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
@@ -72,7 +72,7 @@ impl Sessions<'_> {
     /// The scope of the key that a session's agent gets: the one chosen for the session or the project,
     /// narrowed to what the session's creator may grant.
     pub(crate) async fn agent_scope(self, session: &Session) -> Result<Option<Scope>> {
-        let project = self.engine.store().get(session.project_id).await?;
+        let project = self.engine.store().project(session.project_id).await?;
         let of_project = project.and_then(|project| project.settings.agent_scope);
         let wanted = session.choices.agent_scope.or(of_project);
         let granted = session.choices.granted;
@@ -151,10 +151,10 @@ impl Sessions<'_> {
         };
         let audit = call.take_audit_entry_for(project.id);
         let (session, spawned, resumed) = match engine.store().spawn_session(&new, audit).await? {
-            Spawned::New(session) => (session, true, false),
-            Spawned::Joined { session, resumed } => (session, false, resumed),
-            Spawned::OverLimit(limit) => return Err(over_limit(limit, &limits)),
-            Spawned::Gone => {
+            SpawnOutcome::New(session) => (session, true, false),
+            SpawnOutcome::Joined { session, resumed } => (session, false, resumed),
+            SpawnOutcome::OverLimit(limit) => return Err(over_limit(limit, &limits)),
+            SpawnOutcome::Gone => {
                 return Err(EngineError::Failed(
                     "the project, the workspace or the parent session was deleted".to_owned(),
                 ));
@@ -256,7 +256,7 @@ impl Sessions<'_> {
         let store = self.engine.store();
         let root = store.session(session.root_id).await?;
         let project_id = root.map_or(session.project_id, |root| root.project_id);
-        let project = store.get(project_id).await?;
+        let project = store.project(project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
         Ok(self.project_tree_limits(&project))
     }
@@ -283,23 +283,23 @@ impl Sessions<'_> {
     }
 }
 
-fn over_limit(limit: Limit, limits: &TreeLimits) -> EngineError {
+fn over_limit(limit: TreeLimit, limits: &TreeLimits) -> EngineError {
     let raise = "an administrator can raise it with `project_update`";
     EngineError::Failed(match limit {
-        Limit::Depth => format!(
+        TreeLimit::Depth => format!(
             "a child here would be deeper than `max_recursion_depth` ({}) allows; do the work \
              yourself, or {raise}",
             limits.depth
         ),
-        Limit::Sessions => format!(
+        TreeLimit::Sessions => format!(
             "the tree has had its `max_agents_per_session` ({}) sessions; {raise}",
             limits.sessions
         ),
-        Limit::Cost => format!(
+        TreeLimit::Cost => format!(
             "the tree has reached its `max_cost_usd` ({}); {raise}",
             limits.cost_usd
         ),
-        Limit::Rate => format!(
+        TreeLimit::Rate => format!(
             "the tree has started {} sessions in the last minute, the maximum \
              (`sessions.spawns_per_minute` of the server's configuration); wait a little",
             limits.spawns_per_minute

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::{AuditEntry, Session, Wanted};
+use oubliette_store::{AuditEntry, Session, StopRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -53,10 +53,10 @@ impl Operation for End {
 impl Sessions<'_> {
     /// Ends a session and every session below it. Returns when their processes have exited.
     pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<Output> {
-        let mut tree = self.engine.store().tree(id).await?;
+        let mut tree = self.engine.store().session_tree(id).await?;
         tree.retain(|session| !session.status.is_ended() || session.live.is_some());
         if !tree.is_empty() {
-            self.request(&tree, Wanted::End, call.take_audit_entry())
+            self.request(&tree, StopRequest::End, call.take_audit_entry())
                 .await?;
         }
         for session in &tree {
@@ -82,23 +82,26 @@ impl Sessions<'_> {
 
     /// Ends every session below one that has ended, without waiting.
     pub(super) async fn end_descendants(self, id: SessionId) -> Result<()> {
-        let mut tree = self.engine.store().tree(id).await?;
+        let mut tree = self.engine.store().session_tree(id).await?;
         tree.retain(|session| session.id != id && !session.status.is_ended());
         if tree.is_empty() {
             return Ok(());
         }
-        self.request(&tree, Wanted::End, None).await
+        self.request(&tree, StopRequest::End, None).await
     }
 
     /// Stores what is wanted of sessions, and wakes their actors.
     pub(super) async fn request(
         self,
         sessions: &[Session],
-        wanted: Wanted,
+        wanted: StopRequest,
         audit: Option<AuditEntry>,
     ) -> Result<()> {
         let ids: Vec<SessionId> = sessions.iter().map(|session| session.id).collect();
-        self.engine.store().want(&ids, wanted, audit).await?;
+        self.engine
+            .store()
+            .request_stop(&ids, wanted, audit)
+            .await?;
         for session in sessions {
             self.wake(session.id, session.project_id);
         }

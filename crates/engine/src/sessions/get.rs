@@ -58,7 +58,7 @@ impl Operation for Get {
         let session = engine.sessions().get(id).await?;
         let pending = engine.callers().pending_requests(&session).await?;
         engine.callers().mark_delivered(actor, &session).await?;
-        let tree = engine.store().tree(id).await?;
+        let tree = engine.store().session_tree(id).await?;
         let tree_cost_usd = tree.iter().map(|session| session.cost_usd).sum();
         let children = tree
             .into_iter()

@@ -4,7 +4,7 @@ use std::slice;
 use std::time::Duration;
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::{Session, Wanted};
+use oubliette_store::{Session, StopRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -54,13 +54,14 @@ impl Operation for Interrupt {
         let queued = engine.store().queued_messages(id).await?;
         let busy = in_turn(&session) || (queued > 0 && !session.status.is_ended());
         if busy {
-            let (wanted, audit) = (Wanted::Interrupt, call.take_audit_entry());
+            let (wanted, audit) = (StopRequest::Interrupt, call.take_audit_entry());
             sessions
                 .request(slice::from_ref(&session), wanted, audit)
                 .await?;
             let cancel_seconds = engine.settings().sessions.cancel_seconds;
             let timeout = Duration::from_secs(cancel_seconds + INTERRUPT_EXTRA_SECONDS);
-            let interrupted = |session: &Session| session.wanted.is_none() && !in_turn(session);
+            let interrupted =
+                |session: &Session| session.stop_request.is_none() && !in_turn(session);
             sessions.wait_until(id, timeout, interrupted).await?;
         }
         let session = engine.store().session(id).await?;
@@ -79,9 +80,9 @@ fn in_turn(session: &Session) -> bool {
 impl Sessions<'_> {
     /// Interrupts every running turn of a tree except that of one session.
     pub(super) async fn interrupt_tree(self, root: SessionId, except: SessionId) -> Result<()> {
-        let mut tree = self.engine.store().tree(root).await?;
+        let mut tree = self.engine.store().session_tree(root).await?;
         tree.retain(|session| session.id != except && session.status == Status::Running);
-        self.request(&tree, Wanted::Interrupt, None).await
+        self.request(&tree, StopRequest::Interrupt, None).await
     }
 
     /// Waits until a session fulfils a condition or is deleted; false after `timeout`, or if the server

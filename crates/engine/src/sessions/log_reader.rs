@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_model::{SessionId, Status};
-use oubliette_store::Logged;
+use oubliette_store::StoredEvent;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -160,7 +160,7 @@ impl LogReader {
         page
     }
 
-    async fn read_events(&self) -> Result<Vec<Logged>> {
+    async fn read_events(&self) -> Result<Vec<StoredEvent>> {
         let PageRequest {
             session,
             cursor,
@@ -182,7 +182,7 @@ impl LogReader {
         Ok(events?)
     }
 
-    async fn build_page(&self, events: Vec<Logged>) -> Result<LogPage> {
+    async fn build_page(&self, events: Vec<StoredEvent>) -> Result<LogPage> {
         // Read after the events, so that the status is never older than they are.
         let session = self.engine.sessions().get(self.request.session).await?;
         let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
@@ -220,7 +220,7 @@ impl LogReader {
 }
 
 /// An event as readers see it.
-fn event_json(logged: Logged) -> Value {
+fn event_json(logged: StoredEvent) -> Value {
     let mut event = Map::new();
     event.insert("index".to_owned(), logged.index.into());
     event.insert(

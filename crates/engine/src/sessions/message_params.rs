@@ -5,7 +5,7 @@ use std::path::{Component, Path};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oubliette_model::{Level, Scope, TokenId, WorkspaceId, may_grant, quoted};
-use oubliette_store::{Attachment, Choices, Message};
+use oubliette_store::{Attachment, SessionChoices, SessionMessage};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -99,7 +99,7 @@ impl MessageParams {
         &self,
         engine: &Engine,
         caller: Option<TokenId>,
-    ) -> Result<(Message, Vec<String>)> {
+    ) -> Result<(SessionMessage, Vec<String>)> {
         let message = self.to_message(engine)?;
         let Some(context) = self.context.clone() else {
             return Ok((message, Vec::new()));
@@ -115,7 +115,7 @@ impl MessageParams {
             return Ok((message, Vec::new()));
         };
         let declaration = Some(declaration);
-        let message = Message {
+        let message = SessionMessage {
             declaration,
             ..message
         };
@@ -123,7 +123,7 @@ impl MessageParams {
     }
 
     /// The validated message, without the tools that it declares.
-    pub(super) fn to_message(&self, engine: &Engine) -> Result<Message> {
+    pub(super) fn to_message(&self, engine: &Engine) -> Result<SessionMessage> {
         let text = match (&self.prompt, &self.message) {
             (Some(_), Some(_)) => {
                 return Err(EngineError::invalid(
@@ -151,7 +151,7 @@ impl MessageParams {
                 files.len()
             )));
         }
-        Ok(Message {
+        Ok(SessionMessage {
             id: 0,
             text: text.clone(),
             attachments: files
@@ -180,7 +180,12 @@ impl MessageParams {
     }
 
     /// The choices for a new session, validated against what the agent supports.
-    pub(super) fn choices(&self, engine: &Engine, origin: &Origin, agent: &str) -> Result<Choices> {
+    pub(super) fn choices(
+        &self,
+        engine: &Engine,
+        origin: &Origin,
+        agent: &str,
+    ) -> Result<SessionChoices> {
         let row = agents::find(engine.settings(), agent)?;
         let tools = self.tools_below(origin.parent.as_ref(), agent)?;
         if let Some(objection) = row.tool_enforcement.unsupported_reason(&tools) {
@@ -215,7 +220,7 @@ impl MessageParams {
         check_length("model", self.model.as_ref())?;
         check_length("external_id", self.external_id.as_ref())?;
         check_length("source", self.source.as_ref())?;
-        Ok(Choices {
+        Ok(SessionChoices {
             model: self.model.clone(),
             autonomy: self.autonomy.or(self.autonomy_level),
             reasoning,

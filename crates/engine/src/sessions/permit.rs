@@ -1,7 +1,7 @@
 //! `session_permit`.
 
 use oubliette_model::{Access, Mode, PermissionDecision, SessionId};
-use oubliette_store::Decided;
+use oubliette_store::DecisionOutcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl Operation for Permit {
         let now = engine.now();
         let decided = engine
             .store()
-            .decide(
+            .record_decision(
                 id,
                 request,
                 verdict,
@@ -85,7 +85,7 @@ impl Operation for Permit {
             )
             .await?;
         match decided {
-            Decided::Done => {
+            DecisionOutcome::Done => {
                 engine.sessions().wake(id, session.project_id);
                 Ok(Output {
                     session_id: id,
@@ -93,10 +93,10 @@ impl Operation for Permit {
                     decision: params.decision,
                 })
             }
-            Decided::Late => Err(EngineError::Failed(
+            DecisionOutcome::Late => Err(EngineError::Failed(
                 "this request was already answered, or its timeout is over".to_owned(),
             )),
-            Decided::NoSuchRequest => Err(EngineError::NotFound {
+            DecisionOutcome::NoSuchRequest => Err(EngineError::NotFound {
                 what: "request",
                 id: params.request_id,
                 hint: "`waiting_for` of `session_get` shows what the session waits for",

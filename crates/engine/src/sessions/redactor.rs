@@ -75,7 +75,7 @@ impl Redactor {
 impl Sessions<'_> {
     /// The redactor for what the agent of a session writes.
     pub(crate) async fn redactor(self, session: &Session) -> Result<Redactor> {
-        let project = self.engine.store().get(session.project_id).await?;
+        let project = self.engine.store().project(session.project_id).await?;
         Ok(project.map_or_else(Redactor::default, |project| {
             let agent = self.configured_agent(session);
             Redactor::for_agent(self.engine.settings(), &project, &agent)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use oubliette_model::SessionId;
-use oubliette_store::Ended;
+use oubliette_store::CallerRequestResult;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ enum Topic {
 }
 
 /// Outcomes of calls of callers' tools, for the tasks that wait for them.
-type CallOutcomes = Mutex<HashMap<Uuid, watch::Sender<Option<Arc<Ended>>>>>;
+type CallOutcomes = Mutex<HashMap<Uuid, watch::Sender<Option<Arc<CallerRequestResult>>>>>;
 
 /// The sender lives at least as long as the subscription, so `changed` does not fail.
 pub(crate) type Subscription = watch::Receiver<Wakeup>;
@@ -91,7 +91,7 @@ impl Subscriptions {
         self.notify(&[Topic::Status(id)]);
     }
 
-    pub(crate) fn notify_call_outcome(&self, call_id: Uuid, ended: Ended) {
+    pub(crate) fn notify_call_outcome(&self, call_id: Uuid, ended: CallerRequestResult) {
         if let Some(sender) = self.call_outcomes.lock().get(&call_id) {
             sender.send_replace(Some(Arc::new(ended)));
         }
@@ -116,12 +116,12 @@ impl Subscriptions {
 pub(crate) struct CallOutcome {
     senders: Arc<CallOutcomes>,
     call_id: Uuid,
-    receiver: Option<watch::Receiver<Option<Arc<Ended>>>>,
+    receiver: Option<watch::Receiver<Option<Arc<CallerRequestResult>>>>,
 }
 
 impl CallOutcome {
     /// Waits until the call has ended.
-    pub(crate) async fn wait(&mut self) -> Arc<Ended> {
+    pub(crate) async fn wait(&mut self) -> Arc<CallerRequestResult> {
         if let Some(receiver) = &mut self.receiver
             && let Ok(ended) = receiver.wait_for(Option::is_some).await
             && let Some(ended) = ended.as_ref()
@@ -156,7 +156,7 @@ mod tests {
         let call = Uuid::from_u128(1);
         let mut first = subscriptions.call_outcome(call);
         let second = subscriptions.call_outcome(call);
-        let ended = Ended {
+        let ended = CallerRequestResult {
             outcome: CallerToolOutcome::Answered,
             answer: "so it is".into(),
         };

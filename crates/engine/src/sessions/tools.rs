@@ -2,14 +2,14 @@
 
 use oubliette_agent::ToolFilter;
 use oubliette_model::quoted;
-use oubliette_store::{Choices, Session};
+use oubliette_store::{Session, SessionChoices};
 
 use super::message_params::{MAX_NAME_BYTES, MessageParams};
 use crate::{EngineError, Result};
 
 const MAX_TOOL_NAMES: usize = 200;
 
-pub(super) fn tools_from_choices(choices: &Choices) -> ToolFilter {
+pub(super) fn tools_from_choices(choices: &SessionChoices) -> ToolFilter {
     ToolFilter {
         allowed: choices.tools_allowed.clone(),
         disallowed: choices.tools_disallowed.clone(),

@@ -1,7 +1,7 @@
 //! `token_revoke`.
 
 use oubliette_model::{Access, TokenId};
-use oubliette_store::Revoked;
+use oubliette_store::RevokeOutcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,25 +41,25 @@ impl Operation for Revoke {
         let id = params.token_id;
         match engine
             .store()
-            .revoke(id, engine.now(), call.take_audit_entry())
+            .revoke_token(id, engine.now(), call.take_audit_entry())
             .await?
         {
-            Revoked::Done => {
+            RevokeOutcome::Done => {
                 engine.tokens().notify_ended();
                 Ok(Output {
                     token_id: id,
                     revoked: true,
                 })
             }
-            Revoked::Already => Err(EngineError::invalid(format!(
+            RevokeOutcome::Already => Err(EngineError::invalid(format!(
                 "token `{id}` has already been revoked or has expired"
             ))),
-            Revoked::NoSuchToken => Err(EngineError::NotFound {
+            RevokeOutcome::NoSuchToken => Err(EngineError::NotFound {
                 what: "token",
                 id: id.to_string(),
                 hint: "`token_list` shows the tokens",
             }),
-            Revoked::LastAdmin => Err(EngineError::invalid(
+            RevokeOutcome::LastAdmin => Err(EngineError::invalid(
                 "this is the last valid admin token and cannot be revoked; create another one first \
                  with `token_create`",
             )),

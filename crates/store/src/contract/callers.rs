@@ -1,4 +1,4 @@
-//! What every store promises about the tools of callers.
+//! Contract tests for caller tools.
 
 use futures_util::future::join_all;
 use oubliette_model::{CallerToolOutcome, Event, KeyHash, Scope, SessionId, Status};
@@ -8,20 +8,21 @@ use uuid::Uuid;
 use super::sessions::{ending, message, new, session, spawned};
 use super::{Must, at, ready, token_id};
 use crate::{
-    Asked, CallerRequest, Declaration, Declared, Ended, MOST_PENDING, Message, NewSession, Session,
-    Settled, Spawned, Step, Store, StoreError, Token,
+    AddRequestOutcome, CallerRequest, CallerRequestResult, DeclaredTools, EndRequestOutcome,
+    MAX_PENDING_REQUESTS, NewSession, Session, SessionMessage, SessionStep, SpawnOutcome, Store,
+    StoreError, Token, ToolDeclaration,
 };
 
-fn declaration(by: u128, tools: &str) -> Option<Declaration> {
-    Some(Declaration {
+fn declaration(by: u128, tools: &str) -> Option<ToolDeclaration> {
+    Some(ToolDeclaration {
         caller_id: "app".to_owned(),
         tools: tools.to_owned(),
-        by: token_id(by),
+        token_id: token_id(by),
     })
 }
 
 async fn tools(store: &dyn Store, id: SessionId) -> Option<String> {
-    let declared: Option<Declared> = store.caller_tools(id).await.must();
+    let declared: Option<DeclaredTools> = store.caller_tools(id).await.must();
     declared.map(|declared| declared.tools)
 }
 
@@ -40,17 +41,17 @@ async fn token(store: &dyn Store, n: u8) {
     assert!(added.await.must());
 }
 
-/// A session with a turn that runs.
+/// Creates a session with a running turn.
 async fn running(store: &dyn Store, n: u128) -> Session {
     let one = ready(store, n, &format!("p{n}")).await.id;
-    let made = spawned(store, &new(session(n, one, 1), "go")).await;
-    let step = Step {
+    let created = spawned(store, &new(session(n, one, 1), "go")).await;
+    let step = SessionStep {
         at: at(2),
         status: Some(Status::Running),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(made.id, step).await.must();
-    made
+    store.commit_step(created.id, step).await.must();
+    created
 }
 
 fn request(session: &Session, n: u128, deadline: i64) -> CallerRequest {
@@ -63,28 +64,28 @@ fn request(session: &Session, n: u128, deadline: i64) -> CallerRequest {
         asked_at: at(10 + n as i64),
         deadline: at(deadline),
         event_index: 0,
-        handed: false,
-        ended: None,
+        delivered: false,
+        result: None,
     }
 }
 
-async fn settle(
+async fn end_request(
     store: &dyn Store,
-    asked: &CallerRequest,
+    stored: &CallerRequest,
     outcome: CallerToolOutcome,
     answer: Value,
     second: i64,
-) -> Settled {
-    let ended = Ended { outcome, answer };
-    let (session, id) = (asked.session_id, asked.request_id);
-    let event = Event::log("settled");
+) -> EndRequestOutcome {
+    let ended = CallerRequestResult { outcome, answer };
+    let (session, id) = (stored.session_id, stored.request_id);
+    let event = Event::log("ended");
     store
-        .settle_request(session, id, &ended, event, at(second), None)
+        .end_caller_request(session, id, &ended, event, at(second), None)
         .await
         .must()
 }
 
-pub(super) async fn a_sessions_own_token_declares_its_tools_and_no_other(store: &dyn Store) {
+pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn Store) {
     token(store, 1).await;
     token(store, 2).await;
     let one = ready(store, 1, "one").await.id;
@@ -93,52 +94,56 @@ pub(super) async fn a_sessions_own_token_declares_its_tools_and_no_other(store: 
         ..session(1, one, 1)
     };
     let first = NewSession {
-        message: Some(Message {
+        message: Some(SessionMessage {
             declaration: declaration(1, "[1]"),
             ..message("go", 1)
         }),
         ..new(owned.clone(), "go")
     };
-    let made = spawned(store, &first).await;
-    assert_eq!(tools(store, made.id).await.as_deref(), Some("[1]"));
+    let created = spawned(store, &first).await;
+    assert_eq!(tools(store, created.id).await.as_deref(), Some("[1]"));
 
-    let say = |by, tools: &'static str| Message {
+    let declaring = |by, tools: &'static str| SessionMessage {
         declaration: declaration(by, tools),
         ..message("more", 2)
     };
-    let foreign = store.queue_message(made.id, &say(2, "[2]"), None).await;
+    let foreign = store
+        .queue_message(created.id, &declaring(2, "[2]"), None)
+        .await;
     assert!(matches!(foreign, Err(StoreError::NotOwner)), "{foreign:?}");
     let joining = NewSession {
         join: true,
-        message: Some(say(2, "[2]")),
+        message: Some(declaring(2, "[2]")),
         ..new(session(9, one, 3), "go")
     };
     let foreign = store.spawn_session(&joining, None).await;
     assert!(matches!(foreign, Err(StoreError::NotOwner)), "{foreign:?}");
-    // The whole message was refused.
-    assert_eq!(store.queued_messages(made.id).await.must(), 1);
+    // The message was rejected as a whole.
+    assert_eq!(store.queued_messages(created.id).await.must(), 1);
     let plain = message("plain", 3);
-    let plain = store.queue_message(made.id, &plain, None).await;
+    let plain = store.queue_message(created.id, &plain, None).await;
     assert!(plain.must().is_some());
-    assert_eq!(tools(store, made.id).await.as_deref(), Some("[1]"));
-    let own = store.queue_message(made.id, &say(1, "[]"), None).await;
+    assert_eq!(tools(store, created.id).await.as_deref(), Some("[1]"));
+    let own = store
+        .queue_message(created.id, &declaring(1, "[]"), None)
+        .await;
     assert!(own.must().is_some());
-    assert_eq!(tools(store, made.id).await.as_deref(), Some("[]"));
+    assert_eq!(tools(store, created.id).await.as_deref(), Some("[]"));
 
-    // When its token has ended, the next one that declares takes over.
-    store.revoke(token_id(1), at(4), None).await.must();
-    let heir = Message {
+    // After the owner token is revoked, the next token that declares tools becomes the owner.
+    store.revoke_token(token_id(1), at(4), None).await.must();
+    let new_owner = SessionMessage {
         created_at: at(5),
-        ..say(2, "[2]")
+        ..declaring(2, "[2]")
     };
     assert!(
         store
-            .queue_message(made.id, &heir, None)
+            .queue_message(created.id, &new_owner, None)
             .await
             .must()
             .is_some()
     );
-    let owner = store.session(made.id).await.must();
+    let owner = store.session(created.id).await.must();
     assert_eq!(
         owner.and_then(|session| session.owner_id),
         Some(token_id(2))
@@ -146,82 +151,107 @@ pub(super) async fn a_sessions_own_token_declares_its_tools_and_no_other(store: 
 
     let joining = NewSession {
         join: true,
-        message: Some(say(2, "[3]")),
+        message: Some(declaring(2, "[3]")),
         ..new(session(9, one, 6), "go")
     };
     let joined = store.spawn_session(&joining, None).await.must();
-    assert!(matches!(joined, Spawned::Joined { .. }), "{joined:?}");
-    assert_eq!(tools(store, made.id).await.as_deref(), Some("[3]"));
+    assert!(matches!(joined, SpawnOutcome::Joined { .. }), "{joined:?}");
+    assert_eq!(tools(store, created.id).await.as_deref(), Some("[3]"));
 }
 
-pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Store) {
-    let made = running(store, 1).await;
-    let first = request(&made, 1, 100);
+pub(super) async fn a_caller_request_is_added_once_and_ended_once(store: &dyn Store) {
+    let created = running(store, 1).await;
+    let first = request(&created, 1, 100);
     let again = CallerRequest {
         request_id: Uuid::from_u128(7777),
         ..first.clone()
     };
-    let asked = join_all([&first, &again, &again].map(|asked| store.ask_caller(asked))).await;
+    let stored =
+        join_all([&first, &again, &again].map(|stored| store.add_caller_request(stored))).await;
     let mut new = 0;
-    for outcome in asked {
+    for outcome in stored {
         match outcome.must() {
-            Asked::New(_) => new += 1,
-            Asked::Before(before) => assert_eq!(before.call_id, first.call_id),
+            AddRequestOutcome::Added(_) => new += 1,
+            AddRequestOutcome::Existing(before) => assert_eq!(before.call_id, first.call_id),
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(new, 1);
-    let pending = store.pending_requests(made.id).await.must();
+    let pending = store.pending_requests(created.id).await.must();
     assert_eq!(pending.len(), 1);
-    let asked = pending[0].clone();
+    let stored = pending[0].clone();
     assert_eq!(store.all_pending_requests().await.must(), pending);
-    let events = store.events(made.id, -1, 100, usize::MAX).await.must();
-    let told = events
+    let events = store.events(created.id, -1, 100, usize::MAX).await.must();
+    let indexes: Vec<i64> = events
         .iter()
-        .filter(|e| e.body.contains("caller_tool_request"));
-    let told: Vec<i64> = told.map(|event| event.index).collect();
-    assert_eq!(told, [asked.event_index]);
-    store.hand_out(made.id, &[asked.request_id]).await.must();
-    let by_name = store.caller_request(made.id, asked.request_id).await.must();
-    assert_eq!(by_name.map(|found| found.call_id), Some(asked.call_id));
-    let handed = store.caller_call(made.id, asked.call_id).await.must();
-    assert!(handed.is_some_and(|asked| asked.handed));
+        .filter(|event| event.body.contains("caller_tool_request"))
+        .map(|event| event.index)
+        .collect();
+    assert_eq!(indexes, [stored.event_index]);
+    store
+        .mark_delivered(created.id, &[stored.request_id])
+        .await
+        .must();
+    let by_request_id = store
+        .caller_request(created.id, stored.request_id)
+        .await
+        .must();
+    assert_eq!(
+        by_request_id.map(|found| found.call_id),
+        Some(stored.call_id)
+    );
+    let delivered = store
+        .caller_request_by_call(created.id, stored.call_id)
+        .await
+        .must();
+    assert!(delivered.is_some_and(|stored| stored.delivered));
 
-    let answers = (0..10).map(|n| settle(store, &asked, CallerToolOutcome::Answered, json!(n), 50));
+    let answers =
+        (0..10).map(|n| end_request(store, &stored, CallerToolOutcome::Answered, json!(n), 50));
     let answers = join_all(answers).await;
-    let done = answers.iter().filter(|one| **one == Settled::Done).count();
+    let done = answers
+        .iter()
+        .filter(|one| **one == EndRequestOutcome::Done)
+        .count();
     assert_eq!((done, answers.len()), (1, 10));
-    assert!(answers.iter().all(|one| *one != Settled::NoSuchRequest));
-    let late = settle(
+    assert!(
+        answers
+            .iter()
+            .all(|one| *one != EndRequestOutcome::NoSuchRequest)
+    );
+    let late = end_request(
         store,
-        &asked,
+        &stored,
         CallerToolOutcome::Timeout,
         json!("late"),
         200,
     )
     .await;
-    assert_eq!(late, Settled::Late);
-    let ended = store.caller_call(made.id, asked.call_id).await.must();
-    let ended = ended.and_then(|asked| asked.ended);
+    assert_eq!(late, EndRequestOutcome::Late);
+    let ended = store
+        .caller_request_by_call(created.id, stored.call_id)
+        .await
+        .must();
+    let ended = ended.and_then(|stored| stored.result);
     assert!(ended.is_some_and(|ended| ended.outcome == CallerToolOutcome::Answered));
-    assert!(store.pending_requests(made.id).await.must().is_empty());
+    assert!(store.pending_requests(created.id).await.must().is_empty());
 
-    // An answer comes in time or not at all; another session's request is none.
-    let second = request(&made, 2, 60);
+    // An answer after the deadline is late; a request is found only by its own session.
+    let second = request(&created, 2, 60);
     assert!(matches!(
-        store.ask_caller(&second).await.must(),
-        Asked::New(_)
+        store.add_caller_request(&second).await.must(),
+        AddRequestOutcome::Added(_)
     ));
-    let too_late = settle(store, &second, CallerToolOutcome::Answered, json!(1), 60).await;
-    assert_eq!(too_late, Settled::Late);
+    let too_late = end_request(store, &second, CallerToolOutcome::Answered, json!(1), 60).await;
+    assert_eq!(too_late, EndRequestOutcome::Late);
     let other = running(store, 2).await;
     let foreign = CallerRequest {
         session_id: other.id,
         ..second.clone()
     };
-    let foreign = settle(store, &foreign, CallerToolOutcome::Answered, json!(1), 50).await;
-    assert_eq!(foreign, Settled::NoSuchRequest);
-    let over = settle(
+    let foreign = end_request(store, &foreign, CallerToolOutcome::Answered, json!(1), 50).await;
+    assert_eq!(foreign, EndRequestOutcome::NoSuchRequest);
+    let over = end_request(
         store,
         &second,
         CallerToolOutcome::Timeout,
@@ -229,35 +259,41 @@ pub(super) async fn a_call_of_a_tool_is_made_once_and_ends_once(store: &dyn Stor
         61,
     )
     .await;
-    assert_eq!(over, Settled::Done);
+    assert_eq!(over, EndRequestOutcome::Done);
 
     store
-        .step(made.id, ending(Status::Completed, 70))
+        .commit_step(created.id, ending(Status::Completed, 70))
         .await
         .must();
-    let gone = store.ask_caller(&request(&made, 3, 100)).await.must();
-    assert_eq!(gone, Asked::Gone);
+    let gone = store
+        .add_caller_request(&request(&created, 3, 100))
+        .await
+        .must();
+    assert_eq!(gone, AddRequestOutcome::SessionGone);
 }
 
-pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
-    let made = running(store, 1).await;
-    let all: Vec<CallerRequest> = (1..=MOST_PENDING)
-        .map(|n| request(&made, n.into(), 5000))
+pub(super) async fn pending_caller_requests_are_limited(store: &dyn Store) {
+    let created = running(store, 1).await;
+    let all: Vec<CallerRequest> = (1..=MAX_PENDING_REQUESTS)
+        .map(|n| request(&created, n.into(), 5000))
         .collect();
-    for asked in join_all(all.iter().map(|asked| store.ask_caller(asked))).await {
-        assert!(matches!(asked.must(), Asked::New(_)));
+    for stored in join_all(all.iter().map(|stored| store.add_caller_request(stored))).await {
+        assert!(matches!(stored.must(), AddRequestOutcome::Added(_)));
     }
-    let surplus = request(&made, 100_000, 5000);
-    assert_eq!(store.ask_caller(&surplus).await.must(), Asked::TooMany);
-    let first = request(&made, 1, 5000);
+    let surplus = request(&created, 100_000, 5000);
+    assert_eq!(
+        store.add_caller_request(&surplus).await.must(),
+        AddRequestOutcome::TooManyPending
+    );
+    let first = request(&created, 1, 5000);
     assert!(matches!(
-        store.ask_caller(&first).await.must(),
-        Asked::Before(_)
+        store.add_caller_request(&first).await.must(),
+        AddRequestOutcome::Existing(_)
     ));
-    settle(store, &first, CallerToolOutcome::Answered, json!(1), 20).await;
+    end_request(store, &first, CallerToolOutcome::Answered, json!(1), 20).await;
     assert!(matches!(
-        store.ask_caller(&surplus).await.must(),
-        Asked::New(_)
+        store.add_caller_request(&surplus).await.must(),
+        AddRequestOutcome::Added(_)
     ));
 
     let other = running(store, 2).await;
@@ -267,46 +303,47 @@ pub(super) async fn the_calls_that_wait_are_bounded(store: &dyn Store) {
     };
     for n in 0..3 {
         assert!(matches!(
-            store.ask_caller(&long(n)).await.must(),
-            Asked::New(_)
+            store.add_caller_request(&long(n)).await.must(),
+            AddRequestOutcome::Added(_)
         ));
     }
-    assert_eq!(store.ask_caller(&long(3)).await.must(), Asked::TooMany);
+    assert_eq!(
+        store.add_caller_request(&long(3)).await.must(),
+        AddRequestOutcome::TooManyPending
+    );
 }
 
-pub(super) async fn a_session_waits_for_its_caller_and_for_nobody_longer_than_it_must(
-    store: &dyn Store,
-) {
-    let made = running(store, 1).await;
+pub(super) async fn a_session_waits_only_while_caller_requests_are_pending(store: &dyn Store) {
+    let created = running(store, 1).await;
     let status = async || {
-        let session = store.session(made.id).await.must();
+        let session = store.session(created.id).await.must();
         let session = session.unwrap_or_else(|| panic!("gone"));
         (
             session.status,
             session.waiting.map(|waiting| waiting.request_id),
         )
     };
-    let (one, two) = (request(&made, 1, 100), request(&made, 2, 100));
-    store.ask_caller(&one).await.must();
-    store.ask_caller(&two).await.must();
+    let (one, two) = (request(&created, 1, 100), request(&created, 2, 100));
+    store.add_caller_request(&one).await.must();
+    store.add_caller_request(&two).await.must();
     let first = (Status::Waiting, Some(one.request_id.to_string()));
     assert_eq!(status().await, first);
-    settle(store, &one, CallerToolOutcome::Answered, json!(1), 20).await;
+    end_request(store, &one, CallerToolOutcome::Answered, json!(1), 20).await;
     let second = (Status::Waiting, Some(two.request_id.to_string()));
     assert_eq!(status().await, second);
-    settle(store, &two, CallerToolOutcome::Cancelled, Value::Null, 21).await;
+    end_request(store, &two, CallerToolOutcome::Cancelled, Value::Null, 21).await;
     assert_eq!(status().await, (Status::Running, None));
 
-    // What the session did meanwhile stays done.
-    let three = request(&made, 3, 100);
-    store.ask_caller(&three).await.must();
-    let over = Step {
+    // Ending a request does not change a session that is no longer waiting for it.
+    let three = request(&created, 3, 100);
+    store.add_caller_request(&three).await.must();
+    let over = SessionStep {
         at: at(30),
         status: Some(Status::Idle),
         waiting: Some(None),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(made.id, over).await.must();
-    settle(store, &three, CallerToolOutcome::Answered, json!(1), 31).await;
+    store.commit_step(created.id, over).await.must();
+    end_request(store, &three, CallerToolOutcome::Answered, json!(1), 31).await;
     assert_eq!(status().await, (Status::Idle, None));
 }

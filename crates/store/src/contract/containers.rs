@@ -1,11 +1,11 @@
-//! What every store promises about containers and named commands.
+//! Contract tests for containers and commands with ids.
 
 use oubliette_model::ApiKey;
 
 use super::{Must, at, project, ready};
-use crate::{AuditEntry, AuditFilter, Container, Exec, Outcome, Store, Workspace};
+use crate::{AuditEntry, AuditFilter, AuditOutcome, Container, Exec, Store, Workspace};
 
-pub(super) async fn containers_go_with_their_project(store: &dyn Store) {
+pub(super) async fn deleting_a_project_deletes_its_containers(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let container = Container {
         id: "c1".to_owned(),
@@ -41,15 +41,18 @@ pub(super) async fn containers_go_with_their_project(store: &dyn Store) {
     assert!(store.add_workspace(one, &workspace).await.must());
     assert!(store.put_container(&nowhere).await.must());
     let two = ready(store, 2, "two").await.id;
-    assert_eq!(store.containers_of(one).await.must(), [renewed, nowhere]);
-    assert_eq!(store.containers_of(two).await.must(), []);
-    store.condemn(one, None).await.must();
-    store.erase(one).await.must();
+    assert_eq!(
+        store.project_containers(one).await.must(),
+        [renewed, nowhere]
+    );
+    assert_eq!(store.project_containers(two).await.must(), []);
+    store.mark_project_deleting(one, None).await.must();
+    store.delete_project(one).await.must();
     assert_eq!(store.containers().await.must(), []);
     store.remove_container("c1").await.must();
 }
 
-pub(super) async fn a_named_command_begins_once_and_remembers_its_result(store: &dyn Store) {
+pub(super) async fn a_command_with_an_id_is_added_once_and_keeps_its_result(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let exec = Exec {
         project_id: one,
@@ -59,7 +62,7 @@ pub(super) async fn a_named_command_begins_once_and_remembers_its_result(store: 
         result: None,
     };
     assert_eq!(store.exec(one, "build").await.must(), None);
-    assert_eq!(store.begin_exec(&exec, None).await.must(), None);
+    assert_eq!(store.add_exec(&exec, None).await.must(), None);
     assert_eq!(store.exec(one, "build").await.must(), Some(exec.clone()));
     let again = Exec {
         boot_id: "b2".to_owned(),
@@ -67,26 +70,26 @@ pub(super) async fn a_named_command_begins_once_and_remembers_its_result(store: 
         ..exec.clone()
     };
     assert_eq!(
-        store.begin_exec(&again, None).await.must(),
+        store.add_exec(&again, None).await.must(),
         Some(exec.clone())
     );
-    store.end_exec(one, "build", "{}").await.must();
+    store.set_exec_result(one, "build", "{}").await.must();
     let ended = Exec {
         result: Some("{}".to_owned()),
         ..exec
     };
-    assert_eq!(store.begin_exec(&again, None).await.must(), Some(ended));
+    assert_eq!(store.add_exec(&again, None).await.must(), Some(ended));
     assert_eq!(store.trim_execs(at(2)).await.must(), 1);
-    assert_eq!(store.begin_exec(&again, None).await.must(), None);
-    // One that never ran is forgotten, one that has a result is not.
-    store.forget_exec(one, "build").await.must();
-    assert_eq!(store.begin_exec(&again, None).await.must(), None);
-    store.end_exec(one, "build", "{}").await.must();
-    store.forget_exec(one, "build").await.must();
-    assert!(store.begin_exec(&again, None).await.must().is_some());
+    assert_eq!(store.add_exec(&again, None).await.must(), None);
+    // A command without a result is removed, a command with a result is kept.
+    store.remove_unstarted_exec(one, "build").await.must();
+    assert_eq!(store.add_exec(&again, None).await.must(), None);
+    store.set_exec_result(one, "build", "{}").await.must();
+    store.remove_unstarted_exec(one, "build").await.must();
+    assert!(store.add_exec(&again, None).await.must().is_some());
 }
 
-pub(super) async fn asking_for_a_named_command_is_in_the_audit_log(store: &dyn Store) {
+pub(super) async fn adding_a_command_with_an_id_is_audited(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let exec = Exec {
         project_id: one,
@@ -100,15 +103,15 @@ pub(super) async fn asking_for_a_named_command_is_in_the_audit_log(store: &dyn S
         token_id: None,
         operation: "container_exec".to_owned(),
         project_id: Some(one),
-        outcome: Outcome::Ok,
+        outcome: AuditOutcome::Ok,
         address: None,
     };
-    store.begin_exec(&exec, Some(entry.clone())).await.must();
-    store.begin_exec(&exec, Some(entry)).await.must();
+    store.add_exec(&exec, Some(entry.clone())).await.must();
+    store.add_exec(&exec, Some(entry)).await.must();
     let filter = AuditFilter {
         operation: Some("container_exec".to_owned()),
         ..AuditFilter::default()
     };
-    let found = store.audit(&filter, None, 10).await.must();
+    let found = store.audit_records(&filter, None, 10).await.must();
     assert_eq!(found.rows.len(), 2);
 }

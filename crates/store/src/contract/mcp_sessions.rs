@@ -1,10 +1,10 @@
-//! What every store promises about MCP sessions.
+//! Contract tests for MCP sessions.
 
 use super::sessions::{new, session as agent_session, spawned};
 use super::{Must, at, ready, token_id};
 use crate::{McpSession, Store};
 
-pub(super) async fn sessions_are_replaced_bounded_and_trimmed(store: &dyn Store) {
+pub(super) async fn mcp_sessions_are_replaced_limited_and_trimmed(store: &dyn Store) {
     let session = |n: u8, token: u128| McpSession {
         id: format!("session {n}"),
         token_id: token_id(token),
@@ -18,7 +18,7 @@ pub(super) async fn sessions_are_replaced_bounded_and_trimmed(store: &dyn Store)
     assert_eq!(
         store.mcp_session("session 0").await.must(),
         None,
-        "the oldest made room"
+        "the oldest session is deleted"
     );
     assert_eq!(
         store.mcp_session("session 1").await.must(),

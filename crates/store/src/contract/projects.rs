@@ -1,43 +1,58 @@
-//! What every store promises about projects.
+//! Contract tests for projects.
 
 use oubliette_model::{ApiKey, Scope, Secret};
 
 use super::{Must, at, entry, project, ready, token_id};
-use crate::{AuditFilter, Project, ProjectState, Store, StoreError, Token, Updated, Visible};
+use crate::{
+    AuditFilter, Project, ProjectState, ProjectUpdate, Store, StoreError, Token, VisibleProjects,
+};
 
-pub(super) async fn a_reserved_project_is_unseen_until_confirmed(store: &dyn Store) {
+pub(super) async fn a_reserved_project_is_hidden_until_it_is_confirmed(store: &dyn Store) {
     let project = project(1, "one");
-    store.reserve(&project).await.must();
-    assert_eq!(store.get(project.id).await.must(), None);
-    assert_eq!(store.page(Visible::All, None, 10).await.must().rows, []);
+    store.reserve_project(&project).await.must();
+    assert_eq!(store.project(project.id).await.must(), None);
     assert_eq!(
-        store.unfinished().await.must(),
+        store
+            .projects(VisibleProjects::All, None, 10)
+            .await
+            .must()
+            .rows,
+        []
+    );
+    assert_eq!(
+        store.unfinished_projects().await.must(),
         [(project.id, ProjectState::Creating)]
     );
 
-    assert!(store.confirm(project.id, None).await.must());
+    assert!(store.confirm_project(project.id, None).await.must());
     assert!(
-        !store.confirm(project.id, None).await.must(),
+        !store.confirm_project(project.id, None).await.must(),
         "confirmed twice"
     );
-    assert_eq!(store.get(project.id).await.must(), Some(project.clone()));
-    assert_eq!(store.unfinished().await.must(), []);
+    assert_eq!(
+        store.project(project.id).await.must(),
+        Some(project.clone())
+    );
+    assert_eq!(store.unfinished_projects().await.must(), []);
     assert_eq!(store.count_projects().await.must(), 1);
 }
 
-pub(super) async fn names_are_unique_also_while_projects_are_made(store: &dyn Store) {
-    store.reserve(&project(1, "same")).await.must();
-    let second = store.reserve(&project(2, "same")).await;
+pub(super) async fn project_names_are_unique_including_reserved_ones(store: &dyn Store) {
+    store.reserve_project(&project(1, "same")).await.must();
+    let second = store.reserve_project(&project(2, "same")).await;
     assert!(matches!(second, Err(StoreError::Duplicate)), "{second:?}");
-    store.erase(project(1, "same").id).await.must();
-    store.reserve(&project(2, "same")).await.must();
+    store.delete_project(project(1, "same").id).await.must();
+    store.reserve_project(&project(2, "same")).await.must();
 }
 
-pub(super) async fn of_fifty_racing_reservations_one_wins(store: &dyn Store) {
+pub(super) async fn one_of_fifty_concurrent_reservations_succeeds(store: &dyn Store) {
     let rivals: Vec<_> = (1..=50).map(|n| project(n, "prize")).collect();
-    let mut races: Vec<_> = rivals.iter().map(|rival| store.reserve(rival)).collect();
+    let mut races: Vec<_> = rivals
+        .iter()
+        .map(|rival| store.reserve_project(rival))
+        .collect();
     let mut wins = 0;
-    // All are polled once before any is awaited to its end.
+    // All futures are polled once before any of them completes.
     std::future::poll_fn(|context| {
         races.retain_mut(|race| match race.as_mut().poll(context) {
             std::task::Poll::Ready(Ok(())) => {
@@ -67,7 +82,7 @@ pub(super) async fn updates_from_an_old_revision_are_stale(store: &dyn Store) {
         ..original.clone()
     };
     changed.settings.description = "first".to_owned();
-    let Updated::Done(now) = store.update(&changed, None).await.must() else {
+    let ProjectUpdate::Done(now) = store.update_project(&changed, None).await.must() else {
         panic!("the first update must pass")
     };
     assert_eq!(
@@ -77,11 +92,17 @@ pub(super) async fn updates_from_an_old_revision_are_stale(store: &dyn Store) {
 
     changed.settings.description = "second, from what was read before the first".to_owned();
     assert_eq!(
-        store.update(&changed, Some(entry("lost"))).await.must(),
-        Updated::Stale
+        store
+            .update_project(&changed, Some(entry("lost")))
+            .await
+            .must(),
+        ProjectUpdate::Stale
     );
-    assert_eq!(store.get(original.id).await.must(), Some(*now));
-    let logged = store.audit(&AuditFilter::default(), None, 10).await.must();
+    assert_eq!(store.project(original.id).await.must(), Some(*now));
+    let logged = store
+        .audit_records(&AuditFilter::default(), None, 10)
+        .await
+        .must();
     assert!(
         logged.rows.is_empty(),
         "a stale update must not be logged as done"
@@ -95,19 +116,22 @@ pub(super) async fn renaming_to_a_taken_name_changes_nothing(store: &dyn Store) 
         name: "one".parse().must(),
         ..two.clone()
     };
-    let outcome = store.update(&renamed, None).await;
+    let outcome = store.update_project(&renamed, None).await;
     assert!(matches!(outcome, Err(StoreError::Duplicate)), "{outcome:?}");
-    assert_eq!(store.get(two.id).await.must(), Some(two));
+    assert_eq!(store.project(two.id).await.must(), Some(two));
 }
 
-pub(super) async fn pages_follow_names_and_lose_none(store: &dyn Store) {
+pub(super) async fn pages_list_all_projects_ordered_by_name(store: &dyn Store) {
     for n in 0..25 {
         ready(store, n + 1, &format!("project {:02}", (n * 7) % 25)).await;
     }
     let mut names = Vec::new();
     let mut cursor = None;
     loop {
-        let page = store.page(Visible::All, cursor.as_deref(), 10).await.must();
+        let page = store
+            .projects(VisibleProjects::All, cursor.as_deref(), 10)
+            .await
+            .must();
         assert!(page.rows.len() <= 10);
         names.extend(page.rows.iter().map(|project| project.name.to_string()));
         cursor = page.next;
@@ -123,7 +147,10 @@ pub(super) async fn pages_follow_names_and_lose_none(store: &dyn Store) {
     );
 
     let only = project(3, "unused").id;
-    let page = store.page(Visible::Only(only), None, 10).await.must();
+    let page = store
+        .projects(VisibleProjects::Only(only), None, 10)
+        .await
+        .must();
     assert_eq!(
         page.rows
             .iter()
@@ -134,7 +161,7 @@ pub(super) async fn pages_follow_names_and_lose_none(store: &dyn Store) {
     assert_eq!(page.next, None);
 }
 
-pub(super) async fn deleting_takes_tokens_and_workspaces_along(store: &dyn Store) {
+pub(super) async fn deleting_a_project_deletes_its_tokens_and_workspaces(store: &dyn Store) {
     let kept = ready(store, 1, "kept").await;
     let gone = ready(store, 2, "gone").await;
     for (n, scope) in [
@@ -160,23 +187,23 @@ pub(super) async fn deleting_takes_tokens_and_workspaces_along(store: &dyn Store
     }
     assert_eq!(
         store
-            .condemn(gone.id, Some(entry("project_delete")))
+            .mark_project_deleting(gone.id, Some(entry("project_delete")))
             .await
             .must(),
         Some(2)
     );
     assert_eq!(
-        store.condemn(gone.id, None).await.must(),
+        store.mark_project_deleting(gone.id, None).await.must(),
         None,
         "condemned twice"
     );
-    assert_eq!(store.get(gone.id).await.must(), None);
+    assert_eq!(store.project(gone.id).await.must(), None);
     assert_eq!(
-        store.unfinished().await.must(),
+        store.unfinished_projects().await.must(),
         [(gone.id, ProjectState::Deleting)]
     );
-    store.erase(gone.id).await.must();
-    assert_eq!(store.unfinished().await.must(), []);
+    store.delete_project(gone.id).await.must();
+    assert_eq!(store.unfinished_projects().await.must(), []);
     assert!(
         store
             .workspaces(gone.id, None, 10)
@@ -186,19 +213,19 @@ pub(super) async fn deleting_takes_tokens_and_workspaces_along(store: &dyn Store
             .is_empty()
     );
     assert_eq!(store.tokens(None, 10).await.must().rows.len(), 1);
-    assert_eq!(store.get(kept.id).await.must(), Some(kept));
+    assert_eq!(store.project(kept.id).await.must(), Some(kept));
 }
 
-pub(super) async fn secrets_in_settings_come_back_whole(store: &dyn Store) {
+pub(super) async fn secrets_in_settings_are_stored_and_read_unchanged(store: &dyn Store) {
     let mut project = project(1, "one");
     project
         .settings
         .env
         .insert("KEY".to_owned(), Secret::new("hunter2"));
-    store.reserve(&project).await.must();
-    store.confirm(project.id, None).await.must();
+    store.reserve_project(&project).await.must();
+    store.confirm_project(project.id, None).await.must();
     let stored = store
-        .get(project.id)
+        .project(project.id)
         .await
         .must()
         .map(|project| project.settings);

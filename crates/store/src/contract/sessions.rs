@@ -1,4 +1,4 @@
-//! What every store promises about sessions and their logs.
+//! Contract tests for sessions and their event logs.
 
 use futures_util::future::join_all;
 use oubliette_model::{
@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use super::{Must, at, entry, ready};
 use crate::{
-    AuditFilter, Choices, Decided, Decision, Limit, Message, NewSession, Session, SessionFilter,
-    Spawned, Step, Store, StoreError, TreeLimits, Visible, Wanted, Workspace,
+    AuditFilter, DecisionOutcome, NewSession, PendingDecision, Session, SessionChoices,
+    SessionFilter, SessionMessage, SessionStep, SpawnOutcome, StopRequest, Store, StoreError,
+    TreeLimit, TreeLimits, VisibleProjects, Workspace,
 };
 
 const LIMITS: TreeLimits = TreeLimits {
@@ -23,16 +24,16 @@ const LIMITS: TreeLimits = TreeLimits {
 pub(super) fn session(n: u128, project: ProjectId, second: i64) -> Session {
     let id = SessionId::new(Uuid::from_u128(n));
     Session {
-        choices: Choices {
+        choices: SessionChoices {
             model: Some("m".to_owned()),
-            ..Choices::default()
+            ..SessionChoices::default()
         },
         ..Session::new(id, project, WorkspaceId::default(), "demo", at(second))
     }
 }
 
-pub(super) fn message(text: &str, second: i64) -> Message {
-    Message {
+pub(super) fn message(text: &str, second: i64) -> SessionMessage {
+    SessionMessage {
         id: 0,
         text: text.to_owned(),
         change_id: None,
@@ -46,7 +47,7 @@ pub(super) fn new(session: Session, text: &str) -> NewSession {
     let second = session.created_at;
     NewSession {
         session,
-        message: Some(Message {
+        message: Some(SessionMessage {
             created_at: second,
             ..message(text, 0)
         }),
@@ -59,12 +60,17 @@ pub(super) fn new(session: Session, text: &str) -> NewSession {
 
 pub(super) async fn spawned(store: &dyn Store, new: &NewSession) -> Session {
     match store.spawn_session(new, None).await.must() {
-        Spawned::New(session) => *session,
-        other => panic!("not made: {other:?}"),
+        SpawnOutcome::New(session) => *session,
+        other => panic!("not created: {other:?}"),
     }
 }
 
-pub(super) async fn child(store: &dyn Store, n: u128, parent: &Session, second: i64) -> Spawned {
+pub(super) async fn child(
+    store: &dyn Store,
+    n: u128,
+    parent: &Session,
+    second: i64,
+) -> SpawnOutcome {
     let child = Session {
         parent_id: Some(parent.id),
         root_id: parent.root_id,
@@ -74,7 +80,7 @@ pub(super) async fn child(store: &dyn Store, n: u128, parent: &Session, second: 
     store.spawn_session(&new(child, "work"), None).await.must()
 }
 
-async fn texts(store: &dyn Store, id: SessionId) -> Vec<(i64, String)> {
+async fn event_types(store: &dyn Store, id: SessionId) -> Vec<(i64, String)> {
     let events = store.events(id, -1, 1000, usize::MAX).await.must();
     let kind = |body: &str| {
         let value: serde_json::Value = serde_json::from_str(body).must();
@@ -86,35 +92,41 @@ async fn texts(store: &dyn Store, id: SessionId) -> Vec<(i64, String)> {
         .collect()
 }
 
-pub(super) fn ending(status: Status, second: i64) -> Step {
-    Step {
+pub(super) fn ending(status: Status, second: i64) -> SessionStep {
+    SessionStep {
         at: at(second),
         events: vec![Event::status(status)],
         status: Some(status),
         live: Some(None),
-        wanted_done: true,
-        ..Step::default()
+        stop_request_done: true,
+        ..SessionStep::default()
     }
 }
 
-pub(super) async fn a_session_begins_with_its_first_event_and_its_message(store: &dyn Store) {
+pub(super) async fn a_new_session_has_its_first_event_and_message(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
-    let made = spawned(store, &new(session(1, one, 5), "hello")).await;
-    assert_eq!(made.log_end, 1);
-    assert_eq!(store.session(made.id).await.must(), Some(made.clone()));
-    assert_eq!(texts(store, made.id).await, [(0, "status".to_owned())]);
-    let waiting = store.next_message(made.id).await.must();
+    let created = spawned(store, &new(session(1, one, 5), "hello")).await;
+    assert_eq!(created.log_end, 1);
+    assert_eq!(
+        store.session(created.id).await.must(),
+        Some(created.clone())
+    );
+    assert_eq!(
+        event_types(store, created.id).await,
+        [(0, "status".to_owned())]
+    );
+    let waiting = store.next_message(created.id).await.must();
     assert_eq!(waiting.map(|m| m.text).as_deref(), Some("hello"));
-    assert_eq!(store.unsettled_sessions().await.must(), [made.id]);
+    assert_eq!(store.unfinished_sessions().await.must(), [created.id]);
     let nowhere = Session {
         workspace_id: "nowhere".parse().must(),
         ..session(2, one, 5)
     };
     let refused = store.spawn_session(&new(nowhere, "x"), None).await.must();
-    assert_eq!(refused, Spawned::Gone);
+    assert_eq!(refused, SpawnOutcome::Gone);
 }
 
-pub(super) async fn without_a_new_session_the_newest_one_gets_the_message(store: &dyn Store) {
+pub(super) async fn joining_queues_the_message_for_the_newest_session(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let older = spawned(store, &new(session(1, one, 1), "a")).await;
     let newer = spawned(store, &new(session(2, one, 2), "b")).await;
@@ -124,7 +136,7 @@ pub(super) async fn without_a_new_session_the_newest_one_gets_the_message(store:
         ..new(session(9, one, 4), "c")
     };
     match store.spawn_session(&join, Some(entry("x"))).await.must() {
-        Spawned::Joined { session, resumed } => {
+        SpawnOutcome::Joined { session, resumed } => {
             assert_eq!((session.id, resumed), (newer.id, false));
         }
         other => panic!("{other:?}"),
@@ -141,13 +153,16 @@ pub(super) async fn without_a_new_session_the_newest_one_gets_the_message(store:
     };
     assert!(matches!(
         store.spawn_session(&join, None).await.must(),
-        Spawned::New(_)
+        SpawnOutcome::New(_)
     ));
-    let logged = store.audit(&AuditFilter::default(), None, 10).await.must();
+    let logged = store
+        .audit_records(&AuditFilter::default(), None, 10)
+        .await
+        .must();
     assert_eq!(logged.rows.len(), 1);
 }
 
-pub(super) async fn of_racing_spawns_in_one_workspace_one_makes_the_session(store: &dyn Store) {
+pub(super) async fn concurrent_joining_spawns_create_one_session(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let spawns: Vec<NewSession> = (1..=20)
         .map(|n| NewSession {
@@ -156,12 +171,12 @@ pub(super) async fn of_racing_spawns_in_one_workspace_one_makes_the_session(stor
         })
         .collect();
     let outcomes = join_all(spawns.iter().map(|new| store.spawn_session(new, None))).await;
-    let made = outcomes
+    let created = outcomes
         .iter()
-        .filter(|outcome| matches!(outcome, Ok(Spawned::New(_))));
-    assert_eq!(made.count(), 1);
+        .filter(|outcome| matches!(outcome, Ok(SpawnOutcome::New(_))));
+    assert_eq!(created.count(), 1);
     let page = store
-        .sessions(Visible::All, &SessionFilter::default(), None, 100)
+        .sessions(VisibleProjects::All, &SessionFilter::default(), None, 100)
         .await
         .must();
     assert_eq!(page.rows.len(), 1);
@@ -170,32 +185,32 @@ pub(super) async fn of_racing_spawns_in_one_workspace_one_makes_the_session(stor
 
 pub(super) async fn a_step_is_one_transaction_and_indexes_have_no_gaps(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
-    let made = spawned(store, &new(session(1, one, 1), "go")).await;
-    let step = |n: usize| Step {
+    let created = spawned(store, &new(session(1, one, 1), "go")).await;
+    let step = |n: usize| SessionStep {
         at: at(2),
         events: vec![Event::log(format!("{n} a")), Event::log(format!("{n} b"))],
-        ..Step::default()
+        ..SessionStep::default()
     };
-    let steps = join_all((0..30).map(|n| store.step(made.id, step(n)))).await;
+    let steps = join_all((0..30).map(|n| store.commit_step(created.id, step(n)))).await;
     assert!(steps.iter().all(|stepped| matches!(stepped, Ok(Some(_)))));
-    let log = store.events(made.id, -1, 1000, usize::MAX).await.must();
+    let log = store.events(created.id, -1, 1000, usize::MAX).await.must();
     let indexes: Vec<i64> = log.iter().map(|event| event.index).collect();
     assert_eq!(indexes, (0..61).collect::<Vec<i64>>());
-    assert_eq!(store.session(made.id).await.must().must_be().log_end, 61);
-    let page = store.events(made.id, 10, 5, usize::MAX).await.must();
+    assert_eq!(store.session(created.id).await.must().must_be().log_end, 61);
+    let page = store.events(created.id, 10, 5, usize::MAX).await.must();
     assert_eq!(
         page.iter().map(|e| e.index).collect::<Vec<_>>(),
         [11, 12, 13, 14, 15]
     );
-    assert_eq!(store.events(made.id, -1, 1000, 1).await.must().len(), 1);
+    assert_eq!(store.events(created.id, -1, 1000, 1).await.must().len(), 1);
 
-    let step = Step {
+    let step = SessionStep {
         at: at(3),
         status: Some(Status::Running),
         live: Some(Some("{}".to_owned())),
         input: vec![(0, b"abc".to_vec()), (3, b"de".to_vec())],
-        message_done: store.next_message(made.id).await.must().map(|m| m.id),
-        turn_begun: true,
+        taken_message: store.next_message(created.id).await.must().map(|m| m.id),
+        turn_started: true,
         usage: Some((
             Usage {
                 input_tokens: 3,
@@ -203,88 +218,94 @@ pub(super) async fn a_step_is_one_transaction_and_indexes_have_no_gaps(store: &d
             },
             0.25,
         )),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(made.id, step.clone()).await.must();
-    // The same input again breaks a constraint, so nothing of this step may stay.
-    let torn = Step {
+    store.commit_step(created.id, step.clone()).await.must();
+    // The repeated input violates a constraint, so the whole step must be rolled back.
+    let torn = SessionStep {
         events: vec![Event::log("never")],
         status: Some(Status::Idle),
         ..step
     };
-    assert!(store.step(made.id, torn).await.is_err());
-    let now = store.session(made.id).await.must().must_be();
+    assert!(store.commit_step(created.id, torn).await.is_err());
+    let now = store.session(created.id).await.must().must_be();
     assert_eq!(
         (now.status, now.log_end, now.turns),
         (Status::Running, 61, 1)
     );
     assert_eq!(now.cost_usd, 0.25);
-    assert_eq!(store.next_message(made.id).await.must(), None);
-    let taken = Step {
+    assert_eq!(store.next_message(created.id).await.must(), None);
+    let taken = SessionStep {
         at: at(4),
-        input_taken: Some(3),
-        ..Step::default()
+        input_acknowledged: Some(3),
+        ..SessionStep::default()
     };
-    store.step(made.id, taken).await.must();
+    store.commit_step(created.id, taken).await.must();
     assert_eq!(
-        store.agent_input(made.id).await.must(),
+        store.agent_input(created.id).await.must(),
         [(3, b"de".to_vec())]
     );
     store
-        .step(made.id, ending(Status::Interrupted, 5))
+        .commit_step(created.id, ending(Status::Interrupted, 5))
         .await
         .must();
-    assert_eq!(store.agent_input(made.id).await.must(), []);
+    assert_eq!(store.agent_input(created.id).await.must(), []);
     let missing = SessionId::new(Uuid::from_u128(99));
-    assert_eq!(store.step(missing, Step::default()).await.must(), None);
+    assert_eq!(
+        store
+            .commit_step(missing, SessionStep::default())
+            .await
+            .must(),
+        None
+    );
 }
 
-pub(super) async fn limits_of_a_tree_hold_exactly_at_their_edge(store: &dyn Store) {
+pub(super) async fn tree_limits_are_exact(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let root = spawned(store, &new(session(1, one, 1), "go")).await;
-    let Spawned::New(first) = child(store, 2, &root, 2).await else {
+    let SpawnOutcome::New(first) = child(store, 2, &root, 2).await else {
         panic!("the first child is within every limit");
     };
-    let Spawned::New(second) = child(store, 3, &first, 3).await else {
+    let SpawnOutcome::New(second) = child(store, 3, &first, 3).await else {
         panic!("depth 2 is within the limit");
     };
     assert_eq!(
         child(store, 4, &second, 4).await,
-        Spawned::OverLimit(Limit::Depth)
+        SpawnOutcome::OverLimit(TreeLimit::Depth)
     );
-    // Three are there; of fifty more, one is the fourth.
+    // The tree has three sessions, so one of fifty more is within the limit of four.
     let racing = join_all((10..60).map(|n| child(store, n, &root, 5))).await;
-    let made = racing.iter().filter(|s| matches!(s, Spawned::New(_)));
-    assert_eq!(made.count(), 1);
-    assert!(racing.contains(&Spawned::OverLimit(Limit::Sessions)));
+    let created = racing.iter().filter(|s| matches!(s, SpawnOutcome::New(_)));
+    assert_eq!(created.count(), 1);
+    assert!(racing.contains(&SpawnOutcome::OverLimit(TreeLimit::Sessions)));
 
     let root = spawned(store, &new(session(100, one, 10), "go")).await;
-    let costly = Step {
+    let costly = SessionStep {
         at: at(11),
         usage: Some((Usage::default(), 1.0)),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(root.id, costly).await.must();
+    store.commit_step(root.id, costly).await.must();
     assert_eq!(
         child(store, 101, &root, 12).await,
-        Spawned::OverLimit(Limit::Cost)
+        SpawnOutcome::OverLimit(TreeLimit::Cost)
     );
-    let raised = Step {
+    let raised = SessionStep {
         at: at(13),
         cost_limit: Some(2.0),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(root.id, raised).await.must();
+    store.commit_step(root.id, raised).await.must();
     assert!(matches!(
         child(store, 102, &root, 14).await,
-        Spawned::New(_)
+        SpawnOutcome::New(_)
     ));
-    let used = store.tree_use(root.id, at(15)).await.must();
+    let used = store.tree_usage(root.id, at(15)).await.must();
     assert_eq!((used.sessions, used.cost_usd), (2, 1.0));
     assert_eq!((used.cost_limit, used.spawned_last_minute), (Some(2.0), 1));
     assert_eq!(
         store
-            .tree_use(root.id, at(80))
+            .tree_usage(root.id, at(80))
             .await
             .must()
             .spawned_last_minute,
@@ -313,14 +334,14 @@ pub(super) async fn limits_of_a_tree_hold_exactly_at_their_edge(store: &dyn Stor
     }
     assert_eq!(
         store.spawn_session(&hasty(203), None).await.must(),
-        Spawned::OverLimit(Limit::Rate)
+        SpawnOutcome::OverLimit(TreeLimit::Rate)
     );
 }
 
-pub(super) async fn a_decision_is_taken_once_and_in_time(store: &dyn Store) {
+pub(super) async fn a_decision_is_recorded_once_before_its_deadline(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
-    let made = spawned(store, &new(session(1, one, 1), "go")).await;
-    let decision = |id: &str, deadline| Decision {
+    let created = spawned(store, &new(session(1, one, 1), "go")).await;
+    let decision = |id: &str, deadline| PendingDecision {
         request_id: id.to_owned(),
         kind: AwaitedRequestKind::Permission,
         detail: "{}".to_owned(),
@@ -328,132 +349,135 @@ pub(super) async fn a_decision_is_taken_once_and_in_time(store: &dyn Store) {
         verdict: None,
         answer: None,
     };
-    let asked = Step {
+    let asked = SessionStep {
         at: at(2),
         decisions: vec![decision("a", 10), decision("b", 20)],
-        ..Step::default()
+        ..SessionStep::default()
     };
-    store.step(made.id, asked).await.must();
+    store.commit_step(created.id, asked).await.must();
     let decide = |id: &'static str, verdict, second| {
-        store.decide(made.id, id, verdict, None, at(second), None)
+        store.record_decision(created.id, id, verdict, None, at(second), None)
     };
     assert_eq!(
         decide("a", PermissionDecision::Allow, 3).await.must(),
-        Decided::Done
+        DecisionOutcome::Done
     );
     assert_eq!(
         decide("a", PermissionDecision::Deny, 4).await.must(),
-        Decided::Late
+        DecisionOutcome::Late
     );
     assert_eq!(
         decide("b", PermissionDecision::Deny, 21).await.must(),
-        Decided::Late
+        DecisionOutcome::Late
     );
     assert_eq!(
         decide("c", PermissionDecision::Deny, 3).await.must(),
-        Decided::NoSuchRequest
+        DecisionOutcome::NoSuchRequest
     );
-    let all = store.decisions(made.id).await.must();
+    let all = store.decisions(created.id).await.must();
     let verdicts: Vec<_> = all.iter().map(|decision| decision.verdict).collect();
     assert_eq!(verdicts, [Some(PermissionDecision::Allow), None]);
-    let settled = Step {
+    let settled = SessionStep {
         at: at(5),
-        decisions_done: vec!["a".to_owned()],
-        ..Step::default()
+        removed_decisions: vec!["a".to_owned()],
+        ..SessionStep::default()
     };
-    store.step(made.id, settled).await.must();
-    assert_eq!(store.decisions(made.id).await.must().len(), 1);
+    store.commit_step(created.id, settled).await.must();
+    assert_eq!(store.decisions(created.id).await.must().len(), 1);
 }
 
-pub(super) async fn messages_wait_in_order_and_wake_an_ended_session(store: &dyn Store) {
+pub(super) async fn messages_are_queued_in_order_and_resume_an_ended_session(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
-    let made = spawned(store, &new(session(1, one, 1), "first")).await;
+    let created = spawned(store, &new(session(1, one, 1), "first")).await;
     let second = message("second", 2);
-    let queued = store.queue_message(made.id, &second, None).await.must();
+    let queued = store.queue_message(created.id, &second, None).await.must();
     assert!(queued.is_some_and(|(_, resumed)| !resumed));
     for text in ["first", "second"] {
-        let next = store.next_message(made.id).await.must().must_be();
+        let next = store.next_message(created.id).await.must().must_be();
         assert_eq!(next.text, text);
-        let done = Step {
+        let done = SessionStep {
             at: at(3),
-            message_done: Some(next.id),
-            ..Step::default()
+            taken_message: Some(next.id),
+            ..SessionStep::default()
         };
-        store.step(made.id, done).await.must();
+        store.commit_step(created.id, done).await.must();
     }
-    let failed = Step {
+    let failed = SessionStep {
         error: Some(Some("it broke".to_owned())),
         ..ending(Status::Failed, 4)
     };
-    store.step(made.id, failed).await.must();
-    store.want(&[made.id], Wanted::End, None).await.must();
-    let third = Message {
+    store.commit_step(created.id, failed).await.must();
+    store
+        .request_stop(&[created.id], StopRequest::End, None)
+        .await
+        .must();
+    let third = SessionMessage {
         change_id: Some("add-login".to_owned()),
         ..message("third", 5)
     };
-    let queued = store.queue_message(made.id, &third, None).await;
+    let queued = store.queue_message(created.id, &third, None).await;
     let (now, resumed) = queued.must().must_be();
     assert!(resumed);
-    let choices = Choices {
+    let choices = SessionChoices {
         change_id: Some("add-login".to_owned()),
-        ..made.choices
+        ..created.choices
     };
     assert_eq!(now.choices, choices);
     assert_eq!(
-        (now.status, now.error, now.wanted),
+        (now.status, now.error, now.stop_request),
         (Status::Created, None, None)
     );
     assert_eq!(now.ended_at, None);
     let missing = SessionId::new(Uuid::from_u128(9));
-    let nobody = store.queue_message(missing, &message("x", 6), None).await;
-    assert_eq!(nobody.must(), None);
+    let missing_session = store.queue_message(missing, &message("x", 6), None).await;
+    assert_eq!(missing_session.must(), None);
 }
 
-pub(super) async fn a_workspace_in_use_stays(store: &dyn Store) {
+pub(super) async fn a_workspace_in_use_cannot_be_removed(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let feature = Workspace {
         id: "feature".parse().must(),
         created_at: at(1),
     };
     store.add_workspace(one, &feature).await.must();
-    let there = Session {
+    let in_feature = Session {
         workspace_id: feature.id.clone(),
         ..session(1, one, 1)
     };
-    let made = spawned(store, &new(there, "go")).await;
+    let created = spawned(store, &new(in_feature, "go")).await;
     let refused = store.remove_workspace(one, &feature.id, None).await;
     assert!(matches!(refused, Err(StoreError::InUse)), "{refused:?}");
     store
-        .step(made.id, ending(Status::Completed, 2))
+        .commit_step(created.id, ending(Status::Completed, 2))
         .await
         .must();
     assert!(store.remove_workspace(one, &feature.id, None).await.must());
 }
 
-pub(super) async fn the_logs_of_a_tree_are_read_in_the_order_of_their_commits(store: &dyn Store) {
+pub(super) async fn tree_events_are_read_in_commit_order(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let root = spawned(store, &new(session(1, one, 1), "go")).await;
-    let Spawned::New(below) = child(store, 2, &root, 2).await else {
+    let SpawnOutcome::New(below) = child(store, 2, &root, 2).await else {
         panic!("within every limit");
     };
     spawned(store, &new(session(3, one, 3), "other tree")).await;
     for (id, text) in [(root.id, "1"), (below.id, "2"), (root.id, "3")] {
-        let step = Step {
+        let step = SessionStep {
             at: at(4),
             events: vec![Event::Delta {
                 text: text.to_owned(),
                 thought: false,
             }],
-            ..Step::default()
+            ..SessionStep::default()
         };
-        store.step(id, step).await.must();
+        store.commit_step(id, step).await.must();
     }
     let all = store.tree_events(root.id, 0, 100, usize::MAX).await.must();
     let places: Vec<_> = all
         .iter()
         .map(|e| (e.session_id == root.id, e.index))
         .collect();
-    // The child's making is in the parent's log.
+    // Creating the child appends an event to the log of the parent.
     assert_eq!(
         places,
         [
@@ -470,23 +494,23 @@ pub(super) async fn the_logs_of_a_tree_are_read_in_the_order_of_their_commits(st
         .await
         .must();
     assert_eq!(rest, all[4..]);
-    assert_eq!(store.deltas(root.id, 0).await.must(), ["1", "3"]);
-    assert_eq!(store.deltas(root.id, 3).await.must(), ["3"]);
-    let tree = store.tree(root.id).await.must();
+    assert_eq!(store.text_deltas(root.id, 0).await.must(), ["1", "3"]);
+    assert_eq!(store.text_deltas(root.id, 3).await.must(), ["3"]);
+    let tree = store.session_tree(root.id).await.must();
     let ids: Vec<_> = tree.iter().map(|session| session.id).collect();
     assert_eq!(ids, [root.id, below.id]);
-    let ended = Step {
-        to_parent: vec![Event::ChildEnded {
+    let ended = SessionStep {
+        parent_events: vec![Event::ChildEnded {
             child_id: below.id,
             status: Status::Completed,
             error: None,
         }],
         ..ending(Status::Completed, 5)
     };
-    let stepped = store.step(below.id, ended).await.must().must_be();
+    let stepped = store.commit_step(below.id, ended).await.must().must_be();
     assert_eq!(stepped.parent_id, Some(root.id));
     assert_eq!(
-        texts(store, root.id).await.last(),
+        event_types(store, root.id).await.last(),
         Some(&(4, "child_ended".to_owned()))
     );
 }
@@ -494,53 +518,63 @@ pub(super) async fn the_logs_of_a_tree_are_read_in_the_order_of_their_commits(st
 pub(super) async fn ended_sessions_are_removed_leaves_first(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let root = spawned(store, &new(session(1, one, 1), "go")).await;
-    let Spawned::New(below) = child(store, 2, &root, 2).await else {
+    let SpawnOutcome::New(below) = child(store, 2, &root, 2).await else {
         panic!("within every limit");
     };
     store
-        .step(root.id, ending(Status::Completed, 5))
+        .commit_step(root.id, ending(Status::Completed, 5))
         .await
         .must();
-    let remove = |second| store.remove_ended(Visible::Only(one), at(second), None);
-    assert_eq!(remove(100).await.must(), [], "a child of it is active");
+    let remove = |second| store.remove_ended_sessions(VisibleProjects::Only(one), at(second), None);
+    assert_eq!(remove(100).await.must(), [], "the root has an active child");
     store
-        .step(below.id, ending(Status::Completed, 6))
+        .commit_step(below.id, ending(Status::Completed, 6))
         .await
         .must();
-    assert_eq!(remove(3).await.must(), [], "they ended later");
+    assert_eq!(remove(3).await.must(), [], "the sessions ended later");
     assert_eq!(remove(100).await.must(), [below.id, root.id]);
     assert_eq!(store.session(root.id).await.must(), None);
     assert!(store.events(root.id, -1, 10, 1000).await.must().is_empty());
 }
 
-pub(super) async fn old_events_are_trimmed_and_the_log_says_so(store: &dyn Store) {
+pub(super) async fn trimming_events_updates_the_start_of_the_log(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
-    let made = spawned(store, &new(session(1, one, 1), "go")).await;
+    let created = spawned(store, &new(session(1, one, 1), "go")).await;
     for second in 2..12 {
-        let step = Step {
+        let step = SessionStep {
             at: at(second),
             events: vec![Event::Completion {
                 text: second.to_string(),
                 stop_reason: StopReason::EndTurn,
                 error: None,
             }],
-            ..Step::default()
+            ..SessionStep::default()
         };
-        store.step(made.id, step).await.must();
+        store.commit_step(created.id, step).await.must();
     }
     assert_eq!(store.trim_events(at(5), 1000).await.must(), 3);
-    let log = texts(store, made.id).await;
+    let log = event_types(store, created.id).await;
     assert_eq!(
         log.iter().map(|(index, _)| *index).collect::<Vec<_>>(),
         [0, 4, 5, 6, 7, 8, 9, 10]
     );
     assert_eq!(
-        store.session(made.id).await.must().must_be().trimmed_before,
+        store
+            .session(created.id)
+            .await
+            .must()
+            .must_be()
+            .trimmed_before,
         4
     );
     assert_eq!(store.trim_events(at(0), 4).await.must(), 3);
     assert_eq!(
-        store.session(made.id).await.must().must_be().trimmed_before,
+        store
+            .session(created.id)
+            .await
+            .must()
+            .must_be()
+            .trimmed_before,
         7
     );
 }
@@ -552,6 +586,6 @@ trait MustBe<T> {
 impl<T> MustBe<T> for Option<T> {
     #[track_caller]
     fn must_be(self) -> T {
-        self.unwrap_or_else(|| panic!("it is not there"))
+        self.unwrap_or_else(|| panic!("the value is missing"))
     }
 }

@@ -1,9 +1,9 @@
-//! What every store promises about tokens.
+//! Contract tests for tokens.
 
 use oubliette_model::{ApiKey, Scope};
 
 use super::{Must, at, project, ready, token_id};
-use crate::{Revoked, Store, Token};
+use crate::{RevokeOutcome, Store, Token};
 
 fn token(n: u128, scope: &str) -> (Token, ApiKey) {
     let token = Token {
@@ -19,7 +19,7 @@ fn token(n: u128, scope: &str) -> (Token, ApiKey) {
     (token, ApiKey::from_random([n as u8; 32]))
 }
 
-pub(super) async fn a_token_is_found_by_its_hash_alone(store: &dyn Store) {
+pub(super) async fn a_token_is_found_by_its_hash(store: &dyn Store) {
     let (mut admin, key) = token(1, "admin");
     admin.expires_at = Some(at(100));
     assert!(store.add_token(&admin, key.hash(), None).await.must());
@@ -41,8 +41,8 @@ pub(super) async fn a_scope_for_a_missing_project_is_refused(store: &dyn Store) 
     assert!(store.add_token(&bound, key.hash(), None).await.must());
 }
 
-pub(super) async fn the_last_admin_token_stays(store: &dyn Store) {
-    assert!(!store.has_admin(at(0)).await.must());
+pub(super) async fn the_last_admin_token_cannot_be_revoked(store: &dyn Store) {
+    assert!(!store.has_admin_token(at(0)).await.must());
     let (first, first_key) = token(1, "admin");
     let (mut second, second_key) = token(2, "admin");
     second.expires_at = Some(at(50));
@@ -51,35 +51,35 @@ pub(super) async fn the_last_admin_token_stays(store: &dyn Store) {
         .add_token(&second, second_key.hash(), None)
         .await
         .must();
-    assert!(store.has_admin(at(10)).await.must());
+    assert!(store.has_admin_token(at(10)).await.must());
 
     let late = at(60);
     assert_eq!(
-        store.revoke(first.id, late, None).await.must(),
-        Revoked::LastAdmin
+        store.revoke_token(first.id, late, None).await.must(),
+        RevokeOutcome::LastAdmin
     );
     assert_eq!(
-        store.revoke(second.id, late, None).await.must(),
-        Revoked::Already
+        store.revoke_token(second.id, late, None).await.must(),
+        RevokeOutcome::Already
     );
     assert_eq!(
-        store.revoke(token_id(9), late, None).await.must(),
-        Revoked::NoSuchToken
+        store.revoke_token(token_id(9), late, None).await.must(),
+        RevokeOutcome::NoSuchToken
     );
 
     assert_eq!(
-        store.revoke(first.id, at(10), None).await.must(),
-        Revoked::Done
+        store.revoke_token(first.id, at(10), None).await.must(),
+        RevokeOutcome::Done
     );
     assert_eq!(
-        store.revoke(first.id, at(10), None).await.must(),
-        Revoked::Already
+        store.revoke_token(first.id, at(10), None).await.must(),
+        RevokeOutcome::Already
     );
     let stored = store.token_by_hash(first_key.hash()).await.must();
     assert_eq!(stored.and_then(|token| token.revoked_at), Some(at(10)));
     assert_eq!(
-        store.revoke(second.id, at(10), None).await.must(),
-        Revoked::LastAdmin
+        store.revoke_token(second.id, at(10), None).await.must(),
+        RevokeOutcome::LastAdmin
     );
 }
 

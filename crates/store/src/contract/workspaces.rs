@@ -1,4 +1,4 @@
-//! What every store promises about workspaces.
+//! Contract tests for workspaces.
 
 use oubliette_model::WorkspaceId;
 
@@ -51,7 +51,10 @@ pub(super) async fn workspaces_belong_to_their_project(store: &dyn Store) {
             .await
             .must()
     );
-    let logged = store.audit(&AuditFilter::default(), None, 10).await.must();
+    let logged = store
+        .audit_records(&AuditFilter::default(), None, 10)
+        .await
+        .must();
     assert_eq!(
         logged.rows.len(),
         1,

@@ -5,11 +5,11 @@ use jiff::Timestamp;
 use rusqlite::{Connection, Row, named_params, params};
 
 use super::Sqlite;
-use super::convert::{Columns, misread, time};
-use crate::{Audit, AuditEntry, AuditFilter, AuditRecord, Outcome, Page, Result};
+use super::convert::{ReadColumns, conversion_error, to_millis};
+use crate::{Audit, AuditEntry, AuditFilter, AuditOutcome, AuditRecord, Page, Result};
 
-/// Adds an entry to the transaction of the write it tells of.
-pub(super) fn append(connection: &Connection, entry: Option<AuditEntry>) -> Result<()> {
+/// Appends an entry in the transaction of the write that it belongs to.
+pub(super) fn append_audit_entry(connection: &Connection, entry: Option<AuditEntry>) -> Result<()> {
     let Some(entry) = entry else { return Ok(()) };
     connection
         .prepare_cached(
@@ -17,7 +17,7 @@ pub(super) fn append(connection: &Connection, entry: Option<AuditEntry>) -> Resu
              values (?1, ?2, ?3, ?4, ?5, ?6)",
         )?
         .execute(params![
-            time(entry.at),
+            to_millis(entry.at),
             entry.token_id.map(|id| id.to_string()),
             entry.operation,
             entry.project_id.map(|id| id.to_string()),
@@ -29,8 +29,8 @@ pub(super) fn append(connection: &Connection, entry: Option<AuditEntry>) -> Resu
 
 fn record(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
     let outcome: String = row.get(5)?;
-    let outcome = Outcome::parse(&outcome)
-        .ok_or_else(|| misread(5, std::io::Error::other("unknown outcome")))?;
+    let outcome = AuditOutcome::parse(&outcome)
+        .ok_or_else(|| conversion_error(5, std::io::Error::other("unknown outcome")))?;
     let id = |column| -> rusqlite::Result<Option<String>> { row.get(column) };
     Ok(AuditRecord {
         id: row.get(0)?,
@@ -51,12 +51,12 @@ impl Audit for Sqlite {
         self.write(move |connection| {
             entries
                 .into_iter()
-                .try_for_each(|entry| append(connection, Some(entry)))
+                .try_for_each(|entry| append_audit_entry(connection, Some(entry)))
         })
         .await
     }
 
-    async fn audit(
+    async fn audit_records(
         &self,
         filter: &AuditFilter,
         after: Option<&str>,
@@ -67,7 +67,7 @@ impl Audit for Sqlite {
             .and_then(|cursor| cursor.parse().ok())
             .unwrap_or(i64::MAX);
         let rows = self
-            .scan(move |connection| {
+            .read_blocking(move |connection| {
                 let mut statement = connection.prepare_cached(
                     "select id, at, token_id, operation, project_id, outcome, address from audit
                      where id < :before
@@ -84,8 +84,8 @@ impl Audit for Sqlite {
                         ":token": filter.token_id.map(|id| id.to_string()),
                         ":project": filter.project_id.map(|id| id.to_string()),
                         ":operation": filter.operation,
-                        ":outcome": filter.outcome.map(Outcome::as_str),
-                        ":since": filter.since.map(time),
+                        ":outcome": filter.outcome.map(AuditOutcome::as_str),
+                        ":since": filter.since.map(to_millis),
                         ":limit": limit + 1,
                     },
                     record,
@@ -93,12 +93,12 @@ impl Audit for Sqlite {
                 Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
             })
             .await?;
-        Ok(Page::cut(rows, limit, |record| record.id.to_string()))
+        Ok(Page::from_rows(rows, limit, |record| record.id.to_string()))
     }
 
     async fn trim_audit(&self, before: Timestamp) -> Result<usize> {
         self.write(move |connection| {
-            Ok(connection.execute("delete from audit where at < ?1", [time(before)])?)
+            Ok(connection.execute("delete from audit where at < ?1", [to_millis(before)])?)
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! The tools of callers in SQLite.
+//! Caller tools in SQLite.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -9,48 +9,52 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
 
 use super::Sqlite;
-use super::audit::append;
-use super::calls::is_alive;
-use super::convert::{Columns, misread, time};
-use super::sessions::{append_events, find_numbered, from_word, json, number, text, word};
+use super::audit::append_audit_entry;
+use super::calls::is_active;
+use super::convert::{
+    ReadColumns, conversion_error, enum_from_string, enum_to_string, json_column, to_json,
+    to_millis,
+};
+use super::sessions::{append_events, find_seq, find_with_seq};
 use crate::{
-    Asked, AuditEntry, CallerRequest, Callers, Declaration, Declared, Ended, MOST_PENDING,
-    MOST_PENDING_BYTES, Result, Session, Settled, StoreError,
+    AddRequestOutcome, AuditEntry, CallerRequest, CallerRequestResult, Callers, DeclaredTools,
+    EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, Result, Session,
+    StoreError, ToolDeclaration,
 };
 
 const COLUMNS: &str = "sessions.id, request_id, call_id, tool, arguments, asked_at, deadline, \
      handed, outcome, answer, event_index";
 const FROM: &str = "from caller_requests join sessions on seq = session";
 
-fn uuid(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
+fn uuid_column(row: &Row<'_>, column: usize) -> rusqlite::Result<Uuid> {
     let text = row.get_ref(column)?.as_str()?;
-    Uuid::try_parse(text).map_err(|e| misread(column, e))
+    Uuid::try_parse(text).map_err(|e| conversion_error(column, e))
 }
 
 fn request(row: &Row<'_>) -> rusqlite::Result<CallerRequest> {
     let outcome: Option<String> = row.get(8)?;
-    let ended = match outcome {
-        Some(outcome) => Some(Ended {
-            outcome: from_word(8, outcome)?,
-            answer: json(row, 9)?,
+    let result = match outcome {
+        Some(outcome) => Some(CallerRequestResult {
+            outcome: enum_from_string(8, outcome)?,
+            answer: json_column(row, 9)?,
         }),
         None => None,
     };
     Ok(CallerRequest {
         session_id: row.parsed(0)?,
-        request_id: uuid(row, 1)?,
-        call_id: uuid(row, 2)?,
+        request_id: uuid_column(row, 1)?,
+        call_id: uuid_column(row, 2)?,
         tool: row.get(3)?,
-        arguments: json(row, 4)?,
+        arguments: json_column(row, 4)?,
         asked_at: row.time(5)?,
         deadline: row.time(6)?,
         event_index: row.get(10)?,
-        handed: row.get(7)?,
-        ended,
+        delivered: row.get(7)?,
+        result,
     })
 }
 
-fn call(
+fn find_by_call(
     connection: &Connection,
     session: SessionId,
     call_id: Uuid,
@@ -63,38 +67,38 @@ fn call(
         .optional()?)
 }
 
-fn pending(connection: &Connection, seq: i64, most: u32) -> Result<Vec<CallerRequest>> {
+fn pending_requests(connection: &Connection, seq: i64, limit: u32) -> Result<Vec<CallerRequest>> {
     let mut statement = connection.prepare_cached(&format!(
         "select {COLUMNS} {FROM} where session = ?1 and outcome is null order by asked_at limit ?2"
     ))?;
-    let rows = statement.query_map(params![seq, most], request)?;
+    let rows = statement.query_map(params![seq, limit], request)?;
     Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
 }
 
-/// Replaces the tools of a session, or takes them away.
-pub(super) fn declare(
+/// Replaces the declared tools of a session.
+pub(super) fn declare_tools(
     connection: &Connection,
     seq: i64,
     session: &Session,
-    declaration: &Declaration,
+    declaration: &ToolDeclaration,
     at: Timestamp,
 ) -> Result<()> {
-    if session.owner_id != Some(declaration.by) {
-        let owned = match session.owner_id {
+    if session.owner_id != Some(declaration.token_id) {
+        let has_valid_owner = match session.owner_id {
             Some(owner) => connection
                 .prepare_cached(
                     "select 1 from tokens where id = ?1 and revoked_at is null
                         and (expires_at is null or expires_at > ?2)",
                 )?
-                .exists(params![owner.to_string(), time(at)])?,
+                .exists(params![owner.to_string(), to_millis(at)])?,
             None => false,
         };
-        if owned {
+        if has_valid_owner {
             return Err(StoreError::NotOwner);
         }
         connection
             .prepare_cached("update sessions set owner_id = ?2 where seq = ?1")?
-            .execute(params![seq, declaration.by.to_string()])?;
+            .execute(params![seq, declaration.token_id.to_string()])?;
     }
     connection
         .prepare_cached(
@@ -105,24 +109,25 @@ pub(super) fn declare(
     Ok(())
 }
 
-fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
-    if let Some(before) = call(connection, asked.session_id, asked.call_id)? {
-        return Ok(Asked::Before(Box::new(before)));
+fn add_request(connection: &Connection, request: &CallerRequest) -> Result<AddRequestOutcome> {
+    if let Some(existing) = find_by_call(connection, request.session_id, request.call_id)? {
+        return Ok(AddRequestOutcome::Existing(Box::new(existing)));
     }
-    let found = find_numbered(connection, asked.session_id)?;
-    let Some((seq, session)) = found.filter(|(_, session)| is_alive(session)) else {
-        return Ok(Asked::Gone);
+    let found = find_with_seq(connection, request.session_id)?;
+    let Some((seq, session)) = found.filter(|(_, session)| is_active(session)) else {
+        return Ok(AddRequestOutcome::SessionGone);
     };
-    let arguments = text(&asked.arguments)?;
-    let (waiting, bytes): (u32, i64) = connection
+    let arguments = to_json(&request.arguments)?;
+    let (pending, bytes): (u32, i64) = connection
         .prepare_cached(
             "select count(*), coalesce(sum(length(arguments)), 0)
              from caller_requests indexed by caller_requests_pending
              where session = ?1 and outcome is null",
         )?
         .query_row([seq], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    if waiting >= MOST_PENDING || bytes + arguments.len() as i64 > MOST_PENDING_BYTES {
-        return Ok(Asked::TooMany);
+    if pending >= MAX_PENDING_REQUESTS || bytes + arguments.len() as i64 > MAX_PENDING_REQUEST_BYTES
+    {
+        return Ok(AddRequestOutcome::TooManyPending);
     }
     connection
         .prepare_cached(
@@ -132,39 +137,44 @@ fn ask(connection: &Connection, asked: &CallerRequest) -> Result<Asked> {
         )?
         .execute(params![
             seq,
-            asked.request_id.to_string(),
-            asked.call_id.to_string(),
-            asked.tool,
+            request.request_id.to_string(),
+            request.call_id.to_string(),
+            request.tool,
             arguments,
-            time(asked.asked_at),
-            time(asked.deadline),
+            to_millis(request.asked_at),
+            to_millis(request.deadline),
             session.log_end,
         ])?;
     let event = Event::CallerToolRequest {
-        request_id: asked.request_id.to_string(),
-        tool: asked.tool.clone(),
-        arguments: asked.arguments.clone(),
-        expires_at: asked.deadline,
+        request_id: request.request_id.to_string(),
+        tool: request.tool.clone(),
+        arguments: request.arguments.clone(),
+        expires_at: request.deadline,
     };
     let mut events = vec![event];
     if session.status == Status::Running {
-        events.push(wait_for(connection, seq, Some(asked), asked.asked_at)?);
+        events.push(set_awaited_request(
+            connection,
+            seq,
+            Some(request),
+            request.asked_at,
+        )?);
     }
-    append_events(connection, seq, asked.asked_at, &events)?;
-    Ok(Asked::New(Box::new(session)))
+    append_events(connection, seq, request.asked_at, &events)?;
+    Ok(AddRequestOutcome::Added(Box::new(session)))
 }
 
-/// Has a session wait for a call, or go on; the event that says so.
-fn wait_for(
+/// Makes a session wait for a request, or run if there is none. Returns the status event.
+fn set_awaited_request(
     connection: &Connection,
     seq: i64,
-    asked: Option<&CallerRequest>,
+    request: Option<&CallerRequest>,
     at: Timestamp,
 ) -> Result<Event> {
-    let waiting = asked.map(|asked| AwaitedRequest {
+    let waiting = request.map(|request| AwaitedRequest {
         kind: AwaitedRequestKind::CallerTool,
-        request_id: asked.request_id.to_string(),
-        until: asked.deadline,
+        request_id: request.request_id.to_string(),
+        until: request.deadline,
     });
     let status = match waiting {
         Some(_) => Status::Waiting,
@@ -177,8 +187,8 @@ fn wait_for(
         .execute(params![
             seq,
             status.as_str(),
-            waiting.as_ref().map(text).transpose()?,
-            time(at)
+            waiting.as_ref().map(to_json).transpose()?,
+            to_millis(at)
         ])?;
     Ok(Event::Status {
         status,
@@ -187,19 +197,19 @@ fn wait_for(
     })
 }
 
-fn settle(
+fn end_request(
     connection: &Connection,
     id: SessionId,
     request_id: Uuid,
-    ended: &Ended,
+    result: &CallerRequestResult,
     event: Event,
     at: Timestamp,
-) -> Result<Settled> {
-    let Some((seq, session)) = find_numbered(connection, id)? else {
-        return Ok(Settled::NoSuchRequest);
+) -> Result<EndRequestOutcome> {
+    let Some((seq, session)) = find_with_seq(connection, id)? else {
+        return Ok(EndRequestOutcome::NoSuchRequest);
     };
-    let answered = matches!(
-        ended.outcome,
+    let is_answer = matches!(
+        result.outcome,
         CallerToolOutcome::Answered | CallerToolOutcome::Failed
     );
     let changed = connection
@@ -211,43 +221,44 @@ fn settle(
         .execute(params![
             seq,
             request_id.to_string(),
-            word(&ended.outcome)?,
-            text(&ended.answer)?,
-            time(at),
-            answered
+            enum_to_string(&result.outcome)?,
+            to_json(&result.answer)?,
+            to_millis(at),
+            is_answer
         ])?;
     if changed == 0 {
-        let there = connection
+        let exists = connection
             .prepare_cached("select 1 from caller_requests where session = ?1 and request_id = ?2")?
             .exists(params![seq, request_id.to_string()])?;
-        return Ok(match there {
-            true => Settled::Late,
-            false => Settled::NoSuchRequest,
+        return Ok(if exists {
+            EndRequestOutcome::Late
+        } else {
+            EndRequestOutcome::NoSuchRequest
         });
     }
     let mut events = vec![event];
-    let waited_for = session
+    let is_awaited = session
         .waiting
         .is_some_and(|waiting| waiting.request_id == request_id.to_string());
-    if session.status == Status::Waiting && waited_for {
-        let next = pending(connection, seq, 1)?;
-        events.push(wait_for(connection, seq, next.first(), at)?);
+    if session.status == Status::Waiting && is_awaited {
+        let next = pending_requests(connection, seq, 1)?;
+        events.push(set_awaited_request(connection, seq, next.first(), at)?);
     }
     append_events(connection, seq, at, &events)?;
-    Ok(Settled::Done)
+    Ok(EndRequestOutcome::Done)
 }
 
 #[async_trait]
 impl Callers for Sqlite {
-    async fn caller_tools(&self, session: SessionId) -> Result<Option<Declared>> {
-        self.look(|connection| {
+    async fn caller_tools(&self, session: SessionId) -> Result<Option<DeclaredTools>> {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(
                     "select caller_id, tools from caller_tools join sessions on seq = session
                      where id = ?1",
                 )?
                 .query_row([session.to_string()], |row| {
-                    Ok(Declared {
+                    Ok(DeclaredTools {
                         caller_id: row.get(0)?,
                         tools: row.get(1)?,
                     })
@@ -256,18 +267,18 @@ impl Callers for Sqlite {
         })
     }
 
-    async fn ask_caller(&self, request: &CallerRequest) -> Result<Asked> {
+    async fn add_caller_request(&self, request: &CallerRequest) -> Result<AddRequestOutcome> {
         let request = request.clone();
-        self.write(move |connection| ask(connection, &request))
+        self.write(move |connection| add_request(connection, &request))
             .await
     }
 
-    async fn caller_call(
+    async fn caller_request_by_call(
         &self,
         session: SessionId,
         call_id: Uuid,
     ) -> Result<Option<CallerRequest>> {
-        self.look(|connection| call(connection, session, call_id))
+        self.read(|connection| find_by_call(connection, session, call_id))
     }
 
     async fn caller_request(
@@ -275,7 +286,7 @@ impl Callers for Sqlite {
         session: SessionId,
         request_id: Uuid,
     ) -> Result<Option<CallerRequest>> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(&format!(
                     "select {COLUMNS} {FROM} where request_id = ?2 and sessions.id = ?1"
@@ -289,14 +300,14 @@ impl Callers for Sqlite {
     }
 
     async fn pending_requests(&self, session: SessionId) -> Result<Vec<CallerRequest>> {
-        self.look(|connection| match number(connection, session)? {
-            Some(seq) => pending(connection, seq, MOST_PENDING),
+        self.read(|connection| match find_seq(connection, session)? {
+            Some(seq) => pending_requests(connection, seq, MAX_PENDING_REQUESTS),
             None => Ok(Vec::new()),
         })
     }
 
     async fn all_pending_requests(&self) -> Result<Vec<CallerRequest>> {
-        self.scan(|connection| {
+        self.read_blocking(|connection| {
             let mut statement = connection.prepare(&format!(
                 "select {COLUMNS} {FROM} where outcome is null order by asked_at"
             ))?;
@@ -306,10 +317,10 @@ impl Callers for Sqlite {
         .await
     }
 
-    async fn hand_out(&self, session: SessionId, requests: &[Uuid]) -> Result<()> {
+    async fn mark_delivered(&self, session: SessionId, requests: &[Uuid]) -> Result<()> {
         let requests = requests.to_vec();
         self.write(move |connection| {
-            let Some(seq) = number(connection, session)? else {
+            let Some(seq) = find_seq(connection, session)? else {
                 return Ok(());
             };
             let mut statement = connection.prepare_cached(
@@ -323,22 +334,22 @@ impl Callers for Sqlite {
         .await
     }
 
-    async fn settle_request(
+    async fn end_caller_request(
         &self,
         session: SessionId,
         request_id: Uuid,
-        ended: &Ended,
+        result: &CallerRequestResult,
         event: Event,
         at: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Settled> {
-        let ended = ended.clone();
+    ) -> Result<EndRequestOutcome> {
+        let result = result.clone();
         self.write(move |connection| {
-            let settled = settle(connection, session, request_id, &ended, event, at)?;
-            if settled == Settled::Done {
-                append(connection, audit)?;
+            let outcome = end_request(connection, session, request_id, &result, event, at)?;
+            if outcome == EndRequestOutcome::Done {
+                append_audit_entry(connection, audit)?;
             }
-            Ok(settled)
+            Ok(outcome)
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! Calls of agents in SQLite.
+//! Calls from containers in SQLite.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -7,15 +7,18 @@ use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, time};
-use super::events::logged;
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, to_millis};
+use super::events::stored_event;
 use super::schedules;
-use super::sessions::{find, number, queue};
-use crate::{AuditEntry, Begun, CallTurn, Calls, ChildCall, Message, Result, Session, Wanted};
+use super::sessions::{find, find_seq, queue_message};
+use crate::{
+    AuditEntry, CallTurn, Calls, ChildCall, Result, Session, SessionMessage, StopRequest,
+    ToolCallStart,
+};
 
-/// The session that a call went to, if it was made before.
-pub(super) fn made_before(
+/// Returns the session that a call went to, if the call was made before.
+pub(super) fn find_called_session(
     connection: &Connection,
     caller: SessionId,
     call_id: Uuid,
@@ -36,8 +39,8 @@ pub(super) fn made_before(
     }
 }
 
-/// Notes a call together with the message that it led to.
-pub(super) fn note(
+/// Records a call with the message that it queued.
+pub(super) fn insert_call(
     connection: &Connection,
     caller: SessionId,
     call_id: Uuid,
@@ -45,7 +48,7 @@ pub(super) fn note(
     message: i64,
     at: Timestamp,
 ) -> Result<()> {
-    let Some(caller) = number(connection, caller)? else {
+    let Some(caller) = find_seq(connection, caller)? else {
         return Ok(());
     };
     connection
@@ -58,13 +61,14 @@ pub(super) fn note(
             call_id.to_string(),
             child,
             message,
-            time(at)
+            to_millis(at)
         ])?;
     Ok(())
 }
 
-/// Notes where the turn of a message began: `start` is the index of the first of these events.
-pub(super) fn begin_turn(
+/// Records the index of the prompt event that started the turn of a message. `start` is the index of
+/// the first of `events`.
+pub(super) fn record_turn_start(
     connection: &Connection,
     message: i64,
     start: i64,
@@ -77,7 +81,7 @@ pub(super) fn begin_turn(
     connection
         .prepare_cached("update relay_calls set prompted = ?2 where message = ?1")?
         .execute(params![message, at])?;
-    schedules::begin_turn(connection, message, at)
+    schedules::record_turn_start(connection, message, at)
 }
 
 #[async_trait]
@@ -87,39 +91,41 @@ impl Calls for Sqlite {
         caller: SessionId,
         call_id: Uuid,
         to: SessionId,
-        message: &Message,
+        message: &SessionMessage,
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>> {
         let message = message.clone();
         self.write(move |connection| {
-            if let Some(there) = made_before(connection, caller, call_id)? {
-                return Ok(Some((there, false)));
+            if let Some(existing) = find_called_session(connection, caller, call_id)? {
+                return Ok(Some((existing, false)));
             }
-            let alive = find(connection, caller)?.is_some_and(|caller| is_alive(&caller));
-            if !alive {
+            let is_caller_active =
+                find(connection, caller)?.is_some_and(|caller| is_active(&caller));
+            if !is_caller_active {
                 return Ok(None);
             }
-            let Some((session, resumed, added)) = queue(connection, to, &message)? else {
+            let Some((session, resumed, message_id)) = queue_message(connection, to, &message)?
+            else {
                 return Ok(None);
             };
-            if let Some(child) = number(connection, to)? {
-                note(
+            if let Some(child) = find_seq(connection, to)? {
+                insert_call(
                     connection,
                     caller,
                     call_id,
                     child,
-                    added,
+                    message_id,
                     message.created_at,
                 )?;
             }
-            append(connection, audit)?;
+            append_audit_entry(connection, audit)?;
             Ok(Some((session, resumed)))
         })
         .await
     }
 
     async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>> {
-        self.look(|connection| {
+        self.read(|connection| {
             let found = connection
                 .prepare_cached(
                     "select child.id, prompted, child.seq,
@@ -134,11 +140,11 @@ impl Calls for Sqlite {
                     Ok((row.parsed(0)?, prompted, row.get(2)?, row.get(3)?))
                 })
                 .optional()?;
-            let Some((child, prompted, seq, waits)) = found else {
+            let Some((child, prompted, seq, is_queued)) = found else {
                 return Ok(None);
             };
-            let turn = match (prompted, waits) {
-                (Some(prompted), _) => turn(connection, child, seq, prompted)?,
+            let turn = match (prompted, is_queued) {
+                (Some(prompted), _) => turn_state(connection, child, seq, prompted)?,
                 (None, true) => CallTurn::Queued,
                 (None, false) => CallTurn::Dropped,
             };
@@ -146,7 +152,12 @@ impl Calls for Sqlite {
         })
     }
 
-    async fn begin_tool_call(&self, token: TokenId, call_id: Uuid, at: Timestamp) -> Result<Begun> {
+    async fn begin_tool_call(
+        &self,
+        token: TokenId,
+        call_id: Uuid,
+        at: Timestamp,
+    ) -> Result<ToolCallStart> {
         self.write(move |connection| {
             let key = (token.to_string(), call_id.to_string());
             let found: Option<Option<String>> = connection
@@ -156,14 +167,14 @@ impl Calls for Sqlite {
                 .query_row((&key.0, &key.1), |row| row.get(0))
                 .optional()?;
             if let Some(outcome) = found {
-                return Ok(outcome.map_or(Begun::Unknown, Begun::Before));
+                return Ok(outcome.map_or(ToolCallStart::Unknown, ToolCallStart::Repeated));
             }
             connection
                 .prepare_cached(
                     "insert into tool_calls (token_id, call_id, begun_at) values (?1, ?2, ?3)",
                 )?
-                .execute(params![key.0, key.1, time(at)])?;
-            Ok(Begun::New)
+                .execute(params![key.0, key.1, to_millis(at)])?;
+            Ok(ToolCallStart::New)
         })
         .await
     }
@@ -183,7 +194,7 @@ impl Calls for Sqlite {
 
     async fn trim_calls(&self, before: Timestamp) -> Result<usize> {
         self.write(move |connection| {
-            let before = [time(before)];
+            let before = [to_millis(before)];
             let messages =
                 connection.execute("delete from relay_calls where created_at < ?1", before)?;
             let operations =
@@ -194,26 +205,26 @@ impl Calls for Sqlite {
     }
 }
 
-/// Whether a session may still do something.
-pub(super) fn is_alive(session: &Session) -> bool {
-    !session.status.is_ended() && session.wanted != Some(Wanted::End)
+/// Whether a session has not ended and has no request to end.
+pub(super) fn is_active(session: &Session) -> bool {
+    !session.status.is_ended() && session.stop_request != Some(StopRequest::End)
 }
 
-pub(super) fn turn(
+pub(super) fn turn_state(
     connection: &Connection,
     child: SessionId,
     seq: i64,
     prompted: i64,
 ) -> Result<CallTurn> {
-    let answer = connection
+    let completion = connection
         .prepare_cached(
             "select position, ?3, idx, at, body from events
              where session = ?1 and idx > ?2 and kind = 'completion' order by idx limit 1",
         )?
-        .query_row(params![seq, prompted, child.to_string()], logged)
+        .query_row(params![seq, prompted, child.to_string()], stored_event)
         .optional()?;
-    Ok(match answer {
-        Some(answer) => CallTurn::Answered(Box::new(answer)),
+    Ok(match completion {
+        Some(completion) => CallTurn::Answered(Box::new(completion)),
         None => CallTurn::Running,
     })
 }

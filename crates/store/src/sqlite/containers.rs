@@ -3,26 +3,22 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
-use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, time};
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
 use crate::{AuditEntry, Container, Containers, Exec, Result};
 
-const CONTAINERS: &str =
+const SELECT_CONTAINERS: &str =
     "select id, project_id, workspace_id, key_hash, created_at from containers";
 
 fn container(row: &Row<'_>) -> rusqlite::Result<Container> {
     Ok(Container {
         id: row.get(0)?,
         project_id: row.parsed(1)?,
-        workspace_id: match row.get_ref(2)? {
-            ValueRef::Null => None,
-            _ => Some(row.parsed(2)?),
-        },
+        workspace_id: row.optional_parsed(2)?,
         key: KeyHash::from_bytes(row.get(3)?),
         created_at: row.time(4)?,
     })
@@ -38,7 +34,7 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
     })
 }
 
-fn find(
+fn find_exec(
     connection: &Connection,
     project: ProjectId,
     exec_id: &str,
@@ -78,7 +74,7 @@ impl Containers for Sqlite {
                     project,
                     workspace,
                     container.key.as_bytes(),
-                    time(container.created_at),
+                    to_millis(container.created_at),
                 ],
             )?;
             Ok(true)
@@ -87,26 +83,26 @@ impl Containers for Sqlite {
     }
 
     async fn container(&self, id: &str) -> Result<Option<Container>> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
-                .prepare_cached(&format!("{CONTAINERS} where id = ?1"))?
+                .prepare_cached(&format!("{SELECT_CONTAINERS} where id = ?1"))?
                 .query_row([id], container)
                 .optional()?)
         })
     }
 
     async fn containers(&self) -> Result<Vec<Container>> {
-        self.scan(|connection| {
-            let mut statement = connection.prepare_cached(CONTAINERS)?;
+        self.read_blocking(|connection| {
+            let mut statement = connection.prepare_cached(SELECT_CONTAINERS)?;
             let rows = statement.query_map([], container)?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         })
         .await
     }
 
-    async fn containers_of(&self, project: ProjectId) -> Result<Vec<Container>> {
-        self.look(|connection| {
-            let query = format!("{CONTAINERS} where project_id = ?1 order by workspace_id");
+    async fn project_containers(&self, project: ProjectId) -> Result<Vec<Container>> {
+        self.read(|connection| {
+            let query = format!("{SELECT_CONTAINERS} where project_id = ?1 order by workspace_id");
             let mut statement = connection.prepare_cached(&query)?;
             let rows = statement.query_map([project.to_string()], container)?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
@@ -122,12 +118,12 @@ impl Containers for Sqlite {
         .await
     }
 
-    async fn begin_exec(&self, new: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>> {
+    async fn add_exec(&self, new: &Exec, audit: Option<AuditEntry>) -> Result<Option<Exec>> {
         let new = new.clone();
         self.write(move |connection| {
-            append(connection, audit)?;
-            let known = find(connection, new.project_id, &new.exec_id)?;
-            if known.is_none() {
+            append_audit_entry(connection, audit)?;
+            let existing = find_exec(connection, new.project_id, &new.exec_id)?;
+            if existing.is_none() {
                 connection.execute(
                     "insert into execs (project_id, exec_id, boot_id, started_at)
                      values (?1, ?2, ?3, ?4)",
@@ -135,20 +131,20 @@ impl Containers for Sqlite {
                         new.project_id.to_string(),
                         new.exec_id,
                         new.boot_id,
-                        time(new.started_at),
+                        to_millis(new.started_at),
                     ],
                 )?;
             }
-            Ok(known)
+            Ok(existing)
         })
         .await
     }
 
     async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>> {
-        self.look(|connection| Ok(find(connection, project, exec_id)?))
+        self.read(|connection| Ok(find_exec(connection, project, exec_id)?))
     }
 
-    async fn forget_exec(&self, project: ProjectId, exec_id: &str) -> Result<()> {
+    async fn remove_unstarted_exec(&self, project: ProjectId, exec_id: &str) -> Result<()> {
         let exec_id = exec_id.to_owned();
         self.write(move |connection| {
             connection.execute(
@@ -160,7 +156,7 @@ impl Containers for Sqlite {
         .await
     }
 
-    async fn end_exec(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {
+    async fn set_exec_result(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {
         let (exec_id, result) = (exec_id.to_owned(), result.to_owned());
         self.write(move |connection| {
             connection.execute(
@@ -174,7 +170,10 @@ impl Containers for Sqlite {
 
     async fn trim_execs(&self, before: Timestamp) -> Result<usize> {
         self.write(move |connection| {
-            Ok(connection.execute("delete from execs where started_at < ?1", [time(before)])?)
+            Ok(connection.execute(
+                "delete from execs where started_at < ?1",
+                [to_millis(before)],
+            )?)
         })
         .await
     }

@@ -1,59 +1,62 @@
-//! Between rows and values, and from SQLite's errors to ours.
+//! Converts rows to values and SQLite errors to [`StoreError`].
 
 use std::path::Path;
 use std::str::FromStr;
 
 use jiff::Timestamp;
 use rusqlite::{ErrorCode, Row};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
-use crate::StoreError;
+use crate::{Result, StoreError};
 
-/// Says what an error of SQLite means to the caller. `path` is named if the file is at fault.
-pub(super) fn explain(error: rusqlite::Error, path: &Path) -> StoreError {
+/// Converts an error of SQLite. `path` is the database file, for errors that name it.
+pub(super) fn convert_error(error: rusqlite::Error, path: &Path) -> StoreError {
     let code = error.sqlite_error().map(|e| e.code);
     match code {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
-        Some(ErrorCode::DiskFull) => StoreError::Full,
+        Some(ErrorCode::DiskFull) => StoreError::DiskFull,
         Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged(path.to_owned()),
-        Some(ErrorCode::NotADatabase) => StoreError::NotOurs(path.to_owned()),
+        Some(ErrorCode::NotADatabase) => StoreError::ForeignFile(path.to_owned()),
         Some(ErrorCode::ConstraintViolation) => StoreError::Duplicate,
         _ => StoreError::failed(error),
     }
 }
 
-/// An error inside a unit of work, before the file's path is known to it.
+/// For errors inside a write or read, which do not know the path of the file.
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        explain(error, Path::new("oubliette.db"))
+        convert_error(error, Path::new("oubliette.db"))
     }
 }
 
-pub(super) fn time(at: Timestamp) -> i64 {
+pub(super) fn to_millis(at: Timestamp) -> i64 {
     at.as_millisecond()
 }
 
-/// Reads columns by position; a value that cannot be what it should be is an error, not a panic.
-pub(super) trait Columns {
+/// Reads typed columns by position; an invalid value is an error.
+pub(super) trait ReadColumns {
     fn time(&self, column: usize) -> rusqlite::Result<Timestamp>;
-    fn maybe_time(&self, column: usize) -> rusqlite::Result<Option<Timestamp>>;
+    fn optional_time(&self, column: usize) -> rusqlite::Result<Option<Timestamp>>;
     fn parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<T>
     where
         T::Err: std::error::Error + Send + Sync + 'static;
-    fn maybe_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
+    fn optional_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
     where
         T::Err: std::error::Error + Send + Sync + 'static;
 }
 
-impl Columns for Row<'_> {
+impl ReadColumns for Row<'_> {
     fn time(&self, column: usize) -> rusqlite::Result<Timestamp> {
-        Timestamp::from_millisecond(self.get(column)?).map_err(|e| misread(column, e))
+        Timestamp::from_millisecond(self.get(column)?).map_err(|e| conversion_error(column, e))
     }
 
-    fn maybe_time(&self, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+    fn optional_time(&self, column: usize) -> rusqlite::Result<Option<Timestamp>> {
         let at: Option<i64> = self.get(column)?;
         at.map(Timestamp::from_millisecond)
             .transpose()
-            .map_err(|e| misread(column, e))
+            .map_err(|e| conversion_error(column, e))
     }
 
     fn parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<T>
@@ -61,22 +64,52 @@ impl Columns for Row<'_> {
         T::Err: std::error::Error + Send + Sync + 'static,
     {
         let text = self.get_ref(column)?.as_str()?;
-        text.parse().map_err(|e: T::Err| misread(column, e))
+        text.parse()
+            .map_err(|e: T::Err| conversion_error(column, e))
     }
 
-    fn maybe_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
+    fn optional_parsed<T: FromStr>(&self, column: usize) -> rusqlite::Result<Option<T>>
     where
         T::Err: std::error::Error + Send + Sync + 'static,
     {
         let text = self.get_ref(column)?.as_str_or_null()?;
         let parsed = text.map(str::parse).transpose();
-        parsed.map_err(|e: T::Err| misread(column, e))
+        parsed.map_err(|e: T::Err| conversion_error(column, e))
     }
 }
 
-pub(super) fn misread(
+pub(super) fn conversion_error(
     column: usize,
     error: impl std::error::Error + Send + Sync + 'static,
 ) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Text, Box::new(error))
+}
+
+pub(super) fn json_column<T: DeserializeOwned>(
+    row: &Row<'_>,
+    column: usize,
+) -> rusqlite::Result<T> {
+    let text = row.get_ref(column)?.as_str()?;
+    serde_json::from_str(text).map_err(|e| conversion_error(column, e))
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(StoreError::failed)
+}
+
+/// Converts an enum value that serialises to a string, without the quotes of JSON.
+pub(super) fn enum_to_string(value: &impl Serialize) -> Result<String> {
+    match serde_json::to_value(value) {
+        Ok(Value::String(text)) => Ok(text),
+        _ => Err(StoreError::failed(
+            "the value does not serialise to a string",
+        )),
+    }
+}
+
+pub(super) fn enum_from_string<T: DeserializeOwned>(
+    column: usize,
+    text: String,
+) -> rusqlite::Result<T> {
+    serde_json::from_value(Value::String(text)).map_err(|e| conversion_error(column, e))
 }

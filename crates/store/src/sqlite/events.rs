@@ -1,4 +1,4 @@
-//! The log of sessions in SQLite.
+//! Event logs of sessions in SQLite.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -6,15 +6,15 @@ use oubliette_model::SessionId;
 use rusqlite::{Connection, Row, params};
 
 use super::Sqlite;
-use super::convert::{Columns, misread, time};
-use super::sessions::{TREE, number};
-use crate::{Events, Logged, Result};
+use super::convert::{ReadColumns, conversion_error, to_millis};
+use super::sessions::{TREE, find_seq};
+use crate::{Events, Result, StoredEvent};
 
-/// Events that are read where they are asked for.
-const FEW: u32 = 16;
+/// Up to this number of events is read on the calling thread.
+const MAX_INLINE_EVENTS: u32 = 16;
 
-pub(super) fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
-    Ok(Logged {
+pub(super) fn stored_event(row: &Row<'_>) -> rusqlite::Result<StoredEvent> {
+    Ok(StoredEvent {
         position: row.get(0)?,
         session_id: row.parsed(1)?,
         index: row.get(2)?,
@@ -23,16 +23,16 @@ pub(super) fn logged(row: &Row<'_>) -> rusqlite::Result<Logged> {
     })
 }
 
-/// Takes rows until there are enough bytes of them, and at least one.
-fn bounded(
-    rows: impl Iterator<Item = rusqlite::Result<Logged>>,
-    bytes: usize,
-) -> Result<Vec<Logged>> {
+/// Takes rows up to `max_bytes` of bodies, and at least one row.
+fn take_bytes(
+    rows: impl Iterator<Item = rusqlite::Result<StoredEvent>>,
+    max_bytes: usize,
+) -> Result<Vec<StoredEvent>> {
     let (mut taken, mut size) = (Vec::new(), 0);
     for row in rows {
         let row = row?;
         size += row.body.len();
-        if size > bytes && !taken.is_empty() {
+        if size > max_bytes && !taken.is_empty() {
             break;
         }
         taken.push(row);
@@ -40,22 +40,22 @@ fn bounded(
     Ok(taken)
 }
 
-fn page(
+fn events_after(
     connection: &Connection,
     id: SessionId,
     since: i64,
     limit: u32,
-    bytes: usize,
-) -> Result<Vec<Logged>> {
-    let Some(seq) = number(connection, id)? else {
+    max_bytes: usize,
+) -> Result<Vec<StoredEvent>> {
+    let Some(seq) = find_seq(connection, id)? else {
         return Ok(Vec::new());
     };
     let mut statement = connection.prepare_cached(
         "select position, ?4, idx, at, body from events
          where session = ?1 and idx > ?2 order by idx limit ?3",
     )?;
-    let rows = statement.query_map(params![seq, since, limit, id.to_string()], logged)?;
-    bounded(rows, bytes)
+    let rows = statement.query_map(params![seq, since, limit, id.to_string()], stored_event)?;
+    take_bytes(rows, max_bytes)
 }
 
 #[async_trait]
@@ -65,14 +65,22 @@ impl Events for Sqlite {
         id: SessionId,
         since: i64,
         limit: u32,
-        bytes: usize,
-    ) -> Result<Vec<Logged>> {
-        // Who follows a session asks for the few that are new.
-        let few = self.look(|connection| page(connection, id, since, limit.min(FEW), bytes))?;
-        if limit <= FEW || few.len() < FEW as usize {
+        max_bytes: usize,
+    ) -> Result<Vec<StoredEvent>> {
+        // A subscriber reads the few newest events.
+        let few = self.read(|connection| {
+            events_after(
+                connection,
+                id,
+                since,
+                limit.min(MAX_INLINE_EVENTS),
+                max_bytes,
+            )
+        })?;
+        if limit <= MAX_INLINE_EVENTS || few.len() < MAX_INLINE_EVENTS as usize {
             return Ok(few);
         }
-        self.scan(move |connection| page(connection, id, since, limit, bytes))
+        self.read_blocking(move |connection| events_after(connection, id, since, limit, max_bytes))
             .await
     }
 
@@ -81,24 +89,24 @@ impl Events for Sqlite {
         id: SessionId,
         after: i64,
         limit: u32,
-        bytes: usize,
-    ) -> Result<Vec<Logged>> {
-        self.scan(move |connection| {
-            // Each log is read from its own index; then the positions put them in one order.
+        max_bytes: usize,
+    ) -> Result<Vec<StoredEvent>> {
+        self.read_blocking(move |connection| {
+            // SQLite reads each log from its own index and sorts the events by position.
             let mut statement = connection.prepare_cached(&format!(
                 "{TREE} select position, sessions.id, idx, at, body from sessions
                  join events on session = seq
                  where sessions.id in tree and position > ?2 order by position limit ?3"
             ))?;
-            let rows = statement.query_map(params![id.to_string(), after, limit], logged)?;
-            bounded(rows, bytes)
+            let rows = statement.query_map(params![id.to_string(), after, limit], stored_event)?;
+            take_bytes(rows, max_bytes)
         })
         .await
     }
 
-    async fn deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>> {
-        self.scan(move |connection| {
-            let Some(seq) = number(connection, id)? else {
+    async fn text_deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>> {
+        self.read_blocking(move |connection| {
+            let Some(seq) = find_seq(connection, id)? else {
                 return Ok(Vec::new());
             };
             let mut statement = connection.prepare_cached(
@@ -108,7 +116,7 @@ impl Events for Sqlite {
             let rows = statement.query_map(params![seq, from], |row| {
                 let body = row.get_ref(0)?.as_str()?;
                 let body: serde_json::Value =
-                    serde_json::from_str(body).map_err(|e| misread(0, e))?;
+                    serde_json::from_str(body).map_err(|e| conversion_error(0, e))?;
                 Ok(body["text"].as_str().unwrap_or_default().to_owned())
             })?;
             Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
@@ -116,17 +124,17 @@ impl Events for Sqlite {
         .await
     }
 
-    async fn trim_events(&self, before: Timestamp, most: i64) -> Result<usize> {
+    async fn trim_events(&self, before: Timestamp, max_events: i64) -> Result<usize> {
         let bounds = self
-            .scan(move |connection| {
-                // Not from under an agent: its owner may still need the newest of them.
+            .read_blocking(move |connection| {
+                // Sessions with an agent are left out: their actors may still need recent events.
                 let mut statement = connection.prepare(
                     "select seq, max(log_end - ?2, coalesce((
                         select min(idx) from events where session = seq and idx > 0 and at >= ?1
                      ), log_end - 1))
                      from sessions where live is null and log_end - trimmed_before > 1",
                 )?;
-                let rows = statement.query_map(params![time(before), most], |row| {
+                let rows = statement.query_map(params![to_millis(before), max_events], |row| {
                     Ok((row.get(0)?, row.get(1)?))
                 })?;
                 Ok(rows.collect::<rusqlite::Result<Vec<(i64, i64)>>>()?)
@@ -134,20 +142,20 @@ impl Events for Sqlite {
             .await?;
         let mut trimmed = 0;
         for (seq, bound) in bounds {
-            // One session at a time: nobody waits for the whole of it.
+            // One session per transaction, so that other writes do not wait for all of them.
             trimmed += self
                 .write(move |connection| {
-                    let gone = connection.execute(
+                    let deleted = connection.execute(
                         "delete from events where session = ?1 and idx > 0 and idx < ?2",
                         params![seq, bound],
                     )?;
-                    if gone > 0 {
+                    if deleted > 0 {
                         connection.execute(
                             "update sessions set trimmed_before = ?2 where seq = ?1",
                             params![seq, bound],
                         )?;
                     }
-                    Ok(gone)
+                    Ok(deleted)
                 })
                 .await?;
         }

@@ -6,12 +6,12 @@ use oubliette_model::SessionId;
 use rusqlite::{OptionalExtension, params};
 
 use super::Sqlite;
-use super::convert::{Columns, time};
+use super::convert::{ReadColumns, to_millis};
 use crate::{McpSession, McpSessions, Result};
 
 #[async_trait]
 impl McpSessions for Sqlite {
-    async fn put_mcp_session(&self, session: &McpSession, keep: u32) -> Result<()> {
+    async fn put_mcp_session(&self, session: &McpSession, max_sessions: u32) -> Result<()> {
         let session = session.clone();
         self.write(move |connection| {
             connection.execute(
@@ -21,14 +21,14 @@ impl McpSessions for Sqlite {
                     session.id,
                     session.token_id.to_string(),
                     session.state,
-                    time(session.seen_at),
+                    to_millis(session.seen_at),
                 ],
             )?;
             connection.execute(
                 "delete from mcp_sessions where id in (
                     select id from mcp_sessions where token_id = ?1
                     order by seen_at desc, rowid desc limit -1 offset ?2)",
-                params![session.token_id.to_string(), keep],
+                params![session.token_id.to_string(), max_sessions],
             )?;
             Ok(())
         })
@@ -36,7 +36,7 @@ impl McpSessions for Sqlite {
     }
 
     async fn mcp_session(&self, id: &str) -> Result<Option<McpSession>> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(
                     "select id, token_id, state, seen_at from mcp_sessions where id = ?1",
@@ -70,7 +70,7 @@ impl McpSessions for Sqlite {
     }
 
     async fn bound_sessions(&self, mcp_session: &str) -> Result<Vec<SessionId>> {
-        self.look(|connection| {
+        self.read(|connection| {
             let mut statement = connection.prepare_cached(
                 "select id from bound_sessions join sessions on seq = session
                  where mcp_session = ?1 order by seq",
@@ -85,7 +85,7 @@ impl McpSessions for Sqlite {
             let mut statement =
                 connection.prepare_cached("update mcp_sessions set seen_at = ?2 where id = ?1")?;
             for id in ids {
-                statement.execute(params![id, time(now)])?;
+                statement.execute(params![id, to_millis(now)])?;
             }
             Ok(())
         })
@@ -105,7 +105,7 @@ impl McpSessions for Sqlite {
         self.write(move |connection| {
             Ok(connection.execute(
                 "delete from mcp_sessions where seen_at < ?1",
-                [time(before)],
+                [to_millis(before)],
             )?)
         })
         .await

@@ -5,11 +5,11 @@ use oubliette_model::{ProjectId, WorkspaceId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, misread, time};
-use super::schedules::forget_project;
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, json_column, to_json, to_millis};
+use super::schedules::remove_project_targets;
 use crate::{
-    AuditEntry, Page, Project, ProjectState, Projects, Result, StoreError, Updated, Visible,
+    AuditEntry, Page, Project, ProjectState, ProjectUpdate, Projects, Result, VisibleProjects,
 };
 
 const COLUMNS: &str = "id, name, revision, settings, created_at, updated_at";
@@ -19,7 +19,7 @@ fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
         id: row.parsed(0)?,
         name: row.parsed(1)?,
         revision: row.get(2)?,
-        settings: serde_json::from_str(row.get_ref(3)?.as_str()?).map_err(|e| misread(3, e))?,
+        settings: json_column(row, 3)?,
         created_at: row.time(4)?,
         updated_at: row.time(5)?,
     })
@@ -27,10 +27,9 @@ fn project(row: &Row<'_>) -> rusqlite::Result<Project> {
 
 fn find(connection: &Connection, id: ProjectId) -> Result<Option<Project>> {
     Ok(connection
-        .prepare_cached(
-            "select id, name, revision, settings, created_at, updated_at from projects
-             where id = ?1 and state = 'ready'",
-        )?
+        .prepare_cached(&format!(
+            "select {COLUMNS} from projects where id = ?1 and state = 'ready'"
+        ))?
         .query_row([id.to_string()], project)
         .optional()?)
 }
@@ -41,14 +40,10 @@ pub(super) fn is_ready(connection: &Connection, id: ProjectId) -> Result<bool> {
         .exists([id.to_string()])?)
 }
 
-fn settings(project: &Project) -> Result<String> {
-    serde_json::to_string(&project.settings).map_err(StoreError::failed)
-}
-
 #[async_trait]
 impl Projects for Sqlite {
-    async fn reserve(&self, project: &Project) -> Result<()> {
-        let settings = settings(project)?;
+    async fn reserve_project(&self, project: &Project) -> Result<()> {
+        let settings = to_json(&project.settings)?;
         let project = project.clone();
         self.write(move |connection| {
             connection.execute(
@@ -59,8 +54,8 @@ impl Projects for Sqlite {
                     project.name.as_str(),
                     project.revision,
                     settings,
-                    time(project.created_at),
-                    time(project.updated_at),
+                    to_millis(project.created_at),
+                    to_millis(project.updated_at),
                 ],
             )?;
             Ok(())
@@ -68,7 +63,7 @@ impl Projects for Sqlite {
         .await
     }
 
-    async fn confirm(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool> {
+    async fn confirm_project(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool> {
         self.write(move |connection| {
             let confirmed = connection.execute(
                 "update projects set state = 'ready' where id = ?1 and state = 'creating'",
@@ -82,32 +77,32 @@ impl Projects for Sqlite {
                  select id, ?2, created_at from projects where id = ?1",
                 params![id.to_string(), WorkspaceId::DEFAULT],
             )?;
-            append(connection, audit)?;
+            append_audit_entry(connection, audit)?;
             Ok(true)
         })
         .await
     }
 
-    async fn get(&self, id: ProjectId) -> Result<Option<Project>> {
-        self.look(|connection| find(connection, id))
+    async fn project(&self, id: ProjectId) -> Result<Option<Project>> {
+        self.read(|connection| find(connection, id))
     }
 
-    async fn page(
+    async fn projects(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<Project>> {
         let after = after.unwrap_or_default().to_owned();
         let rows = match visible {
-            Visible::Only(id) => {
-                let own = self.look(|connection| find(connection, id))?;
+            VisibleProjects::Only(id) => {
+                let own = self.read(|connection| find(connection, id))?;
                 own.into_iter()
                     .filter(|project| project.name.as_str() > after.as_str())
                     .collect()
             }
-            Visible::All => {
-                self.scan(move |connection| {
+            VisibleProjects::All => {
+                self.read_blocking(move |connection| {
                     let mut statement = connection.prepare_cached(&format!(
                         "select {COLUMNS} from projects where name > ?1 and state = 'ready'
                          order by name limit ?2"
@@ -118,11 +113,17 @@ impl Projects for Sqlite {
                 .await?
             }
         };
-        Ok(Page::cut(rows, limit, |project| project.name.to_string()))
+        Ok(Page::from_rows(rows, limit, |project| {
+            project.name.to_string()
+        }))
     }
 
-    async fn update(&self, project: &Project, audit: Option<AuditEntry>) -> Result<Updated> {
-        let settings = settings(project)?;
+    async fn update_project(
+        &self,
+        project: &Project,
+        audit: Option<AuditEntry>,
+    ) -> Result<ProjectUpdate> {
+        let settings = to_json(&project.settings)?;
         let project = project.clone();
         self.write(move |connection| {
             let updated = connection.execute(
@@ -134,15 +135,15 @@ impl Projects for Sqlite {
                     project.revision,
                     project.name.as_str(),
                     settings,
-                    time(project.updated_at),
+                    to_millis(project.updated_at),
                 ],
             )?;
             if updated == 0 {
-                return Ok(Updated::Stale);
+                return Ok(ProjectUpdate::Stale);
             }
-            append(connection, audit)?;
+            append_audit_entry(connection, audit)?;
             let revision = project.revision + 1;
-            Ok(Updated::Done(Box::new(Project {
+            Ok(ProjectUpdate::Done(Box::new(Project {
                 revision,
                 ..project
             })))
@@ -150,27 +151,31 @@ impl Projects for Sqlite {
         .await
     }
 
-    async fn condemn(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<Option<usize>> {
+    async fn mark_project_deleting(
+        &self,
+        id: ProjectId,
+        audit: Option<AuditEntry>,
+    ) -> Result<Option<usize>> {
         self.write(move |connection| {
-            let condemned = connection.execute(
+            let marked = connection.execute(
                 "update projects set state = 'deleting' where id = ?1 and state = 'ready'",
                 [id.to_string()],
             )?;
-            if condemned == 0 {
+            if marked == 0 {
                 return Ok(None);
             }
             let tokens = connection.execute(
                 "delete from tokens where scope in ('project:' || ?1, 'project:' || ?1 || ':ro')",
                 [id.to_string()],
             )?;
-            forget_project(connection, id)?;
-            append(connection, audit)?;
+            remove_project_targets(connection, id)?;
+            append_audit_entry(connection, audit)?;
             Ok(Some(tokens))
         })
         .await
     }
 
-    async fn erase(&self, id: ProjectId) -> Result<()> {
+    async fn delete_project(&self, id: ProjectId) -> Result<()> {
         self.write(move |connection| {
             connection.execute("delete from projects where id = ?1", [id.to_string()])?;
             Ok(())
@@ -178,8 +183,8 @@ impl Projects for Sqlite {
         .await
     }
 
-    async fn unfinished(&self) -> Result<Vec<(ProjectId, ProjectState)>> {
-        self.scan(|connection| {
+    async fn unfinished_projects(&self) -> Result<Vec<(ProjectId, ProjectState)>> {
+        self.read_blocking(|connection| {
             let mut statement =
                 connection.prepare("select id, state from projects where state <> 'ready'")?;
             let rows = statement.query_map([], |row| {
@@ -195,7 +200,7 @@ impl Projects for Sqlite {
     }
 
     async fn count_projects(&self) -> Result<i64> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection.query_row(
                 "select count(*) from projects where state = 'ready'",
                 [],

@@ -1,15 +1,16 @@
-//! A few read-only connections, opened as needed and kept.
+//! A pool of read-only connections, opened on demand.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use super::open::open_for_reading;
 use crate::Result;
 
-/// More readers than this at once open a connection of their own and close it after.
-const KEPT: usize = 8;
+/// Connections beyond this number are closed after use.
+const MAX_IDLE_CONNECTIONS: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(super) struct Readers {
@@ -26,20 +27,16 @@ impl Readers {
     }
 
     pub(super) fn with<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {
-        let kept = self
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop();
-        let connection = match kept {
+        let idle = self.idle.lock().pop();
+        let connection = match idle {
             Some(connection) => connection,
             None => open_for_reading(&self.path)?,
         };
         let result = work(&connection);
-        // A connection that failed is not kept: its state is not known.
+        // A connection that failed is closed: its state is unknown.
         if result.is_ok() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < KEPT {
+            let mut idle = self.idle.lock();
+            if idle.len() < MAX_IDLE_CONNECTIONS {
                 idle.push(connection);
             }
         }

@@ -10,30 +10,35 @@ use oubliette_model::{PermissionDecision, SessionId};
 use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, time};
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, enum_from_string, enum_to_string, json_column, to_millis};
 use crate::{
-    AuditEntry, Decided, Decision, Message, NewSession, Page, Result, Session, SessionFilter,
-    Sessions, Spawned, Step, Stepped, TreeUse, Visible, Wanted,
+    AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision, Result, Session,
+    SessionFilter, SessionMessage, SessionStep, Sessions, SpawnOutcome, StopRequest, TreeUsage,
+    VisibleProjects,
 };
 use row::{COLUMNS, session};
-pub(super) use row::{find, find_numbered, from_word, json, number, text, word};
-pub(super) use spawn::{queue, tree_use};
+pub(super) use row::{find, find_seq, find_with_seq};
+pub(super) use spawn::{queue_message, tree_usage};
 pub(super) use step::append_events;
 
-/// A session and everything below it.
+/// Selects the ids of a session and its descendants.
 pub(super) const TREE: &str = "with recursive tree (id) as (
         select ?1 union select sessions.id from sessions join tree on parent_id = tree.id
     )";
 
 #[async_trait]
 impl Sessions for Sqlite {
-    async fn spawn_session(&self, new: &NewSession, audit: Option<AuditEntry>) -> Result<Spawned> {
+    async fn spawn_session(
+        &self,
+        new: &NewSession,
+        audit: Option<AuditEntry>,
+    ) -> Result<SpawnOutcome> {
         let new = new.clone();
         self.write(move |connection| {
             let spawned = spawn::spawn(connection, &new)?;
-            if matches!(spawned, Spawned::New(_) | Spawned::Joined { .. }) {
-                append(connection, audit)?;
+            if matches!(spawned, SpawnOutcome::New(_) | SpawnOutcome::Joined { .. }) {
+                append_audit_entry(connection, audit)?;
             }
             Ok(spawned)
         })
@@ -43,14 +48,14 @@ impl Sessions for Sqlite {
     async fn queue_message(
         &self,
         id: SessionId,
-        message: &Message,
+        message: &SessionMessage,
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>> {
         let message = message.clone();
         self.write(move |connection| {
-            let queued = queue(connection, id, &message)?;
+            let queued = queue_message(connection, id, &message)?;
             if queued.is_some() {
-                append(connection, audit)?;
+                append_audit_entry(connection, audit)?;
             }
             Ok(queued.map(|(session, resumed, _)| (session, resumed)))
         })
@@ -58,12 +63,12 @@ impl Sessions for Sqlite {
     }
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>> {
-        self.look(|connection| find(connection, id))
+        self.read(|connection| find(connection, id))
     }
 
     async fn sessions(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         filter: &SessionFilter,
         after: Option<&str>,
         limit: u32,
@@ -71,10 +76,10 @@ impl Sessions for Sqlite {
         let filter = filter.clone();
         let before: i64 = after.and_then(|text| text.parse().ok()).unwrap_or(i64::MAX);
         let rows = self
-            .scan(move |connection| {
+            .read_blocking(move |connection| {
                 let project = match visible {
-                    Visible::All => None,
-                    Visible::Only(id) => Some(id.to_string()),
+                    VisibleProjects::All => None,
+                    VisibleProjects::Only(id) => Some(id.to_string()),
                 };
                 let mut statement = connection.prepare_cached(&format!(
                     "select {COLUMNS}, seq from sessions
@@ -107,15 +112,15 @@ impl Sessions for Sqlite {
                 Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
             })
             .await?;
-        let page = Page::cut(rows, limit, |(_, seq)| seq.to_string());
+        let page = Page::from_rows(rows, limit, |(_, seq)| seq.to_string());
         Ok(Page {
             rows: page.rows.into_iter().map(|(session, _)| session).collect(),
             next: page.next,
         })
     }
 
-    async fn tree(&self, id: SessionId) -> Result<Vec<Session>> {
-        self.scan(move |connection| {
+    async fn session_tree(&self, id: SessionId) -> Result<Vec<Session>> {
+        self.read_blocking(move |connection| {
             let mut statement = connection.prepare_cached(&format!(
                 "{TREE} select {COLUMNS} from sessions where id in tree order by seq"
             ))?;
@@ -125,12 +130,12 @@ impl Sessions for Sqlite {
         .await
     }
 
-    async fn tree_use(&self, root: SessionId, now: Timestamp) -> Result<TreeUse> {
-        self.look(|connection| tree_use(connection, root, now))
+    async fn tree_usage(&self, root: SessionId, now: Timestamp) -> Result<TreeUsage> {
+        self.read(|connection| tree_usage(connection, root, now))
     }
 
-    async fn unsettled_sessions(&self) -> Result<Vec<SessionId>> {
-        self.scan(|connection| {
+    async fn unfinished_sessions(&self) -> Result<Vec<SessionId>> {
+        self.read_blocking(|connection| {
             let mut statement = connection.prepare(
                 "select id from sessions where live is not null or wanted is not null
                  union
@@ -145,23 +150,23 @@ impl Sessions for Sqlite {
         .await
     }
 
-    async fn step(&self, id: SessionId, step: Step) -> Result<Option<Stepped>> {
-        let events = step::bodies(&step.events)?;
-        self.write(move |connection| step::step(connection, id, &step, &events))
+    async fn commit_step(&self, id: SessionId, step: SessionStep) -> Result<Option<CommittedStep>> {
+        let events = step::serialize(&step.events)?;
+        self.write(move |connection| step::commit(connection, id, &step, &events))
             .await
     }
 
-    async fn want(
+    async fn request_stop(
         &self,
         ids: &[SessionId],
-        wanted: Wanted,
+        request: StopRequest,
         audit: Option<AuditEntry>,
     ) -> Result<()> {
         let ids = ids.to_vec();
         self.write(move |connection| {
-            let sql = match wanted {
-                Wanted::End => "update sessions set wanted = 'end' where id = ?1",
-                Wanted::Interrupt => {
+            let sql = match request {
+                StopRequest::End => "update sessions set wanted = 'end' where id = ?1",
+                StopRequest::Interrupt => {
                     "update sessions set wanted = 'interrupt' where id = ?1 and wanted is null"
                 }
             };
@@ -169,13 +174,13 @@ impl Sessions for Sqlite {
             for id in ids {
                 statement.execute([id.to_string()])?;
             }
-            append(connection, audit)
+            append_audit_entry(connection, audit)
         })
         .await
     }
 
-    async fn next_message(&self, id: SessionId) -> Result<Option<Message>> {
-        self.look(|connection| {
+    async fn next_message(&self, id: SessionId) -> Result<Option<SessionMessage>> {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(
                     "select messages.id, text, attachments, messages.created_at from messages
@@ -183,10 +188,10 @@ impl Sessions for Sqlite {
                      order by messages.id limit 1",
                 )?
                 .query_row([id.to_string()], |row| {
-                    Ok(Message {
+                    Ok(SessionMessage {
                         id: row.get(0)?,
                         text: row.get(1)?,
-                        attachments: json(row, 2)?,
+                        attachments: json_column(row, 2)?,
                         declaration: None,
                         change_id: None,
                         created_at: row.time(3)?,
@@ -197,7 +202,7 @@ impl Sessions for Sqlite {
     }
 
     async fn queued_messages(&self, id: SessionId) -> Result<u32> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(
                     "select count(*) from messages join sessions on session = seq
@@ -208,7 +213,7 @@ impl Sessions for Sqlite {
     }
 
     async fn agent_input(&self, id: SessionId) -> Result<Vec<(u64, Vec<u8>)>> {
-        self.scan(move |connection| {
+        self.read_blocking(move |connection| {
             let mut statement = connection.prepare_cached(
                 "select at, bytes from agent_input join sessions on session = seq
                  where id = ?1 order by at",
@@ -221,20 +226,20 @@ impl Sessions for Sqlite {
         .await
     }
 
-    async fn decisions(&self, id: SessionId) -> Result<Vec<Decision>> {
-        self.look(|connection| {
+    async fn decisions(&self, id: SessionId) -> Result<Vec<PendingDecision>> {
+        self.read(|connection| {
             let mut statement = connection.prepare_cached(
                 "select request_id, kind, detail, deadline, verdict, answer from decisions
                  join sessions on session = seq where id = ?1 order by deadline",
             )?;
             let rows = statement.query_map([id.to_string()], |row| {
                 let verdict: Option<String> = row.get(4)?;
-                Ok(Decision {
+                Ok(PendingDecision {
                     request_id: row.get(0)?,
-                    kind: from_word(1, row.get(1)?)?,
+                    kind: enum_from_string(1, row.get(1)?)?,
                     detail: row.get(2)?,
                     deadline: row.time(3)?,
-                    verdict: verdict.map(|word| from_word(4, word)).transpose()?,
+                    verdict: verdict.map(|word| enum_from_string(4, word)).transpose()?,
                     answer: row.get(5)?,
                 })
             })?;
@@ -242,7 +247,7 @@ impl Sessions for Sqlite {
         })
     }
 
-    async fn decide(
+    async fn record_decision(
         &self,
         id: SessionId,
         request_id: &str,
@@ -250,57 +255,58 @@ impl Sessions for Sqlite {
         answer: Option<String>,
         now: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Decided> {
-        let (request_id, verdict) = (request_id.to_owned(), word(&verdict)?);
+    ) -> Result<DecisionOutcome> {
+        let (request_id, verdict) = (request_id.to_owned(), enum_to_string(&verdict)?);
         self.write(move |connection| {
-            let Some(seq) = number(connection, id)? else {
-                return Ok(Decided::NoSuchRequest);
+            let Some(seq) = find_seq(connection, id)? else {
+                return Ok(DecisionOutcome::NoSuchRequest);
             };
             let decided = connection
                 .prepare_cached(
                     "update decisions set verdict = ?3, answer = ?4
                      where session = ?1 and request_id = ?2 and verdict is null and deadline > ?5",
                 )?
-                .execute(params![seq, request_id, verdict, answer, time(now)])?;
+                .execute(params![seq, request_id, verdict, answer, to_millis(now)])?;
             if decided > 0 {
-                append(connection, audit)?;
-                return Ok(Decided::Done);
+                append_audit_entry(connection, audit)?;
+                return Ok(DecisionOutcome::Done);
             }
-            let there = connection
+            let exists = connection
                 .prepare_cached("select 1 from decisions where session = ?1 and request_id = ?2")?
                 .exists(params![seq, request_id])?;
-            Ok(match there {
-                true => Decided::Late,
-                false => Decided::NoSuchRequest,
+            Ok(if exists {
+                DecisionOutcome::Late
+            } else {
+                DecisionOutcome::NoSuchRequest
             })
         })
         .await
     }
 
-    async fn remove_ended(
+    async fn remove_ended_sessions(
         &self,
-        visible: Visible,
+        visible: VisibleProjects,
         before: Timestamp,
         audit: Option<AuditEntry>,
     ) -> Result<Vec<SessionId>> {
         self.write(move |connection| {
             let removed = remove_ended(connection, visible, before)?;
-            append(connection, audit)?;
+            append_audit_entry(connection, audit)?;
             Ok(removed)
         })
         .await
     }
 }
 
-/// Leaves first: a parent goes when nothing is below it any more.
+/// Deletes leaves first: a parent is deleted once it has no children.
 fn remove_ended(
     connection: &Connection,
-    visible: Visible,
+    visible: VisibleProjects,
     before: Timestamp,
 ) -> Result<Vec<SessionId>> {
     let project = match visible {
-        Visible::All => None,
-        Visible::Only(id) => Some(id.to_string()),
+        VisibleProjects::All => None,
+        VisibleProjects::Only(id) => Some(id.to_string()),
     };
     let mut removed = Vec::new();
     loop {
@@ -310,7 +316,7 @@ fn remove_ended(
                and not exists (select 1 from sessions child where child.parent_id = sessions.id)
              returning id, root_id, cost_usd",
         )?;
-        let rows = statement.query_map(params![time(before), project], |row| {
+        let rows = statement.query_map(params![to_millis(before), project], |row| {
             Ok((row.parsed(0)?, row.get(1)?, row.get(2)?))
         })?;
         let round = rows.collect::<rusqlite::Result<Vec<(SessionId, String, f64)>>>()?;
@@ -318,7 +324,7 @@ fn remove_ended(
             return Ok(removed);
         }
         for (id, root, cost) in round {
-            // What a tree has spent stays spent.
+            // The cost of a removed session still counts for its tree.
             connection
                 .prepare_cached("update sessions set cost_gone = cost_gone + ?2 where id = ?1")?
                 .execute(params![root, cost])?;

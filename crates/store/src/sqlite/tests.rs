@@ -1,4 +1,4 @@
-//! The contract on SQLite, and what only a file can get wrong.
+//! Runs the contract tests on SQLite, and tests what is specific to the database file.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::contract::CASES;
-use crate::{Audit, AuditEntry, AuditFilter, Outcome, StoreError};
+use crate::{Audit, AuditEntry, AuditFilter, AuditOutcome, StoreError};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -20,13 +20,13 @@ fn entry(operation: &str) -> AuditEntry {
         token_id: None,
         operation: operation.to_owned(),
         project_id: None,
-        outcome: Outcome::Ok,
+        outcome: AuditOutcome::Ok,
         address: None,
     }
 }
 
 #[tokio::test]
-async fn sqlite_keeps_every_promise_of_a_store() {
+async fn sqlite_passes_the_store_contract() {
     for case in CASES {
         let (_directory, path) = directory();
         let store = Sqlite::open(&path).unwrap();
@@ -36,7 +36,7 @@ async fn sqlite_keeps_every_promise_of_a_store() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_reopening() {
+async fn writes_survive_reopening() {
     let (_directory, path) = directory();
     Sqlite::open(&path)
         .unwrap()
@@ -46,7 +46,7 @@ async fn what_was_written_is_there_after_reopening() {
     let reopened = Sqlite::open(&path).unwrap();
     assert_eq!(
         reopened
-            .audit(&AuditFilter::default(), None, 9)
+            .audit_records(&AuditFilter::default(), None, 9)
             .await
             .unwrap()
             .rows
@@ -56,27 +56,30 @@ async fn what_was_written_is_there_after_reopening() {
 }
 
 #[tokio::test]
-async fn a_log_with_its_blocks_laid_out_keeps_what_was_committed_when_the_server_dies() {
+async fn a_preallocated_log_keeps_commits_after_a_crash() {
     let (_directory, path) = directory();
     let log = |path: &Path| PathBuf::from(format!("{}-wal", path.display()));
     let mut written = 0;
-    for death in 0..3 {
+    for crash in 0..3 {
         let (_next, copy) = directory();
         let store = Sqlite::open(&path).unwrap();
         for _ in 0..10 {
             store.append_audit(vec![entry("kept")]).await.unwrap();
             written += 1;
         }
-        assert!(std::fs::metadata(log(&path)).unwrap().len() >= open::LOG);
-        // What a server that is killed now leaves behind, opened by the next one.
+        assert!(std::fs::metadata(log(&path)).unwrap().len() >= open::WAL_PREALLOCATED_BYTES);
+        // Opens the files as a killed server would leave them.
         std::fs::copy(&path, &copy).unwrap();
         std::fs::copy(log(&path), log(&copy)).unwrap();
         drop(store);
         std::fs::copy(&copy, &path).unwrap();
         std::fs::copy(log(&copy), log(&path)).unwrap();
         let next = Sqlite::open(&path).unwrap();
-        let found = next.audit(&AuditFilter::default(), None, 99).await.unwrap();
-        assert_eq!(found.rows.len(), written, "after {death} others");
+        let found = next
+            .audit_records(&AuditFilter::default(), None, 99)
+            .await
+            .unwrap();
+        assert_eq!(found.rows.len(), written, "after crash {crash}");
     }
 }
 
@@ -98,7 +101,7 @@ fn a_statement_with_a_limit_is_compiled_once() {
 }
 
 #[test]
-fn a_newer_database_is_refused_and_left_untouched() {
+fn a_newer_database_is_refused_and_not_changed() {
     let (_directory, path) = directory();
     drop(Sqlite::open(&path).unwrap());
     let future = Connection::open(&path).unwrap();
@@ -107,28 +110,28 @@ fn a_newer_database_is_refused_and_left_untouched() {
     let before = std::fs::read(&path).unwrap();
     let error = Sqlite::open(&path).unwrap_err();
     assert!(
-        matches!(error, StoreError::Newer { found: 999, .. }),
+        matches!(error, StoreError::NewerFormat { found: 999, .. }),
         "{error}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
 
 #[test]
-fn foreign_and_damaged_files_are_refused_and_left_untouched() {
+fn foreign_and_damaged_files_are_refused_and_not_changed() {
     let (_directory, path) = directory();
     let foreign = Connection::open(&path).unwrap();
     foreign.execute_batch("create table theirs (x)").unwrap();
     drop(foreign);
-    let sqlite_of_others = std::fs::read(&path).unwrap();
+    let foreign_database = std::fs::read(&path).unwrap();
 
-    let text = b"this is not a database, but somebody may need it ".repeat(100);
-    let mut torn = sqlite_of_others.clone();
+    let text = b"this is not a database, it must not be changed ".repeat(100);
+    let mut torn = foreign_database.clone();
     torn[100..].fill(0xA5);
-    for bytes in [sqlite_of_others, text, torn] {
+    for bytes in [foreign_database, text, torn] {
         std::fs::write(&path, &bytes).unwrap();
         let error = Sqlite::open(&path).unwrap_err();
         assert!(
-            matches!(error, StoreError::NotOurs(_) | StoreError::Damaged(_)),
+            matches!(error, StoreError::ForeignFile(_) | StoreError::Damaged(_)),
             "{error}"
         );
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
@@ -136,7 +139,7 @@ fn foreign_and_damaged_files_are_refused_and_left_untouched() {
 }
 
 #[tokio::test]
-async fn one_failing_unit_takes_no_other_with_it() {
+async fn a_failing_write_does_not_affect_others_in_its_commit() {
     let (_directory, path) = directory();
     let store = Sqlite::open(&path).unwrap();
     let good = store.write(|c| {
@@ -146,7 +149,7 @@ async fn one_failing_unit_takes_no_other_with_it() {
         )?)
     });
     let bad = store.write(|c| Ok(c.execute("insert into nowhere values (1)", [])?));
-    let panics = store.write(|_| -> Result<()> { panic!("a bug in one unit") });
+    let panics = store.write(|_| -> Result<()> { panic!("a bug in one write") });
     let last = store.write(|c| {
         Ok(c.execute(
             "insert into audit (at, operation, outcome) values (2, 'b', 'ok')",
@@ -158,7 +161,7 @@ async fn one_failing_unit_takes_no_other_with_it() {
     assert!(bad.is_err() && panics.is_err());
     assert_eq!(
         store
-            .audit(&AuditFilter::default(), None, 9)
+            .audit_records(&AuditFilter::default(), None, 9)
             .await
             .unwrap()
             .rows
@@ -168,11 +171,11 @@ async fn one_failing_unit_takes_no_other_with_it() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_and_nothing_is_half_written() {
+async fn a_full_disk_is_reported_and_the_write_is_rolled_back() {
     let (_directory, path) = directory();
     let store = Sqlite::open(&path).unwrap();
     store.append_audit(vec![entry("before")]).await.unwrap();
-    // A bound on the file's pages stands for a bound of the disk: SQLite reports both alike.
+    // SQLite reports the page limit of a file like a full disk.
     store
         .write(|c| Ok(c.pragma_update(None, "max_page_count", 30)?))
         .await
@@ -182,13 +185,16 @@ async fn a_full_disk_is_said_and_nothing_is_half_written() {
         ..entry("")
     };
     let outcome = store.append_audit(vec![entry("half"), big]).await;
-    assert!(matches!(outcome, Err(StoreError::Full)), "{outcome:?}");
+    assert!(matches!(outcome, Err(StoreError::DiskFull)), "{outcome:?}");
     store
         .write(|c| Ok(c.pragma_update(None, "max_page_count", 1 << 20)?))
         .await
         .unwrap();
     store.append_audit(vec![entry("after")]).await.unwrap();
-    let logged = store.audit(&AuditFilter::default(), None, 9).await.unwrap();
+    let logged = store
+        .audit_records(&AuditFilter::default(), None, 9)
+        .await
+        .unwrap();
     let names: Vec<_> = logged
         .rows
         .iter()
@@ -198,7 +204,7 @@ async fn a_full_disk_is_said_and_nothing_is_half_written() {
 }
 
 #[tokio::test]
-async fn a_backup_made_under_load_is_whole() {
+async fn a_backup_made_under_load_is_consistent() {
     let (directory, path) = directory();
     let store = std::sync::Arc::new(Sqlite::open(&path).unwrap());
     let writing = tokio::spawn({
@@ -222,18 +228,18 @@ async fn a_backup_made_under_load_is_whole() {
     verify(&copy).unwrap();
     let restored = Sqlite::open(&copy).unwrap();
     let logged = restored
-        .audit(&AuditFilter::default(), None, 10_000)
+        .audit_records(&AuditFilter::default(), None, 10_000)
         .await
         .unwrap();
     assert_eq!(
         logged.rows.len() % 20,
         0,
-        "a backup never holds half a write"
+        "a backup must not contain a partial write"
     );
 }
 
 #[tokio::test]
-async fn an_older_database_is_brought_up_to_date() {
+async fn an_older_database_is_migrated() {
     let (_directory, path) = directory();
     let old = Connection::open(&path).unwrap();
     old.execute_batch(include_str!("../../migrations/0001_ground.sql"))
@@ -247,7 +253,7 @@ async fn an_older_database_is_brought_up_to_date() {
     let store = Sqlite::open(&path).unwrap();
     assert_eq!(
         store
-            .audit(&AuditFilter::default(), None, 9)
+            .audit_records(&AuditFilter::default(), None, 9)
             .await
             .unwrap()
             .rows

@@ -6,10 +6,10 @@ use oubliette_model::{KeyHash, Scope, SessionId, TokenId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, time};
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
-use crate::{AuditEntry, Page, Result, Revoked, Token, Tokens};
+use crate::{AuditEntry, Page, Result, RevokeOutcome, Token, Tokens};
 
 const COLUMNS: &str = "id, name, scope, created_at, expires_at, revoked_at, session, minted";
 
@@ -19,9 +19,9 @@ fn token(row: &Row<'_>) -> rusqlite::Result<Token> {
         name: row.get(1)?,
         scope: row.parsed(2)?,
         created_at: row.time(3)?,
-        expires_at: row.maybe_time(4)?,
-        revoked_at: row.maybe_time(5)?,
-        session_id: row.maybe_parsed(6)?,
+        expires_at: row.optional_time(4)?,
+        revoked_at: row.optional_time(5)?,
+        session_id: row.optional_parsed(6)?,
         minted: row.get(7)?,
     })
 }
@@ -33,7 +33,7 @@ fn find(connection: &Connection, id: TokenId) -> Result<Option<Token>> {
         .optional()?)
 }
 
-/// Adds a token, or nothing if its scope is for a project that is not there.
+/// Adds a token. False if its scope names a project that does not exist.
 pub(super) fn insert(connection: &Connection, token: &Token, hash: KeyHash) -> Result<bool> {
     if let Some(project) = token.scope.project()
         && !is_ready(connection, project)?
@@ -51,42 +51,46 @@ pub(super) fn insert(connection: &Connection, token: &Token, hash: KeyHash) -> R
             token.name,
             hash.as_bytes(),
             token.scope.to_string(),
-            time(token.created_at),
-            token.expires_at.map(time),
-            token.revoked_at.map(time),
+            to_millis(token.created_at),
+            token.expires_at.map(to_millis),
+            token.revoked_at.map(to_millis),
             token.session_id.map(|id| id.to_string()),
             token.minted,
         ])?;
     Ok(true)
 }
 
-/// Ends the token that the agent of a session was started with.
-pub(super) fn end_minted(connection: &Connection, session: SessionId) -> Result<()> {
+/// Deletes the token that the agent of a session was started with.
+pub(super) fn delete_agent_token(connection: &Connection, session: SessionId) -> Result<()> {
     connection
         .prepare_cached("delete from tokens where session = ?1 and minted")?
         .execute([session.to_string()])?;
     Ok(())
 }
 
-/// Ends every token of a session.
-pub(super) fn end_all(connection: &Connection, session: SessionId, at: Timestamp) -> Result<()> {
+/// Revokes all tokens of a session.
+pub(super) fn revoke_session_tokens(
+    connection: &Connection,
+    session: SessionId,
+    at: Timestamp,
+) -> Result<()> {
     connection
         .prepare_cached(
             "update tokens set revoked_at = ?2 where session = ?1 and revoked_at is null",
         )?
-        .execute(params![session.to_string(), time(at)])?;
+        .execute(params![session.to_string(), to_millis(at)])?;
     Ok(())
 }
 
-/// How many valid admin tokens there are besides one. Those of sessions do not count: nobody else
-/// has them.
-fn other_admins(connection: &Connection, id: Option<TokenId>, now: Timestamp) -> Result<i64> {
+/// Counts the valid admin tokens except `id`. Tokens of sessions do not count: only the agents of the
+/// sessions have them.
+fn count_other_admins(connection: &Connection, id: Option<TokenId>, now: Timestamp) -> Result<i64> {
     Ok(connection.query_row(
         "select count(*) from tokens where scope = ?1 and revoked_at is null and session is null
            and (expires_at is null or expires_at > ?2) and id is not ?3",
         params![
             Scope::Admin.to_string(),
-            time(now),
+            to_millis(now),
             id.map(|id| id.to_string())
         ],
         |row| row.get(0),
@@ -105,7 +109,7 @@ impl Tokens for Sqlite {
         self.write(move |connection| {
             let added = insert(connection, &token, hash)?;
             if added {
-                append(connection, audit)?;
+                append_audit_entry(connection, audit)?;
             }
             Ok(added)
         })
@@ -113,7 +117,7 @@ impl Tokens for Sqlite {
     }
 
     async fn token_by_hash(&self, hash: KeyHash) -> Result<Option<Token>> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(&format!("select {COLUMNS} from tokens where hash = ?1"))?
                 .query_row([hash.as_bytes()], token)
@@ -122,13 +126,13 @@ impl Tokens for Sqlite {
     }
 
     async fn token(&self, id: TokenId) -> Result<Option<Token>> {
-        self.look(|connection| find(connection, id))
+        self.read(|connection| find(connection, id))
     }
 
     async fn tokens(&self, after: Option<&str>, limit: u32) -> Result<Page<Token>> {
         let after: i64 = after.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
         let rows = self
-            .scan(move |connection| {
+            .read_blocking(move |connection| {
                 let mut statement = connection.prepare_cached(&format!(
                     "select {COLUMNS}, rowid from tokens where rowid > ?1 order by rowid limit ?2"
                 ))?;
@@ -138,44 +142,43 @@ impl Tokens for Sqlite {
                 Ok(rows.collect::<rusqlite::Result<Vec<(Token, i64)>>>()?)
             })
             .await?;
-        let page = Page::cut(rows, limit, |(_, rowid)| rowid.to_string());
+        let page = Page::from_rows(rows, limit, |(_, rowid)| rowid.to_string());
         Ok(Page {
             rows: page.rows.into_iter().map(|(token, _)| token).collect(),
             next: page.next,
         })
     }
 
-    async fn revoke(
+    async fn revoke_token(
         &self,
         id: TokenId,
         now: Timestamp,
         audit: Option<AuditEntry>,
-    ) -> Result<Revoked> {
+    ) -> Result<RevokeOutcome> {
         self.write(move |connection| {
             let Some(token) = find(connection, id)? else {
-                return Ok(Revoked::NoSuchToken);
+                return Ok(RevokeOutcome::NoSuchToken);
             };
             if !token.is_valid(now) {
-                return Ok(Revoked::Already);
+                return Ok(RevokeOutcome::Already);
             }
-            let lasting = token.session_id.is_none();
-            if lasting
+            if token.session_id.is_none()
                 && token.scope == Scope::Admin
-                && other_admins(connection, Some(id), now)? == 0
+                && count_other_admins(connection, Some(id), now)? == 0
             {
-                return Ok(Revoked::LastAdmin);
+                return Ok(RevokeOutcome::LastAdmin);
             }
             connection.execute(
                 "update tokens set revoked_at = ?2 where id = ?1",
-                params![id.to_string(), time(now)],
+                params![id.to_string(), to_millis(now)],
             )?;
-            append(connection, audit)?;
-            Ok(Revoked::Done)
+            append_audit_entry(connection, audit)?;
+            Ok(RevokeOutcome::Done)
         })
         .await
     }
 
-    async fn has_admin(&self, now: Timestamp) -> Result<bool> {
-        self.look(|connection| Ok(other_admins(connection, None, now)? > 0))
+    async fn has_admin_token(&self, now: Timestamp) -> Result<bool> {
+        self.read(|connection| Ok(count_other_admins(connection, None, now)? > 0))
     }
 }

@@ -5,8 +5,8 @@ use oubliette_model::{ProjectId, WorkspaceId};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::Sqlite;
-use super::audit::append;
-use super::convert::{Columns, time};
+use super::audit::append_audit_entry;
+use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
 use crate::{AuditEntry, Page, Result, StoreError, Workspace, Workspaces};
 
@@ -30,7 +30,7 @@ impl Workspaces for Sqlite {
                 params![
                     project.to_string(),
                     workspace.id.as_str(),
-                    time(workspace.created_at)
+                    to_millis(workspace.created_at)
                 ],
             )?;
             Ok(true)
@@ -39,7 +39,7 @@ impl Workspaces for Sqlite {
     }
 
     async fn workspace(&self, project: ProjectId, id: &WorkspaceId) -> Result<Option<Workspace>> {
-        self.look(|connection| {
+        self.read(|connection| {
             Ok(connection
                 .prepare_cached(
                     "select id, created_at from workspaces where project_id = ?1 and id = ?2",
@@ -57,7 +57,7 @@ impl Workspaces for Sqlite {
     ) -> Result<Page<Workspace>> {
         let after = after.unwrap_or_default().to_owned();
         let rows = self
-            .scan(move |connection| {
+            .read_blocking(move |connection| {
                 let mut statement = connection.prepare_cached(
                     "select id, created_at from workspaces where project_id = ?1 and id > ?2
                      order by id limit ?3",
@@ -67,7 +67,9 @@ impl Workspaces for Sqlite {
                 Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
             })
             .await?;
-        Ok(Page::cut(rows, limit, |workspace| workspace.id.to_string()))
+        Ok(Page::from_rows(rows, limit, |workspace| {
+            workspace.id.to_string()
+        }))
     }
 
     async fn remove_workspace(
@@ -92,7 +94,7 @@ impl Workspaces for Sqlite {
                 params![project.to_string(), id.as_str()],
             )?;
             if removed > 0 {
-                append(connection, audit)?;
+                append_audit_entry(connection, audit)?;
             }
             Ok(removed > 0)
         })

@@ -216,7 +216,7 @@ impl Containers<'_> {
         });
         let store = self.engine.store();
         let stored = store
-            .end_exec(project, process_id, &output.to_string())
+            .set_exec_result(project, process_id, &output.to_string())
             .await;
         if stored.is_ok() {
             state.forget_process(container, process_id).await;

@@ -7,7 +7,8 @@ use oubliette_model::{
     Overlap, RunCause, RunStatus, Scope, SessionBehavior, SessionId, Status, WorkspaceId,
 };
 use oubliette_store::{
-    Firing, NewSession, Run, RunMark, Schedule, Session, SessionFilter, Step, TreeLimits, Visible,
+    Firing, NewSession, RunBinding, Schedule, ScheduleRun, Session, SessionFilter, SessionStep,
+    TreeLimits, VisibleProjects,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -19,7 +20,7 @@ const START: &str = "2027-03-01T10:00:30Z";
 
 impl TestEngine {
     /// Waits until a schedule has this many runs and all have ended; returns them.
-    async fn ended_runs(&self, schedule: &Schedule, count: usize) -> Vec<Run> {
+    async fn ended_runs(&self, schedule: &Schedule, count: usize) -> Vec<ScheduleRun> {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
         loop {
             let runs = self.history(schedule.id).await;
@@ -33,7 +34,9 @@ impl TestEngine {
 
     async fn sessions(&self) -> Vec<SessionId> {
         let filter = SessionFilter::default();
-        let found = self.store().sessions(Visible::All, &filter, None, 1000);
+        let found = self
+            .store()
+            .sessions(VisibleProjects::All, &filter, None, 1000);
         let found = found.await.unwrap().rows.into_iter();
         found.map(|session| session.id).collect()
     }
@@ -45,15 +48,15 @@ impl TestEngine {
             at: now,
             due_at: now,
             cause: RunCause::Trigger,
-            moves: None,
-            skipped: None,
+            reschedule: None,
+            skip_reason: None,
             note: None,
-            disabled: None,
+            disable_reason: None,
         }
     }
 }
 
-fn due_times(runs: &[Run]) -> Vec<String> {
+fn due_times(runs: &[ScheduleRun]) -> Vec<String> {
     runs.iter().map(|run| run.due_at.to_string()).collect()
 }
 
@@ -111,7 +114,7 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
         let firing = world.firing(&schedule);
         let run = world
             .store()
-            .fire(vec![firing], None)
+            .fire_schedules(vec![firing], None)
             .await
             .unwrap()
             .remove(0);
@@ -123,7 +126,7 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
         }
         if point >= 2 {
             // The session is stored and its agent not started.
-            let mark = RunMark {
+            let mark = RunBinding {
                 run: run.id,
                 pin: false,
                 note: None,
@@ -141,7 +144,7 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
         }
         if point >= 3 {
             // The turn is over and the run's end not stored.
-            let found = world.store().run(run.id).await.unwrap().unwrap();
+            let found = world.store().schedule_run(run.id).await.unwrap().unwrap();
             let session = found.session_id.unwrap();
             let failed =
                 world
@@ -345,12 +348,12 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
     let child = world.store().session(child_id).await.unwrap().unwrap();
     assert_eq!((child.parent_id, child.root_id), (Some(own), own));
 
-    let ended = Step {
+    let ended = SessionStep {
         at: at(START),
         status: Some(Status::Completed),
-        ..Step::default()
+        ..SessionStep::default()
     };
-    world.store().step(own, ended).await.unwrap();
+    world.store().commit_step(own, ended).await.unwrap();
     call(&admin, "schedule_trigger", id.clone()).await.unwrap();
     let runs = world.ended_runs(&schedule, 2).await;
     assert_eq!(runs[1].session_id, None);

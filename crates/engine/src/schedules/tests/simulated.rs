@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, Zoned};
 use oubliette_model::{MissedRuns, RunCause, RunStatus};
-use oubliette_store::{Finished, Run, Schedule};
+use oubliette_store::{FinishedRun, Schedule, ScheduleRun};
 
 use super::{TestEngine, at, seconds};
 
@@ -119,16 +119,16 @@ fn expected(
 }
 
 impl TestEngine {
-    async fn record(&self, runs: Vec<Run>) {
-        let finished = Finished {
+    async fn record(&self, runs: Vec<ScheduleRun>) {
+        let finished = FinishedRun {
             at: self.clock.now(),
             status: RunStatus::Success,
             output: None,
             truncated: false,
             error: None,
-            wanted: None,
-            most_failures: 5,
-            disabled: String::new(),
+            stop_request: None,
+            max_failures: 5,
+            disable_reason: String::new(),
         };
         let recordings = runs
             .iter()
@@ -193,7 +193,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
     let interval = end.duration_since(start) / RESTARTS as i32;
     let mut restart_at = start + interval;
     loop {
-        let Some(due) = world.store().next_due().await.unwrap() else {
+        let Some(due) = world.store().next_due_at().await.unwrap() else {
             break;
         };
         // A server is a little late.

@@ -2,7 +2,7 @@
 
 use oubliette_agent::{UsageFile, UsageReport};
 use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
-use oubliette_store::TreeUse;
+use oubliette_store::TreeUsage;
 
 use super::output::AGENT_HOME;
 use super::{ActorError, SessionActor};
@@ -94,10 +94,10 @@ impl SessionActor<'_> {
     }
 
     /// What the tree has used, and the limit of its cost.
-    async fn tree_cost(&self) -> Result<(TreeUse, f64), ActorError> {
+    async fn tree_cost(&self) -> Result<(TreeUsage, f64), ActorError> {
         let store = self.engine.store();
         let used = store
-            .tree_use(self.session.root_id, self.engine.now())
+            .tree_usage(self.session.root_id, self.engine.now())
             .await?;
         let limit = used.cost_limit.unwrap_or_else(|| self.project_cost_limit());
         Ok((used, limit))

@@ -5,7 +5,7 @@ use oubliette_agent::{AutonomyPolicy, PermissionRequest, ToolEnforcement};
 use oubliette_model::{
     AwaitedRequest, AwaitedRequestKind, Event, PermissionDecision, Status, Transition, quoted,
 };
-use oubliette_store::Decision;
+use oubliette_store::PendingDecision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -95,7 +95,7 @@ impl SessionActor<'_> {
             input,
             expires_at: deadline,
         });
-        self.step.changes.decisions.push(Decision {
+        self.step.changes.decisions.push(PendingDecision {
             request_id: request_id.clone(),
             kind,
             detail,
@@ -123,7 +123,7 @@ impl SessionActor<'_> {
     pub(super) async fn apply_decisions(&mut self) -> Result<(), ActorError> {
         let now = self.engine.now();
         let all = self.engine.store().decisions(self.session.id).await?;
-        let (due, open): (Vec<Decision>, Vec<Decision>) = all
+        let (due, open): (Vec<PendingDecision>, Vec<PendingDecision>) = all
             .into_iter()
             .partition(|decision| decision.verdict.is_some() || decision.deadline <= now);
         if due.is_empty() {
@@ -179,7 +179,7 @@ impl SessionActor<'_> {
             decision,
             by: by.to_owned(),
         });
-        self.step.changes.decisions_done.push(request_id);
+        self.step.changes.removed_decisions.push(request_id);
     }
 
     /// Withdraws every open decision because its turn is over.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_model::ApiKey;
-use oubliette_store::Step;
+use oubliette_store::SessionStep;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
@@ -127,7 +127,7 @@ impl SessionActor<'_> {
         self.process.staged_input.clear();
         self.process.unconfirmed_input = store.agent_input(session.id).await?;
         self.session = session;
-        self.step.changes = Step::default();
+        self.step.changes = SessionStep::default();
         self.restore_from_log().await
     }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oubliette_agent::Attachment;
 use oubliette_model::Event;
-use oubliette_store::Message;
+use oubliette_store::SessionMessage;
 
 use super::{ActorError, SessionActor};
 use crate::containers::CommandResult;
@@ -20,7 +20,7 @@ impl SessionActor<'_> {
     /// link leads only to files that the agent could write anyway. The inner error is for the caller.
     pub(super) async fn write_attachments(
         &self,
-        message: &Message,
+        message: &SessionMessage,
     ) -> Result<Result<Vec<Attachment>, String>, ActorError> {
         let mut written = Vec::new();
         let Some(live) = self.process.live.as_ref() else {

@@ -201,7 +201,7 @@ impl SessionActor<'_> {
                     }
                 },
                 () = self.wake.notified() => {
-                    if self.reload().await? && self.session.wanted.is_none() {
+                    if self.reload().await? && self.session.stop_request.is_none() {
                         continue;
                     }
                     "the session was stopped".to_owned()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_model::{AwaitedRequest, Event, Status, StopReason, Transition};
-use oubliette_store::{Message, Step, StoreError};
+use oubliette_store::{SessionMessage, SessionStep, StoreError};
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;
 
@@ -22,20 +22,20 @@ const COMMIT_RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct StepBuilder {
     pub(super) events: EventBuilder,
     /// Everything else that the step changes.
-    pub(super) changes: Step,
+    pub(super) changes: SessionStep,
     /// Lines of output since the last commit that are not messages.
     pub(super) invalid_lines: u32,
 }
 
 impl StepBuilder {
-    pub(super) fn add_prompt(&mut self, message: &Message) {
+    pub(super) fn add_prompt(&mut self, message: &SessionMessage) {
         let names = message.attachments.iter().map(|file| file.name.clone());
         self.events.push(Event::Prompt {
             text: message.text.clone(),
             attachments: names.collect(),
         });
-        self.changes.message_done = Some(message.id);
-        self.changes.turn_begun = true;
+        self.changes.taken_message = Some(message.id);
+        self.changes.turn_started = true;
     }
 
     pub(super) fn add_completion(
@@ -67,7 +67,7 @@ impl SessionActor<'_> {
         };
         self.set_status(status, None, error.clone());
         self.step.changes.error = Some(error.clone());
-        self.step.changes.to_parent.push(Event::ChildEnded {
+        self.step.changes.parent_events.push(Event::ChildEnded {
             child_id: self.session.id,
             status,
             error,
@@ -136,7 +136,7 @@ impl SessionActor<'_> {
                     self.deleted = true;
                     return Ok(());
                 }
-                Err(error @ (StoreError::Full | StoreError::Busy)) => {
+                Err(error @ (StoreError::DiskFull | StoreError::Busy)) => {
                     tracing::warn!(session = %id, %error, "retrying to commit a step");
                     tokio::time::sleep(COMMIT_RETRY_DELAY).await;
                 }
@@ -154,14 +154,14 @@ impl SessionActor<'_> {
                     .await;
             }
         }
-        if let Some(taken) = step.input_taken {
+        if let Some(taken) = step.input_acknowledged {
             process.unconfirmed_input.retain(|(at, _)| *at >= taken);
         }
         Ok(())
     }
 
     /// Takes the step out of the builder.
-    fn finish_step(&mut self) -> Result<Step, ActorError> {
+    fn finish_step(&mut self) -> Result<SessionStep, ActorError> {
         let invalid_lines = std::mem::take(&mut self.step.invalid_lines);
         if invalid_lines > 1 {
             let more = invalid_lines - 1;

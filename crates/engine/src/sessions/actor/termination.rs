@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_model::{Status, StopReason, Transition};
-use oubliette_store::Message;
+use oubliette_store::SessionMessage;
 
 use super::turn::cancelled_completion;
 use super::{ActorError, SessionActor};
@@ -59,7 +59,7 @@ impl SessionActor<'_> {
     /// Fails the session because the turn of a message could not start.
     pub(super) async fn fail_turn(
         &mut self,
-        message: &Message,
+        message: &SessionMessage,
         reason: &str,
     ) -> Result<(), ActorError> {
         self.complete_unstarted(message, StopReason::Error, Some(reason.to_owned()));
@@ -77,8 +77,8 @@ impl SessionActor<'_> {
             self.step.add_completion(text, StopReason::Cancelled, None);
         }
         self.transition_to_end(Transition::Ended, None);
-        self.step.changes.wanted_done = true;
-        self.step.changes.messages_dropped = true;
+        self.step.changes.stop_request_done = true;
+        self.step.changes.drop_messages = true;
         self.commit().await?;
         self.end_children().await
     }

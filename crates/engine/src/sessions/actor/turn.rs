@@ -2,7 +2,7 @@
 
 use oubliette_agent::UsageReport;
 use oubliette_model::{Status, StopReason, Transition};
-use oubliette_store::Message;
+use oubliette_store::SessionMessage;
 use oubliette_wire::RpcError;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ const MAX_LOGGED_STOP_REASON_CHARS: usize = 60;
 
 impl SessionActor<'_> {
     /// Sends the agent a prompt.
-    pub(super) async fn start_turn(&mut self, message: Message) -> Result<(), ActorError> {
+    pub(super) async fn start_turn(&mut self, message: SessionMessage) -> Result<(), ActorError> {
         let attachments = match self.write_attachments(&message).await? {
             Ok(attachments) => attachments,
             Err(reason) => {
@@ -59,7 +59,7 @@ impl SessionActor<'_> {
     /// Records a message whose turn does not start.
     pub(super) fn complete_unstarted(
         &mut self,
-        message: &Message,
+        message: &SessionMessage,
         stop_reason: StopReason,
         error: Option<String>,
     ) {
@@ -93,7 +93,7 @@ impl SessionActor<'_> {
         self.withdraw_decisions().await?;
         self.step.add_completion(text, stop_reason, error);
         self.transition(Transition::TurnEnded);
-        self.step.changes.input_taken = Some(turn.request_end_offset);
+        self.step.changes.input_acknowledged = Some(turn.request_end_offset);
         self.deadlines.cancel_by = None;
         self.deadlines.last_activity = Instant::now();
         self.commit().await?;
@@ -117,7 +117,7 @@ impl SessionActor<'_> {
 
     /// Stops the current turn, or the queued one that would start next. The session goes on.
     pub(super) async fn interrupt(&mut self) -> Result<(), ActorError> {
-        self.step.changes.wanted_done = true;
+        self.step.changes.stop_request_done = true;
         match self.process.turn() {
             Some(turn) if turn.cancelled.is_none() => {
                 self.cancel_turn(CancelReason::Requested).await?;
@@ -131,7 +131,7 @@ impl SessionActor<'_> {
                 }
             }
         }
-        self.session.wanted = None;
+        self.session.stop_request = None;
         self.commit().await
     }
 

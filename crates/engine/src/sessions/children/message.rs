@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_model::{AwaitedRequest, Event, SessionId, Status, StopReason, WorkspaceId};
-use oubliette_store::{CallTurn, Logged, Session};
+use oubliette_store::{CallTurn, Session, StoredEvent};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -106,7 +106,7 @@ impl Sessions<'_> {
             self.wake(child.id, child.project_id);
             return Ok(());
         }
-        let project = store.get(session.project_id).await?;
+        let project = store.project(session.project_id).await?;
         let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
         // The same name again if the call is repeated after a crash, so that it makes one workspace.
         message_params.name_workspace(call_id);
@@ -161,7 +161,7 @@ impl Sessions<'_> {
     }
 }
 
-fn parse_completion(logged: &Logged) -> Result<TurnResponse> {
+fn parse_completion(logged: &StoredEvent) -> Result<TurnResponse> {
     match serde_json::from_str(&logged.body).map_err(EngineError::fault)? {
         Event::Completion {
             text,

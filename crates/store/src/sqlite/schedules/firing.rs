@@ -1,43 +1,44 @@
-//! From a schedule whose time has come to its runs, in one transaction.
+//! Creates the runs of a schedule that is due or was triggered.
 
 use oubliette_model::{Overlap, RunId, RunStatus};
 use rusqlite::{Connection, params};
 use uuid::Uuid;
 
 use super::row::{exists, find, insert_run};
-use crate::sqlite::convert::time;
-use crate::{Firing, Result, Run, Schedule, Target};
+use crate::sqlite::convert::to_millis;
+use crate::{Firing, Result, Schedule, ScheduleRun, ScheduleTarget};
 
-/// The runs that a firing makes; none if somebody else has fired the schedule, changed or deleted it.
-pub(super) fn fire(connection: &Connection, firing: &Firing) -> Result<Vec<Run>> {
+/// Creates the runs of a firing. There are none if the schedule does not exist, or if its due time was
+/// changed in the meantime, for example by another server.
+pub(super) fn fire(connection: &Connection, firing: &Firing) -> Result<Vec<ScheduleRun>> {
     let Some((seq, schedule)) = find(connection, firing.schedule_id)? else {
         return Ok(Vec::new());
     };
-    if let Some((was, next)) = firing.moves {
-        if schedule.next_at != Some(was) {
+    if let Some((expected, next)) = firing.reschedule {
+        if schedule.next_at != Some(expected) {
             return Ok(Vec::new());
         }
         connection
             .prepare_cached("update schedules set next_at = ?2 where seq = ?1")?
-            .execute(params![seq, next.map(time)])?;
+            .execute(params![seq, next.map(to_millis)])?;
     }
-    if let Some(reason) = &firing.disabled {
+    if let Some(reason) = &firing.disable_reason {
         disable(connection, seq, reason)?;
     }
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for target in &schedule.targets {
-        let skipped = match &firing.skipped {
+        let skip_reason = match &firing.skip_reason {
             Some(reason) => Some(reason.clone()),
-            None => in_the_way(connection, seq, &schedule, target)?.map(str::to_owned),
+            None => blocked_reason(connection, seq, &schedule, target)?.map(str::to_owned),
         };
-        let run = Run {
+        let run = ScheduleRun {
             id: RunId::new(Uuid::new_v4()),
             schedule_id: schedule.id,
             project_id: target.project_id,
             workspace_id: target.workspace_id.clone(),
             due_at: firing.due_at,
             cause: firing.cause,
-            status: match skipped {
+            status: match skip_reason {
                 Some(_) => RunStatus::Skipped,
                 None => RunStatus::Queued,
             },
@@ -45,39 +46,43 @@ pub(super) fn fire(connection: &Connection, firing: &Firing) -> Result<Vec<Run>>
             note: firing.note.clone(),
             created_at: firing.at,
             started_at: None,
-            ended_at: skipped.as_ref().map(|_| firing.at),
+            ended_at: skip_reason.as_ref().map(|_| firing.at),
             deadline: None,
             output: None,
             truncated: false,
-            error: skipped,
+            error: skip_reason,
             cost_usd: None,
         };
         insert_run(connection, seq, &run)?;
-        made.push(run);
+        created.push(run);
     }
-    Ok(made)
+    Ok(created)
 }
 
-/// Runs of one target that wait, however many of them may go on at once.
-const MOST_WAITING: u32 = 100;
+/// The maximum number of queued runs of one target, also if runs may overlap.
+const MAX_QUEUED_RUNS: u32 = 100;
 
-/// Why a target's run does not even wait.
-fn in_the_way(
+/// Returns why a run of the target cannot be queued, if it cannot.
+fn blocked_reason(
     connection: &Connection,
     seq: i64,
     schedule: &Schedule,
-    target: &Target,
+    target: &ScheduleTarget,
 ) -> Result<Option<&'static str>> {
-    let (statuses, others, why) = match schedule.overlap {
-        Overlap::Skip => ("'queued', 'running'", 0, "the run before it was not over"),
-        Overlap::Queue => ("'queued'", 0, "another run waits already"),
-        Overlap::Parallel => ("'queued'", MOST_WAITING - 1, "too many runs wait already"),
+    let (statuses, allowed, reason) = match schedule.overlap {
+        Overlap::Skip => ("'queued', 'running'", 0, "the previous run has not ended"),
+        Overlap::Queue => ("'queued'", 0, "another run is already queued"),
+        Overlap::Parallel => (
+            "'queued'",
+            MAX_QUEUED_RUNS - 1,
+            "too many runs are already queued",
+        ),
     };
-    let busy = exists(
+    let blocked = exists(
         connection,
         &format!(
             "select 1 from schedule_runs where schedule = ?1 and project_id = ?2
-                and workspace_id is ?3 and status in ({statuses}) limit 1 offset {others}"
+                and workspace_id is ?3 and status in ({statuses}) limit 1 offset {allowed}"
         ),
         params![
             seq,
@@ -85,7 +90,7 @@ fn in_the_way(
             target.workspace_id.as_ref().map(|id| id.as_str())
         ],
     )?;
-    Ok(busy.then_some(why))
+    Ok(blocked.then_some(reason))
 }
 
 pub(super) fn disable(connection: &Connection, seq: i64, reason: &str) -> Result<()> {

@@ -1,60 +1,108 @@
-//! Between rows and schedules.
+//! Converts rows to schedules and runs, and back.
 
 use oubliette_model::{RunId, ScheduleId};
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
-use crate::sqlite::convert::{Columns, time};
-use crate::sqlite::sessions::{from_word, word};
-use crate::{Result, Run, Schedule, Target};
+use crate::sqlite::convert::{ReadColumns, enum_from_string, enum_to_string, to_millis};
+use crate::{Result, Schedule, ScheduleRun, ScheduleTarget};
 
-const COLUMNS: &str = "seq, id, revision, name, cron_expr, timezone, prompt, enabled, overlap, \
-     session_behavior, missed_runs, owner_id, next_at, disabled_reason, failures, \
-     created_at, updated_at, owner_session";
+/// The columns of a schedule, in the order of [`schedule_without_targets`] and [`column_values`].
+const COLUMNS: &str = "id, revision, name, cron_expr, timezone, prompt, enabled, overlap, \
+     session_behavior, missed_runs, owner_id, next_at, disabled_reason, failures, created_at, \
+     updated_at, owner_session";
 
-/// The same without most of the prompt, for when there are many.
-pub(super) const BRIEF: &str = "seq, id, revision, name, cron_expr, timezone, \
-     substr(prompt, 1, 200), enabled, overlap, session_behavior, missed_runs, owner_id, next_at, \
-     disabled_reason, failures, created_at, updated_at, owner_session";
+const PLACEHOLDERS: &str =
+    "?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17";
+
+/// The columns with a shortened prompt, for lists.
+pub(super) fn brief_columns() -> String {
+    COLUMNS.replace("prompt", "substr(prompt, 1, 200)")
+}
 
 const RUN_COLUMNS: &str = "schedule_runs.seq, schedule_runs.id, schedules.id, \
      project_id, workspace_id, due_at, cause, status, session, note, schedule_runs.created_at, \
      started_at, ended_at, deadline, output, truncated, error, cost_usd";
 
-/// A schedule without its targets, and its number in this store.
-fn bare(row: &Row<'_>) -> rusqlite::Result<(i64, Schedule)> {
+/// Reads a schedule without its targets, and its row number.
+fn schedule_without_targets(row: &Row<'_>) -> rusqlite::Result<(i64, Schedule)> {
     let schedule = Schedule {
-        id: row.parsed(1)?,
-        revision: row.get(2)?,
-        name: row.get(3)?,
-        cron_expr: row.get(4)?,
-        timezone: row.get(5)?,
-        prompt: row.get(6)?,
+        id: row.parsed(0)?,
+        revision: row.get(1)?,
+        name: row.get(2)?,
+        cron_expr: row.get(3)?,
+        timezone: row.get(4)?,
+        prompt: row.get(5)?,
         targets: Vec::new(),
-        enabled: row.get(7)?,
-        overlap: from_word(8, row.get(8)?)?,
-        session_behavior: from_word(9, row.get(9)?)?,
-        missed_runs: from_word(10, row.get(10)?)?,
-        owner_id: row.parsed(11)?,
-        next_at: row.maybe_time(12)?,
-        disabled_reason: row.get(13)?,
-        failures: row.get(14)?,
-        created_at: row.time(15)?,
-        updated_at: row.time(16)?,
-        owner_session: row.maybe_parsed(17)?,
+        enabled: row.get(6)?,
+        overlap: enum_from_string(7, row.get(7)?)?,
+        session_behavior: enum_from_string(8, row.get(8)?)?,
+        missed_runs: enum_from_string(9, row.get(9)?)?,
+        owner_id: row.parsed(10)?,
+        next_at: row.optional_time(11)?,
+        disabled_reason: row.get(12)?,
+        failures: row.get(13)?,
+        created_at: row.time(14)?,
+        updated_at: row.time(15)?,
+        owner_session: row.optional_parsed(16)?,
     };
-    Ok((row.get(0)?, schedule))
+    Ok((row.get(17)?, schedule))
 }
 
-/// Schedules that a query finds, each with its number; `rest` follows `from schedules`.
+fn column_values(schedule: &Schedule) -> Result<[Value; 17]> {
+    Ok([
+        schedule.id.to_string().into(),
+        schedule.revision.into(),
+        schedule.name.clone().into(),
+        schedule.cron_expr.clone().into(),
+        schedule.timezone.clone().into(),
+        schedule.prompt.clone().into(),
+        schedule.enabled.into(),
+        enum_to_string(&schedule.overlap)?.into(),
+        enum_to_string(&schedule.session_behavior)?.into(),
+        enum_to_string(&schedule.missed_runs)?.into(),
+        schedule.owner_id.to_string().into(),
+        schedule.next_at.map(to_millis).into(),
+        schedule.disabled_reason.clone().into(),
+        schedule.failures.into(),
+        to_millis(schedule.created_at).into(),
+        to_millis(schedule.updated_at).into(),
+        schedule.owner_session.map(|id| id.to_string()).into(),
+    ])
+}
+
+/// Adds a schedule with its targets.
+pub(super) fn insert(connection: &Connection, schedule: &Schedule) -> Result<()> {
+    connection
+        .prepare_cached(&format!(
+            "insert into schedules ({COLUMNS}) values ({PLACEHOLDERS})"
+        ))?
+        .execute(params_from_iter(column_values(schedule)?))?;
+    let seq = connection.last_insert_rowid();
+    insert_targets(connection, seq, &schedule.targets)
+}
+
+/// Writes all columns of a schedule, but not its targets.
+pub(super) fn update_row(connection: &Connection, seq: i64, schedule: &Schedule) -> Result<()> {
+    let values = column_values(schedule)?.into_iter().chain([seq.into()]);
+    connection
+        .prepare_cached(&format!(
+            "update schedules set ({COLUMNS}) = ({PLACEHOLDERS}) where seq = ?18"
+        ))?
+        .execute(params_from_iter(values))?;
+    Ok(())
+}
+
+/// Runs a query for schedules, each with its row number. `rest` follows `from schedules`.
 pub(super) fn select(
     connection: &Connection,
     columns: &str,
     rest: &str,
     parameters: impl rusqlite::Params,
 ) -> Result<Vec<(i64, Schedule)>> {
-    let sql = format!("select {columns} from schedules {rest}");
+    let sql = format!("select {columns}, seq from schedules {rest}");
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map(parameters, bare)?;
+    let rows = statement.query_map(parameters, schedule_without_targets)?;
     let mut found = rows.collect::<rusqlite::Result<Vec<_>>>()?;
     for (seq, schedule) in &mut found {
         schedule.targets = targets(connection, *seq)?;
@@ -67,22 +115,26 @@ pub(super) fn find(connection: &Connection, id: ScheduleId) -> Result<Option<(i6
     Ok(found.into_iter().next())
 }
 
-pub(super) fn targets(connection: &Connection, seq: i64) -> Result<Vec<Target>> {
+pub(super) fn targets(connection: &Connection, seq: i64) -> Result<Vec<ScheduleTarget>> {
     let mut statement = connection.prepare_cached(
         "select project_id, workspace_id, session from schedule_targets
          where schedule = ?1 order by position",
     )?;
     let rows = statement.query_map([seq], |row| {
-        Ok(Target {
+        Ok(ScheduleTarget {
             project_id: row.parsed(0)?,
-            workspace_id: row.maybe_parsed(1)?,
-            session_id: row.maybe_parsed(2)?,
+            workspace_id: row.optional_parsed(1)?,
+            session_id: row.optional_parsed(2)?,
         })
     })?;
     Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
 }
 
-pub(super) fn insert_targets(connection: &Connection, seq: i64, targets: &[Target]) -> Result<()> {
+pub(super) fn insert_targets(
+    connection: &Connection,
+    seq: i64,
+    targets: &[ScheduleTarget],
+) -> Result<()> {
     let mut statement = connection.prepare_cached(
         "insert into schedule_targets (schedule, position, project_id, workspace_id, session)
          values (?1, ?2, ?3, ?4, ?5)",
@@ -99,21 +151,21 @@ pub(super) fn insert_targets(connection: &Connection, seq: i64, targets: &[Targe
     Ok(())
 }
 
-pub(super) fn run(row: &Row<'_>) -> rusqlite::Result<(i64, Run)> {
-    let run = Run {
+pub(super) fn run(row: &Row<'_>) -> rusqlite::Result<(i64, ScheduleRun)> {
+    let run = ScheduleRun {
         id: row.parsed(1)?,
         schedule_id: row.parsed(2)?,
         project_id: row.parsed(3)?,
-        workspace_id: row.maybe_parsed(4)?,
+        workspace_id: row.optional_parsed(4)?,
         due_at: row.time(5)?,
-        cause: from_word(6, row.get(6)?)?,
-        status: from_word(7, row.get(7)?)?,
-        session_id: row.maybe_parsed(8)?,
+        cause: enum_from_string(6, row.get(6)?)?,
+        status: enum_from_string(7, row.get(7)?)?,
+        session_id: row.optional_parsed(8)?,
         note: row.get(9)?,
         created_at: row.time(10)?,
-        started_at: row.maybe_time(11)?,
-        ended_at: row.maybe_time(12)?,
-        deadline: row.maybe_time(13)?,
+        started_at: row.optional_time(11)?,
+        ended_at: row.optional_time(12)?,
+        deadline: row.optional_time(13)?,
         output: row.get(14)?,
         truncated: row.get(15)?,
         error: row.get(16)?,
@@ -122,12 +174,12 @@ pub(super) fn run(row: &Row<'_>) -> rusqlite::Result<(i64, Run)> {
     Ok((row.get(0)?, run))
 }
 
-/// Runs that a query finds; `rest` follows the join with their schedules.
+/// Runs a query for schedule runs. `rest` follows the join with their schedules.
 pub(super) fn select_runs(
     connection: &Connection,
     rest: &str,
     parameters: impl rusqlite::Params,
-) -> Result<Vec<(i64, Run)>> {
+) -> Result<Vec<(i64, ScheduleRun)>> {
     let sql = format!(
         "select {RUN_COLUMNS} from schedule_runs
          join schedules on schedules.seq = schedule_runs.schedule {rest}"
@@ -137,12 +189,12 @@ pub(super) fn select_runs(
     Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
 }
 
-pub(super) fn find_run(connection: &Connection, id: RunId) -> Result<Option<Run>> {
+pub(super) fn find_run(connection: &Connection, id: RunId) -> Result<Option<ScheduleRun>> {
     let found = select_runs(connection, "where schedule_runs.id = ?1", [id.to_string()])?;
     Ok(found.into_iter().next().map(|(_, run)| run))
 }
 
-pub(super) fn insert_run(connection: &Connection, schedule: i64, run: &Run) -> Result<()> {
+pub(super) fn insert_run(connection: &Connection, schedule: i64, run: &ScheduleRun) -> Result<()> {
     connection
         .prepare_cached(
             "insert into schedule_runs (id, schedule, project_id, workspace_id, due_at, cause,
@@ -154,18 +206,18 @@ pub(super) fn insert_run(connection: &Connection, schedule: i64, run: &Run) -> R
             schedule,
             run.project_id.to_string(),
             run.workspace_id.as_ref().map(|id| id.as_str()),
-            time(run.due_at),
-            word(&run.cause)?,
-            word(&run.status)?,
+            to_millis(run.due_at),
+            enum_to_string(&run.cause)?,
+            enum_to_string(&run.status)?,
             run.note,
-            time(run.created_at),
-            run.ended_at.map(time),
+            to_millis(run.created_at),
+            run.ended_at.map(to_millis),
             run.error,
         ])?;
     Ok(())
 }
 
-/// Whether a query finds anything.
+/// Whether a query returns a row.
 pub(super) fn exists(
     connection: &Connection,
     sql: &str,

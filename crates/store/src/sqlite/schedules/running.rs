@@ -1,18 +1,21 @@
-//! A run from its beginning to its end: claimed, given its session, recorded.
+//! Claims runs, binds them to sessions, and records their ends.
 
+use jiff::Timestamp;
 use oubliette_model::{RunId, RunStatus, SessionId};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::firing::disable;
 use super::row::{find_run, select_runs};
-use crate::sqlite::calls::turn;
-use crate::sqlite::convert::{Columns, time};
-use crate::sqlite::sessions::{find as find_session, number, queue, tree_use, word};
-use crate::{CallTurn, Finished, Lease, Message, Result, Run, RunMark, Session, Wanted};
-use jiff::Timestamp;
+use crate::sqlite::calls::turn_state;
+use crate::sqlite::convert::{ReadColumns, enum_to_string, to_millis};
+use crate::sqlite::sessions::{find as find_session, find_seq, queue_message, tree_usage};
+use crate::{
+    CallTurn, FinishedRun, Lease, Result, RunBinding, ScheduleRun, Session, SessionMessage,
+    StopRequest,
+};
 
-/// A run can begin when no other of its target runs, or when that does not matter.
-const READY: &str = "where status = 'queued' and (overlap = 'parallel' or not exists (
+/// The oldest queued run that can start: no other run of its target runs, or its runs may overlap.
+const NEXT_STARTABLE: &str = "where status = 'queued' and (overlap = 'parallel' or not exists (
         select 1 from schedule_runs other where other.status = 'running'
             and other.schedule = schedule_runs.schedule
             and other.project_id = schedule_runs.project_id
@@ -24,17 +27,21 @@ pub(super) fn claim(
     lease: &Lease,
     deadline: Timestamp,
     limit: u32,
-) -> Result<Vec<Run>> {
-    let left = "where status = 'running' and lease_by <> ?1 and lease_until <= ?2
+) -> Result<Vec<ScheduleRun>> {
+    let expired = "where status = 'running' and lease_by <> ?1 and lease_until <= ?2
          order by schedule_runs.seq limit ?3";
-    let mut claimed = take(
+    let mut claimed = set_lease(
         connection,
         lease,
-        select_runs(connection, left, params![lease.by, time(lease.at), limit])?,
+        select_runs(
+            connection,
+            expired,
+            params![lease.holder, to_millis(lease.at), limit],
+        )?,
     )?;
-    // One by one: each that begins may stand in the way of another.
+    // One at a time: a run that starts may block the next one.
     while claimed.len() < limit as usize {
-        let Some((seq, _)) = select_runs(connection, READY, [])?.pop() else {
+        let Some((seq, _)) = select_runs(connection, NEXT_STARTABLE, [])?.pop() else {
             break;
         };
         connection
@@ -45,61 +52,75 @@ pub(super) fn claim(
             )?
             .execute(params![
                 seq,
-                time(lease.at),
-                time(deadline),
-                lease.by,
-                time(lease.until)
+                to_millis(lease.at),
+                to_millis(deadline),
+                lease.holder,
+                to_millis(lease.until)
             ])?;
-        let begun = select_runs(connection, "where schedule_runs.seq = ?1", [seq])?;
-        claimed.extend(begun.into_iter().map(|(_, run)| run));
+        let started = select_runs(connection, "where schedule_runs.seq = ?1", [seq])?;
+        claimed.extend(started.into_iter().map(|(_, run)| run));
     }
     Ok(claimed)
 }
 
-pub(super) fn adopt(connection: &Connection, lease: &Lease) -> Result<Vec<Run>> {
-    let left = "where status = 'running' and (lease_by = ?1 or lease_until <= ?2)
+pub(super) fn adopt(connection: &Connection, lease: &Lease) -> Result<Vec<ScheduleRun>> {
+    let adoptable = "where status = 'running' and (lease_by = ?1 or lease_until <= ?2)
          order by schedule_runs.seq";
-    let found = select_runs(connection, left, params![lease.by, time(lease.at)])?;
-    take(connection, lease, found)
+    let found = select_runs(
+        connection,
+        adoptable,
+        params![lease.holder, to_millis(lease.at)],
+    )?;
+    set_lease(connection, lease, found)
 }
 
-fn take(connection: &Connection, lease: &Lease, found: Vec<(i64, Run)>) -> Result<Vec<Run>> {
+fn set_lease(
+    connection: &Connection,
+    lease: &Lease,
+    found: Vec<(i64, ScheduleRun)>,
+) -> Result<Vec<ScheduleRun>> {
     let mut statement = connection.prepare_cached(
         "update schedule_runs set lease_by = ?2, lease_until = ?3 where seq = ?1",
     )?;
     for (seq, _) in &found {
-        statement.execute(params![seq, lease.by, time(lease.until)])?;
+        statement.execute(params![seq, lease.holder, to_millis(lease.until)])?;
     }
     Ok(found.into_iter().map(|(_, run)| run).collect())
 }
 
-/// The run that a session or message is to be made for.
-pub(in crate::sqlite) enum Marked {
+/// The state of the run that a session or message is for.
+pub(in crate::sqlite) enum RunBindingState {
+    /// The run is running and has no session yet.
     Ready,
-    /// It has its session.
-    Before(Box<Session>),
-    /// It is over, or gone.
+    /// The run already has a session.
+    Existing(Box<Session>),
+    /// The run has ended, or the run or its session does not exist.
     Gone,
 }
 
-pub(in crate::sqlite) fn look(connection: &Connection, mark: &RunMark) -> Result<Marked> {
-    let Some(run) = find_run(connection, mark.run)? else {
-        return Ok(Marked::Gone);
+pub(in crate::sqlite) fn check_binding(
+    connection: &Connection,
+    binding: &RunBinding,
+) -> Result<RunBindingState> {
+    let Some(run) = find_run(connection, binding.run)? else {
+        return Ok(RunBindingState::Gone);
     };
     if run.status != RunStatus::Running {
-        return Ok(Marked::Gone);
+        return Ok(RunBindingState::Gone);
     }
     let Some(session) = run.session_id else {
-        return Ok(Marked::Ready);
+        return Ok(RunBindingState::Ready);
     };
-    let session = find_session(connection, session)?;
-    Ok(session.map_or(Marked::Gone, |session| Marked::Before(Box::new(session))))
+    let found = find_session(connection, session)?;
+    Ok(found.map_or(RunBindingState::Gone, |session| {
+        RunBindingState::Existing(Box::new(session))
+    }))
 }
 
-/// Notes the session and the message that a run led to.
-pub(in crate::sqlite) fn note(
+/// Records the session and the message of a run.
+pub(in crate::sqlite) fn bind_run(
     connection: &Connection,
-    mark: &RunMark,
+    binding: &RunBinding,
     session: &Session,
     message: i64,
     cost_before: f64,
@@ -112,13 +133,13 @@ pub(in crate::sqlite) fn note(
              where id = ?1",
         )?
         .execute(params![
-            mark.run.to_string(),
+            binding.run.to_string(),
             id,
             message,
             cost_before,
-            mark.note
+            binding.note
         ])?;
-    if mark.pin {
+    if binding.pin {
         connection
             .prepare_cached(
                 "update schedule_targets set session = ?2
@@ -126,41 +147,46 @@ pub(in crate::sqlite) fn note(
                         (select schedule, project_id from schedule_runs where id = ?1)
                     and workspace_id is (select workspace_id from schedule_runs where id = ?1)",
             )?
-            .execute(params![mark.run.to_string(), id])?;
+            .execute(params![binding.run.to_string(), id])?;
     }
     Ok(())
 }
 
-/// What the tree of a session has cost so far.
-pub(in crate::sqlite) fn cost(connection: &Connection, session: &Session) -> Result<f64> {
-    Ok(tree_use(connection, session.root_id, session.updated_at)?.cost_usd)
+/// Returns the cost of the tree of a session so far, in US dollars.
+pub(in crate::sqlite) fn tree_cost(connection: &Connection, session: &Session) -> Result<f64> {
+    Ok(tree_usage(connection, session.root_id, session.updated_at)?.cost_usd)
 }
 
 pub(super) fn queue_run(
     connection: &Connection,
-    mark: &RunMark,
+    binding: &RunBinding,
     to: SessionId,
-    message: &Message,
+    message: &SessionMessage,
 ) -> Result<Option<(Session, bool)>> {
-    match look(connection, mark)? {
-        Marked::Gone => Ok(None),
-        Marked::Before(session) => Ok(Some((*session, false))),
-        Marked::Ready => {
-            let Some((session, resumed, added)) = queue(connection, to, message)? else {
+    match check_binding(connection, binding)? {
+        RunBindingState::Gone => Ok(None),
+        RunBindingState::Existing(session) => Ok(Some((*session, false))),
+        RunBindingState::Ready => {
+            let Some((session, resumed, message_id)) = queue_message(connection, to, message)?
+            else {
                 return Ok(None);
             };
-            let before = cost(connection, &session)?;
-            note(connection, mark, &session, added, before)?;
+            let cost_before = tree_cost(connection, &session)?;
+            bind_run(connection, binding, &session, message_id, cost_before)?;
             Ok(Some((session, resumed)))
         }
     }
 }
 
-/// Notes where the turn of a message began.
-pub(in crate::sqlite) fn begin_turn(connection: &Connection, message: i64, at: i64) -> Result<()> {
+/// Records the index of the prompt event that started the turn of a message.
+pub(in crate::sqlite) fn record_turn_start(
+    connection: &Connection,
+    message: i64,
+    index: i64,
+) -> Result<()> {
     connection
         .prepare_cached("update schedule_runs set prompted = ?2 where message = ?1")?
-        .execute(params![message, at])?;
+        .execute(params![message, index])?;
     Ok(())
 }
 
@@ -177,11 +203,11 @@ pub(super) fn run_turn(connection: &Connection, id: RunId) -> Result<Option<Call
             Ok((row.parsed(0)?, row.get(1)?, prompted, row.get(3)?))
         })
         .optional()?;
-    let Some((session, seq, prompted, waits)) = found else {
+    let Some((session, seq, prompted, is_queued)) = found else {
         return Ok(None);
     };
-    Ok(Some(match (prompted, waits) {
-        (Some(prompted), _) => turn(connection, session, seq, prompted)?,
+    Ok(Some(match (prompted, is_queued) {
+        (Some(prompted), _) => turn_state(connection, session, seq, prompted)?,
         (None, true) => CallTurn::Queued,
         (None, false) => CallTurn::Dropped,
     }))
@@ -190,7 +216,7 @@ pub(super) fn run_turn(connection: &Connection, id: RunId) -> Result<Option<Call
 pub(super) fn finish(
     connection: &Connection,
     id: RunId,
-    finished: &Finished,
+    finished: &FinishedRun,
 ) -> Result<Option<bool>> {
     let found: Option<(i64, i64, Option<i64>, bool, f64)> = connection
         .prepare_cached(
@@ -207,7 +233,7 @@ pub(super) fn finish(
             ))
         })
         .optional()?;
-    let Some((seq, schedule, message, waits, cost_before)) = found else {
+    let Some((seq, schedule, message, is_queued, cost_before)) = found else {
         return Ok(None);
     };
     let run = find_run(connection, id)?;
@@ -216,7 +242,7 @@ pub(super) fn finish(
         None => None,
     };
     let cost = match &session {
-        Some(session) => Some((cost(connection, session)? - cost_before).max(0.0)),
+        Some(session) => Some((tree_cost(connection, session)? - cost_before).max(0.0)),
         None => None,
     };
     connection
@@ -227,46 +253,47 @@ pub(super) fn finish(
         )?
         .execute(params![
             seq,
-            word(&finished.status)?,
-            time(finished.at),
+            enum_to_string(&finished.status)?,
+            to_millis(finished.at),
             finished.output,
             finished.truncated,
             finished.error,
             cost,
         ])?;
-    if waits {
+    if is_queued {
         connection
             .prepare_cached("delete from messages where id = ?1")?
             .execute([message])?;
     }
     if let Some(session) = session.filter(|session| !session.status.is_ended()) {
-        want(connection, session.id, waits, finished.wanted)?;
+        request_stop(connection, session.id, is_queued, finished.stop_request)?;
     }
-    count(connection, schedule, finished).map(Some)
+    count_failures(connection, schedule, finished).map(Some)
 }
 
-/// Notes what is wanted of the session of a run that is over. A turn that is not the run's goes on.
-fn want(
+/// Records a stop request for the session of a finished run. The current turn is not interrupted if the
+/// prompt of the run is still queued: the turn then belongs to another message.
+fn request_stop(
     connection: &Connection,
     session: SessionId,
-    waits: bool,
-    wanted: Option<Wanted>,
+    is_queued: bool,
+    request: Option<StopRequest>,
 ) -> Result<()> {
-    let sql = match wanted {
-        Some(Wanted::End) => "update sessions set wanted = 'end' where seq = ?1",
-        Some(Wanted::Interrupt) if !waits => {
+    let sql = match request {
+        Some(StopRequest::End) => "update sessions set wanted = 'end' where seq = ?1",
+        Some(StopRequest::Interrupt) if !is_queued => {
             "update sessions set wanted = 'interrupt' where seq = ?1 and wanted is null"
         }
         _ => return Ok(()),
     };
-    if let Some(seq) = number(connection, session)? {
+    if let Some(seq) = find_seq(connection, session)? {
         connection.prepare_cached(sql)?.execute([seq])?;
     }
     Ok(())
 }
 
-/// Counts failures in a row; whether there were too many.
-fn count(connection: &Connection, schedule: i64, finished: &Finished) -> Result<bool> {
+/// Counts consecutive failures. Returns true if this disabled the schedule.
+fn count_failures(connection: &Connection, schedule: i64, finished: &FinishedRun) -> Result<bool> {
     let failed = finished.status == RunStatus::Failed;
     let (failures, enabled): (u32, bool) = connection
         .prepare_cached(
@@ -276,9 +303,9 @@ fn count(connection: &Connection, schedule: i64, finished: &Finished) -> Result<
         .query_row(params![schedule, failed], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?;
-    let too_many = enabled && failures >= finished.most_failures;
+    let too_many = enabled && failures >= finished.max_failures;
     if too_many {
-        disable(connection, schedule, &finished.disabled)?;
+        disable(connection, schedule, &finished.disable_reason)?;
     }
     Ok(too_many)
 }

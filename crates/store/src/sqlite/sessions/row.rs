@@ -1,73 +1,48 @@
-//! Between rows and sessions.
+//! Converts rows to sessions.
 
 use oubliette_model::{KeyHash, SessionId};
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::sqlite::convert::{Columns, misread, time};
-use crate::{Result, Session, StoreError, Wanted};
+use crate::sqlite::convert::{ReadColumns, conversion_error, json_column, to_json, to_millis};
+use crate::{Result, Session, StopRequest};
 
 pub(super) const COLUMNS: &str = "id, project_id, workspace_id, parent_id, root_id, depth, \
      owner_id, agent, choices, status, waiting, wanted, error, usage, cost_usd, turns, key_hash, \
      agent_session_id, live, log_end, trimmed_before, created_at, updated_at, ended_at";
 
-pub(in crate::sqlite) fn json<T: DeserializeOwned>(
+/// Reads a column whose value is ignored if it cannot be parsed.
+fn parsed_or_none<T: std::str::FromStr>(
     row: &Row<'_>,
     column: usize,
-) -> rusqlite::Result<T> {
-    let text = row.get_ref(column)?.as_str()?;
-    serde_json::from_str(text).map_err(|e| misread(column, e))
-}
-
-pub(in crate::sqlite) fn text(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(StoreError::failed)
-}
-
-/// A value that serialises to a plain string, without its quotes.
-pub(in crate::sqlite) fn word(value: &impl Serialize) -> Result<String> {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(word)) => Ok(word),
-        _ => Err(StoreError::failed("a word was expected")),
-    }
-}
-
-pub(in crate::sqlite) fn from_word<T: DeserializeOwned>(
-    column: usize,
-    word: String,
-) -> rusqlite::Result<T> {
-    serde_json::from_value(serde_json::Value::String(word)).map_err(|e| misread(column, e))
-}
-
-fn maybe<T: std::str::FromStr>(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<T>> {
+) -> rusqlite::Result<Option<T>> {
     let text: Option<String> = row.get(column)?;
     Ok(text.and_then(|text| text.parse().ok()))
 }
 
 pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
-    let wanted: Option<String> = row.get(11)?;
+    let stop_request: Option<String> = row.get(11)?;
     let waiting: Option<String> = row.get(10)?;
     let key: Option<[u8; 32]> = row.get(16)?;
     Ok(Session {
         id: row.parsed(0)?,
         project_id: row.parsed(1)?,
         workspace_id: row.parsed(2)?,
-        parent_id: maybe(row, 3)?,
+        parent_id: parsed_or_none(row, 3)?,
         root_id: row.parsed(4)?,
         depth: row.get(5)?,
-        owner_id: maybe(row, 6)?,
+        owner_id: parsed_or_none(row, 6)?,
         agent: row.get(7)?,
-        choices: json(row, 8)?,
+        choices: json_column(row, 8)?,
         status: row.parsed(9)?,
         waiting: waiting
-            .map(|text| serde_json::from_str(&text).map_err(|e| misread(10, e)))
+            .map(|text| serde_json::from_str(&text).map_err(|e| conversion_error(10, e)))
             .transpose()?,
-        wanted: wanted.map(|word| match word.as_str() {
-            "end" => Wanted::End,
-            _ => Wanted::Interrupt,
+        stop_request: stop_request.map(|word| match word.as_str() {
+            "end" => StopRequest::End,
+            _ => StopRequest::Interrupt,
         }),
         error: row.get(12)?,
-        usage: json(row, 13)?,
+        usage: json_column(row, 13)?,
         cost_usd: row.get(14)?,
         turns: row.get(15)?,
         key: key.map(KeyHash::from_bytes),
@@ -77,16 +52,16 @@ pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<Session> {
         trimmed_before: row.get(20)?,
         created_at: row.time(21)?,
         updated_at: row.time(22)?,
-        ended_at: row.maybe_time(23)?,
+        ended_at: row.optional_time(23)?,
     })
 }
 
 pub(in crate::sqlite) fn find(connection: &Connection, id: SessionId) -> Result<Option<Session>> {
-    Ok(find_numbered(connection, id)?.map(|(_, session)| session))
+    Ok(find_with_seq(connection, id)?.map(|(_, session)| session))
 }
 
-/// A session, and its number in this store.
-pub(in crate::sqlite) fn find_numbered(
+/// Returns a session with its row number.
+pub(in crate::sqlite) fn find_with_seq(
     connection: &Connection,
     id: SessionId,
 ) -> Result<Option<(i64, Session)>> {
@@ -98,8 +73,8 @@ pub(in crate::sqlite) fn find_numbered(
         .optional()?)
 }
 
-/// The number of a session in this store, by which its rows hang on it.
-pub(in crate::sqlite) fn number(connection: &Connection, id: SessionId) -> Result<Option<i64>> {
+/// Returns the row number of a session, which other tables refer to.
+pub(in crate::sqlite) fn find_seq(connection: &Connection, id: SessionId) -> Result<Option<i64>> {
     Ok(connection
         .prepare_cached("select seq from sessions where id = ?1")?
         .query_row([id.to_string()], |row| row.get(0))
@@ -123,10 +98,10 @@ pub(super) fn insert(connection: &Connection, session: &Session) -> Result<i64> 
             session.depth,
             session.owner_id.map(|id| id.to_string()),
             session.agent,
-            text(&session.choices)?,
+            to_json(&session.choices)?,
             session.status.as_str(),
-            text(&session.usage)?,
-            time(session.created_at),
+            to_json(&session.usage)?,
+            to_millis(session.created_at),
         ])?;
     Ok(connection.last_insert_rowid())
 }

@@ -1,99 +1,110 @@
-//! Making sessions and giving them messages.
+//! Creates sessions and queues messages.
 
 use jiff::{SignedDuration, Timestamp};
 use oubliette_model::{Event, SessionId, Status, Transition};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::row::{COLUMNS, find, insert, number, session, text};
+use super::row::{COLUMNS, find, find_seq, find_with_seq, insert, session};
 use super::step::append_events;
-use crate::sqlite::callers::declare;
-use crate::sqlite::calls::{is_alive, made_before, note};
-use crate::sqlite::convert::time;
+use crate::sqlite::callers::declare_tools;
+use crate::sqlite::calls::{find_called_session, insert_call, is_active};
+use crate::sqlite::convert::{to_json, to_millis};
 use crate::sqlite::projects::is_ready;
-use crate::sqlite::schedules::{self, Marked};
-use crate::{Limit, Message, NewSession, Result, Session, Spawned, TreeLimits, TreeUse};
+use crate::sqlite::schedules::{self, RunBindingState};
+use crate::{
+    NewSession, Result, Session, SessionMessage, SpawnOutcome, TreeLimit, TreeLimits, TreeUsage,
+};
 
-pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<Spawned> {
-    let wanted = &new.session;
-    if !is_ready(connection, wanted.project_id)? || !has_workspace(connection, wanted)? {
-        return Ok(Spawned::Gone);
+pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<SpawnOutcome> {
+    let session = &new.session;
+    if !is_ready(connection, session.project_id)? || !has_workspace(connection, session)? {
+        return Ok(SpawnOutcome::Gone);
     }
-    if let Some(mark) = &new.run {
-        match schedules::look(connection, mark)? {
-            Marked::Ready => {}
-            Marked::Before(session) => {
+    if let Some(binding) = &new.run {
+        match schedules::check_binding(connection, binding)? {
+            RunBindingState::Ready => {}
+            RunBindingState::Existing(session) => {
                 let resumed = false;
-                return Ok(Spawned::Joined { session, resumed });
+                return Ok(SpawnOutcome::Joined { session, resumed });
             }
-            Marked::Gone => return Ok(Spawned::Gone),
+            RunBindingState::Gone => return Ok(SpawnOutcome::Gone),
         }
     }
     if new.join
-        && let Some(there) = newest(connection, wanted)?
+        && let Some(existing) = newest_root(connection, session)?
     {
         let Some(message) = &new.message else {
             let resumed = false;
-            let session = Box::new(there);
-            return Ok(Spawned::Joined { session, resumed });
+            let session = Box::new(existing);
+            return Ok(SpawnOutcome::Joined { session, resumed });
         };
-        let queued = queue(connection, there.id, message)?;
+        let queued = queue_message(connection, existing.id, message)?;
         return Ok(match queued {
-            Some((session, resumed, _)) => Spawned::Joined {
+            Some((session, resumed, _)) => SpawnOutcome::Joined {
                 session: Box::new(session),
                 resumed,
             },
-            None => Spawned::Gone,
+            None => SpawnOutcome::Gone,
         });
     }
-    if let (Some(parent), Some(call)) = (wanted.parent_id, new.call)
-        && let Some(there) = made_before(connection, parent, call)?
+    if let (Some(parent), Some(call)) = (session.parent_id, new.call)
+        && let Some(existing) = find_called_session(connection, parent, call)?
     {
-        return Ok(Spawned::Joined {
-            session: Box::new(there),
+        return Ok(SpawnOutcome::Joined {
+            session: Box::new(existing),
             resumed: false,
         });
     }
-    if let Some(parent) = wanted.parent_id {
-        let Some(parent) = find(connection, parent)?.filter(is_alive) else {
-            return Ok(Spawned::Gone);
+    if let Some(parent) = session.parent_id {
+        let Some(parent) = find(connection, parent)?.filter(is_active) else {
+            return Ok(SpawnOutcome::Gone);
         };
-        if let Some(limit) = over(connection, &parent, wanted.created_at, &new.limits)? {
-            return Ok(Spawned::OverLimit(limit));
+        if let Some(limit) = exceeded_limit(connection, &parent, session.created_at, &new.limits)? {
+            return Ok(SpawnOutcome::OverLimit(limit));
         }
-        count(connection, parent.root_id, wanted.created_at)?;
+        count_spawn(connection, parent.root_id, session.created_at)?;
     }
-    let seq = insert(connection, wanted)?;
+    let seq = insert(connection, session)?;
     let declaration = new.message.as_ref().and_then(|m| m.declaration.as_ref());
     if let Some(declaration) = declaration {
-        declare(connection, seq, wanted, declaration, wanted.created_at)?;
+        declare_tools(connection, seq, session, declaration, session.created_at)?;
     }
     append_events(
         connection,
         seq,
-        wanted.created_at,
+        session.created_at,
         &[Event::status(Status::Created)],
     )?;
     if let Some(message) = &new.message {
-        let added = add_message(connection, seq, message)?;
-        if let (Some(parent), Some(call)) = (wanted.parent_id, new.call) {
-            note(connection, parent, call, seq, added, wanted.created_at)?;
+        let message_id = insert_message(connection, seq, message)?;
+        if let (Some(parent), Some(call)) = (session.parent_id, new.call) {
+            insert_call(
+                connection,
+                parent,
+                call,
+                seq,
+                message_id,
+                session.created_at,
+            )?;
         }
-        if let Some(mark) = &new.run {
-            let before = schedules::cost(connection, wanted)?;
-            schedules::note(connection, mark, wanted, added, before)?;
+        if let Some(binding) = &new.run {
+            let before = schedules::tree_cost(connection, session)?;
+            schedules::bind_run(connection, binding, session, message_id, before)?;
         }
     }
-    if let Some(parent) = wanted.parent_id
-        && let Some(parent) = number(connection, parent)?
+    if let Some(parent) = session.parent_id
+        && let Some(parent) = find_seq(connection, parent)?
     {
         let spawned = Event::ChildSpawned {
-            child_id: wanted.id,
-            agent: wanted.agent.clone(),
+            child_id: session.id,
+            agent: session.agent.clone(),
         };
-        append_events(connection, parent, wanted.created_at, &[spawned])?;
+        append_events(connection, parent, session.created_at, &[spawned])?;
     }
-    let made = find(connection, wanted.id)?;
-    Ok(made.map_or(Spawned::Gone, |session| Spawned::New(Box::new(session))))
+    let created = find(connection, session.id)?;
+    Ok(created.map_or(SpawnOutcome::Gone, |session| {
+        SpawnOutcome::New(Box::new(session))
+    }))
 }
 
 fn has_workspace(connection: &Connection, session: &Session) -> Result<bool> {
@@ -105,7 +116,7 @@ fn has_workspace(connection: &Connection, session: &Session) -> Result<bool> {
         ])?)
 }
 
-fn newest(connection: &Connection, like: &Session) -> Result<Option<Session>> {
+fn newest_root(connection: &Connection, like: &Session) -> Result<Option<Session>> {
     Ok(connection
         .prepare_cached(&format!(
             "select {COLUMNS} from sessions
@@ -123,33 +134,33 @@ fn newest(connection: &Connection, like: &Session) -> Result<Option<Session>> {
         .optional()?)
 }
 
-/// The first limit that one more session below `parent` would break.
-fn over(
+/// Returns the first limit that another child of `parent` would exceed.
+fn exceeded_limit(
     connection: &Connection,
     parent: &Session,
     now: Timestamp,
     limits: &TreeLimits,
-) -> Result<Option<Limit>> {
-    let used = tree_use(connection, parent.root_id, now)?;
-    let cost_limit = used.cost_limit.unwrap_or(limits.cost_usd);
+) -> Result<Option<TreeLimit>> {
+    let usage = tree_usage(connection, parent.root_id, now)?;
+    let cost_limit = usage.cost_limit.unwrap_or(limits.cost_usd);
     Ok(if parent.depth + 1 > limits.depth {
-        Some(Limit::Depth)
-    } else if used.sessions >= limits.sessions {
-        Some(Limit::Sessions)
-    } else if used.cost_usd >= cost_limit {
-        Some(Limit::Cost)
-    } else if used.spawned_last_minute >= limits.spawns_per_minute {
-        Some(Limit::Rate)
+        Some(TreeLimit::Depth)
+    } else if usage.sessions >= limits.sessions {
+        Some(TreeLimit::Sessions)
+    } else if usage.cost_usd >= cost_limit {
+        Some(TreeLimit::Cost)
+    } else if usage.spawned_last_minute >= limits.spawns_per_minute {
+        Some(TreeLimit::Rate)
     } else {
         None
     })
 }
 
-pub(in crate::sqlite) fn tree_use(
+pub(in crate::sqlite) fn tree_usage(
     connection: &Connection,
     root: SessionId,
     now: Timestamp,
-) -> Result<TreeUse> {
+) -> Result<TreeUsage> {
     let minute_ago = now - SignedDuration::from_secs(60);
     Ok(connection
         .prepare_cached(
@@ -159,8 +170,8 @@ pub(in crate::sqlite) fn tree_use(
                         and root = (select seq from sessions where id = ?1))
              from sessions where root_id = ?1",
         )?
-        .query_row(params![root.to_string(), time(minute_ago)], |row| {
-            Ok(TreeUse {
+        .query_row(params![root.to_string(), to_millis(minute_ago)], |row| {
+            Ok(TreeUsage {
                 sessions: row.get(0)?,
                 cost_usd: row.get(1)?,
                 cost_limit: row.get(2)?,
@@ -169,9 +180,9 @@ pub(in crate::sqlite) fn tree_use(
         })?)
 }
 
-/// Counts one more session of a tree.
-fn count(connection: &Connection, root: SessionId, at: Timestamp) -> Result<()> {
-    let Some(root) = number(connection, root)? else {
+/// Counts a new session of a tree.
+fn count_spawn(connection: &Connection, root: SessionId, at: Timestamp) -> Result<()> {
+    let Some(root) = find_seq(connection, root)? else {
         return Ok(());
     };
     connection
@@ -180,26 +191,27 @@ fn count(connection: &Connection, root: SessionId, at: Timestamp) -> Result<()> 
     let minute_ago = at - SignedDuration::from_secs(60);
     connection
         .prepare_cached("delete from spawns where root = ?1 and at <= ?2")?
-        .execute(params![root, time(minute_ago)])?;
+        .execute(params![root, to_millis(minute_ago)])?;
     connection
         .prepare_cached("insert into spawns (root, at) values (?1, ?2)")?
-        .execute(params![root, time(at)])?;
+        .execute(params![root, to_millis(at)])?;
     Ok(())
 }
 
-/// Queues a message. A session that had ended goes on; whether it had. Also the message's number.
-pub(in crate::sqlite) fn queue(
+/// Queues a message and resumes an ended session. Returns the changed session, whether it was resumed,
+/// and the id of the message.
+pub(in crate::sqlite) fn queue_message(
     connection: &Connection,
     id: SessionId,
-    message: &Message,
+    message: &SessionMessage,
 ) -> Result<Option<(Session, bool, i64)>> {
-    let (Some(seq), Some(there)) = (number(connection, id)?, find(connection, id)?) else {
+    let Some((seq, session)) = find_with_seq(connection, id)? else {
         return Ok(None);
     };
     if let Some(declaration) = &message.declaration {
-        declare(connection, seq, &there, declaration, message.created_at)?;
+        declare_tools(connection, seq, &session, declaration, message.created_at)?;
     }
-    let added = add_message(connection, seq, message)?;
+    let message_id = insert_message(connection, seq, message)?;
     if let Some(change) = &message.change_id {
         connection
             .prepare_cached(
@@ -207,7 +219,7 @@ pub(in crate::sqlite) fn queue(
             )?
             .execute(params![seq, change])?;
     }
-    let resumed = there.status.after(Transition::Resumed);
+    let resumed = session.status.after(Transition::Resumed);
     if let Some(status) = resumed {
         connection
             .prepare_cached(
@@ -215,7 +227,7 @@ pub(in crate::sqlite) fn queue(
                     wanted = null
                  where seq = ?1",
             )?
-            .execute(params![seq, status.as_str(), time(message.created_at)])?;
+            .execute(params![seq, status.as_str(), to_millis(message.created_at)])?;
         append_events(
             connection,
             seq,
@@ -223,11 +235,11 @@ pub(in crate::sqlite) fn queue(
             &[Event::status(status)],
         )?;
     }
-    let now = find(connection, id)?;
-    Ok(now.map(|session| (session, resumed.is_some(), added)))
+    let changed = find(connection, id)?;
+    Ok(changed.map(|session| (session, resumed.is_some(), message_id)))
 }
 
-fn add_message(connection: &Connection, seq: i64, message: &Message) -> Result<i64> {
+fn insert_message(connection: &Connection, seq: i64, message: &SessionMessage) -> Result<i64> {
     connection
         .prepare_cached(
             "insert into messages (session, text, attachments, created_at)
@@ -236,8 +248,8 @@ fn add_message(connection: &Connection, seq: i64, message: &Message) -> Result<i
         .execute(params![
             seq,
             message.text,
-            text(&message.attachments)?,
-            time(message.created_at)
+            to_json(&message.attachments)?,
+            to_millis(message.created_at)
         ])?;
     Ok(connection.last_insert_rowid())
 }

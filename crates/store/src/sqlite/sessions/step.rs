@@ -1,22 +1,22 @@
-//! One step of a session, in one transaction.
+//! Commits one step of a session in one transaction.
 
 use jiff::Timestamp;
 use oubliette_model::{Event, SessionId, Status};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::row::{number, text, word};
-use crate::sqlite::calls::begin_turn;
-use crate::sqlite::convert::{Columns, time};
-use crate::sqlite::tokens::{end_all, end_minted, insert};
-use crate::{Decision, Result, Step, Stepped};
+use super::row::find_seq;
+use crate::sqlite::calls::record_turn_start;
+use crate::sqlite::convert::{ReadColumns, enum_to_string, to_json, to_millis};
+use crate::sqlite::tokens::{delete_agent_token, insert as insert_token, revoke_session_tokens};
+use crate::{CommittedStep, PendingDecision, Result, SessionStep};
 
-/// The text of events as it is stored.
-pub(super) fn bodies(events: &[Event]) -> Result<Vec<(&'static str, String)>> {
-    let body = |event: &Event| Ok((event.kind(), text(event)?));
-    events.iter().map(body).collect()
+/// Serialises events to their kind and stored JSON.
+pub(super) fn serialize(events: &[Event]) -> Result<Vec<(&'static str, String)>> {
+    let serialize_one = |event: &Event| Ok((event.kind(), to_json(event)?));
+    events.iter().map(serialize_one).collect()
 }
 
-/// Appends events to a session's log; where it ends then.
+/// Appends events to the log of a session and returns the new end of the log.
 pub(in crate::sqlite) fn append_events(
     connection: &Connection,
     seq: i64,
@@ -26,10 +26,10 @@ pub(in crate::sqlite) fn append_events(
     let start: i64 = connection
         .prepare_cached("select log_end from sessions where seq = ?1")?
         .query_row([seq], |row| row.get(0))?;
-    append(connection, seq, start, at, &bodies(events)?)
+    append_serialized(connection, seq, start, at, &serialize(events)?)
 }
 
-fn append(
+fn append_serialized(
     connection: &Connection,
     seq: i64,
     start: i64,
@@ -39,7 +39,7 @@ fn append(
     if events.is_empty() {
         return Ok(start);
     }
-    let at = time(at);
+    let at = to_millis(at);
     let mut insert = connection.prepare_cached(
         "insert into events (session, idx, at, kind, body) values (?1, ?2, ?3, ?4, ?5)",
     )?;
@@ -53,13 +53,14 @@ fn append(
     Ok(end)
 }
 
-/// `events` are those of the step: whoever asks for it makes them, not the one who writes.
-pub(super) fn step(
+/// `events` are the events of the step, serialised by the caller to keep this work off the writer
+/// thread.
+pub(super) fn commit(
     connection: &Connection,
     id: SessionId,
-    step: &Step,
+    step: &SessionStep,
     events: &[(&'static str, String)],
-) -> Result<Option<Stepped>> {
+) -> Result<Option<CommittedStep>> {
     let found = connection
         .prepare_cached("select seq, root_id, parent_id, log_end from sessions where id = ?1")?
         .query_row([id.to_string()], |row| {
@@ -72,24 +73,24 @@ pub(super) fn step(
     };
     let seq: i64 = seq;
     let parent_id: Option<SessionId> = parent.and_then(|id| id.parse().ok());
-    let log_end = append(connection, seq, log_end, step.at, events)?;
+    let log_end = append_serialized(connection, seq, log_end, step.at, events)?;
     if let Some(parent) = parent_id
-        && !step.to_parent.is_empty()
-        && let Some(parent) = number(connection, parent)?
+        && !step.parent_events.is_empty()
+        && let Some(parent) = find_seq(connection, parent)?
     {
-        append_events(connection, parent, step.at, &step.to_parent)?;
+        append_events(connection, parent, step.at, &step.parent_events)?;
     }
-    change_row(connection, id, seq, step)?;
-    change_input(connection, seq, step)?;
-    change_decisions(connection, seq, step)?;
-    if let Some(message) = step.message_done {
+    update_session(connection, id, seq, step)?;
+    update_input(connection, seq, step)?;
+    update_decisions(connection, seq, step)?;
+    if let Some(message) = step.taken_message {
         let start = log_end - step.events.len() as i64;
-        begin_turn(connection, message, start, &step.events)?;
+        record_turn_start(connection, message, start, &step.events)?;
         connection
             .prepare_cached("delete from messages where session = ?1 and id = ?2")?
             .execute(params![seq, message])?;
     }
-    if step.messages_dropped {
+    if step.drop_messages {
         connection
             .prepare_cached("delete from messages where session = ?1")?
             .execute([seq])?;
@@ -99,24 +100,29 @@ pub(super) fn step(
             .prepare_cached("update sessions set cost_limit = ?2 where id = ?1")?
             .execute(params![SessionId::to_string(&root_id), limit])?;
     }
-    Ok(Some(Stepped {
+    Ok(Some(CommittedStep {
         log_end,
         root_id,
         parent_id,
     }))
 }
 
-fn change_row(connection: &Connection, id: SessionId, seq: i64, step: &Step) -> Result<()> {
+fn update_session(
+    connection: &Connection,
+    id: SessionId,
+    seq: i64,
+    step: &SessionStep,
+) -> Result<()> {
     if let Some(status) = step.status {
-        let ended = status.is_ended().then(|| time(step.at));
+        let ended = status.is_ended().then(|| to_millis(step.at));
         connection
             .prepare_cached(
                 "update sessions set status = ?2, ended_at = ?3, updated_at = ?4 where seq = ?1",
             )?
-            .execute(params![seq, status.as_str(), ended, time(step.at)])?;
+            .execute(params![seq, status.as_str(), ended, to_millis(step.at)])?;
     }
     if let Some(waiting) = &step.waiting {
-        let waiting = waiting.as_ref().map(text).transpose()?;
+        let waiting = waiting.as_ref().map(to_json).transpose()?;
         connection
             .prepare_cached("update sessions set waiting = ?2 where seq = ?1")?
             .execute(params![seq, waiting])?;
@@ -129,12 +135,12 @@ fn change_row(connection: &Connection, id: SessionId, seq: i64, step: &Step) -> 
     if let Some((usage, cost)) = &step.usage {
         connection
             .prepare_cached("update sessions set usage = ?2, cost_usd = ?3 where seq = ?1")?
-            .execute(params![seq, text(usage)?, cost])?;
+            .execute(params![seq, to_json(usage)?, cost])?;
     }
-    if let Some(name) = &step.agent_session_id {
+    if let Some(agent_session_id) = &step.agent_session_id {
         connection
             .prepare_cached("update sessions set agent_session_id = ?2 where seq = ?1")?
-            .execute(params![seq, name])?;
+            .execute(params![seq, agent_session_id])?;
     }
     if let Some(key) = &step.key {
         connection
@@ -150,20 +156,20 @@ fn change_row(connection: &Connection, id: SessionId, seq: i64, step: &Step) -> 
             .execute(params![seq, live])?;
     }
     if matches!(step.live, Some(None)) {
-        end_minted(connection, id)?;
+        delete_agent_token(connection, id)?;
     }
     if step.status.is_some_and(Status::is_ended) {
-        end_all(connection, id, step.at)?;
+        revoke_session_tokens(connection, id, step.at)?;
     }
     if let Some((token, hash)) = &step.token {
-        insert(connection, token, *hash)?;
+        insert_token(connection, token, *hash)?;
     }
-    if step.turn_begun {
+    if step.turn_started {
         connection
             .prepare_cached("update sessions set turns = turns + 1 where seq = ?1")?
             .execute([seq])?;
     }
-    if step.wanted_done {
+    if step.stop_request_done {
         connection
             .prepare_cached("update sessions set wanted = null where seq = ?1")?
             .execute([seq])?;
@@ -171,29 +177,28 @@ fn change_row(connection: &Connection, id: SessionId, seq: i64, step: &Step) -> 
     Ok(())
 }
 
-fn change_input(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
-    // Without an agent there is nobody to have it.
+fn update_input(connection: &Connection, seq: i64, step: &SessionStep) -> Result<()> {
     if matches!(step.live, Some(None)) {
         connection
             .prepare_cached("delete from agent_input where session = ?1")?
             .execute([seq])?;
     }
-    if let Some(taken) = step.input_taken {
+    if let Some(offset) = step.input_acknowledged {
         connection
             .prepare_cached("delete from agent_input where session = ?1 and at < ?2")?
-            .execute(params![seq, taken as i64])?;
+            .execute(params![seq, offset as i64])?;
     }
-    for (at, bytes) in &step.input {
+    for (offset, bytes) in &step.input {
         connection
             .prepare_cached("insert into agent_input (session, at, bytes) values (?1, ?2, ?3)")?
-            .execute(params![seq, *at as i64, bytes])?;
+            .execute(params![seq, *offset as i64, bytes])?;
     }
     Ok(())
 }
 
-fn change_decisions(connection: &Connection, seq: i64, step: &Step) -> Result<()> {
+fn update_decisions(connection: &Connection, seq: i64, step: &SessionStep) -> Result<()> {
     for decision in &step.decisions {
-        let Decision {
+        let PendingDecision {
             request_id,
             kind,
             detail,
@@ -208,12 +213,12 @@ fn change_decisions(connection: &Connection, seq: i64, step: &Step) -> Result<()
             .execute(params![
                 seq,
                 request_id,
-                word(kind)?,
+                enum_to_string(kind)?,
                 detail,
-                time(*deadline)
+                to_millis(*deadline)
             ])?;
     }
-    for request in &step.decisions_done {
+    for request in &step.removed_decisions {
         connection
             .prepare_cached("delete from decisions where session = ?1 and request_id = ?2")?
             .execute(params![seq, request])?;

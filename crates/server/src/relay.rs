@@ -221,7 +221,7 @@ async fn serve_connection(
             engine
                 .containers()
                 .supervise(container, hello, stream, rest)
-                .await
+                .await;
         }
         Peer::Stream(opened) => {
             let incoming = IncomingStream {

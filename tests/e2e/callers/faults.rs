@@ -55,7 +55,7 @@ async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
 }
 
 #[test(needs(sandbox))]
-async fn arguments_that_are_too_long_reach_nobody() {
+async fn arguments_that_are_too_long_are_rejected_before_the_caller() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
@@ -181,7 +181,7 @@ async fn a_turn_that_is_interrupted_gives_its_calls_up() {
 }
 
 #[test(needs(sandbox))]
-async fn a_slow_answer_holds_nobody_up_and_a_half_closed_socket_still_gets_one() {
+async fn a_slow_response_blocks_no_other_call_and_reaches_a_half_closed_socket() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
@@ -227,7 +227,7 @@ async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
         answer(&admin, &request, json!({ "result": n })).await.ok();
         assert_eq!(relay.reply(n).await["result"], n);
     }
-    assert!(!flood.is_finished(), "somebody took it all");
+    assert!(!flood.is_finished(), "the flood was read completely");
     flood.abort();
 }
 

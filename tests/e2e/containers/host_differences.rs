@@ -39,7 +39,7 @@ async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret
     };
     tokio::time::timeout(Duration::from_secs(10), warned)
         .await
-        .expect("nobody is warned");
+        .expect("the log has no warning");
     let options = admin.call("project_options", json!({})).await;
     let runtime = &options.ok()["runtimes"][0];
     assert!(runtime["disk_limit"].is_string(), "{runtime}");

@@ -248,7 +248,7 @@ async fn calls_that_make_no_sense_in_a_dialogue_are_told_so(runtime: &str) {
         (json!({ "command": "true", "wait_seconds": 1 }), "`exec_id`"),
         (json!({ "exec_id": "x", "wait_seconds": 51 }), "0 to 50"),
         (
-            json!({ "exec_id": "nobody", "wait_seconds": 0 }),
+            json!({ "exec_id": "unknown", "wait_seconds": 0 }),
             "not found",
         ),
         (json!({}), "missing parameter `command`"),
@@ -272,7 +272,7 @@ async fn calls_that_make_no_sense_in_a_dialogue_are_told_so(runtime: &str) {
     ] {
         let mut parameters = parameters;
         parameters["project_id"] = json!(id);
-        if parameters.get("exec_id") == Some(&json!("nobody")) {
+        if parameters.get("exec_id") == Some(&json!("unknown")) {
             admin
                 .call("container_start", json!({ "project_id": id }))
                 .await

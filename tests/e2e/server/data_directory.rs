@@ -24,7 +24,7 @@ async fn a_second_server_on_the_same_directory_is_refused() {
 fn foreign_damaged_and_newer_databases_are_refused_with_a_sentence() {
     for (bytes, expected) in [
         (
-            b"precious text of somebody else ".repeat(50),
+            b"precious text of another user ".repeat(50),
             "not an Oubliette database",
         ),
         (b"SQLite format 3\0garbage".repeat(50), "Oubliette database"),

@@ -141,8 +141,8 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
         ),
         (
             "session_message",
-            json!({ "prompt": "x", "agent": "nobody" }),
-            "nobody",
+            json!({ "prompt": "x", "agent": "unknown" }),
+            "unknown",
         ),
         ("session_end", json!({}), "session_id"),
         ("session_events", json!({ "session_id": "x" }), "session_id"),
@@ -197,10 +197,10 @@ async fn a_session_names_only_what_is_below_it() {
         .unwrap()
         .to_owned();
 
-    let nobody = format!("gogol_{}", "0".repeat(32));
+    let unknown = format!("gogol_{}", "0".repeat(32));
     let mut answers = HashSet::new();
     for (relay, ids) in [
-        (&mut first, [&one.session_id, &two.session_id, &nobody]),
+        (&mut first, [&one.session_id, &two.session_id, &unknown]),
         (&mut second, [&one.session_id, &child, &grandchild]),
         (&mut below, [&one.session_id, &child, &two.session_id]),
     ] {

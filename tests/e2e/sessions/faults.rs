@@ -295,7 +295,7 @@ async fn an_agent_that_cannot_resume_gets_the_transcript() {
 }
 
 #[test(needs(sandbox))]
-async fn credentials_reach_the_agent_that_needs_them_and_nobody_else() {
+async fn credentials_reach_only_the_agent_that_needs_them() {
     let secret = "sk-live-0123456789abcdef";
     let script = "echo \"my key is $ODD_KEY\" >&2; ".to_owned() + DEMO;
     let config = "[credentials.model]\nkind = \"oddity\"\nenv = \"THE_KEY\"\n\

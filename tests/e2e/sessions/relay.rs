@@ -94,7 +94,7 @@ async fn a_connection_speaks_for_a_session_only_with_its_key_and_from_its_contai
         (&foreign.session_id, &foreign.session_key),
         (&foreign.session_id, &first.session_key),
         (&first.session_id, &server.admin_key()),
-        (&"gogol_nobody".to_owned(), &first.session_key),
+        (&"gogol_unknown".to_owned(), &first.session_key),
         (&first.session_id, &String::new()),
     ] {
         let reply = relay.attach(id, key).await;

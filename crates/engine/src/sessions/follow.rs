@@ -40,7 +40,7 @@ impl Sessions<'_> {
             actor,
             reader: LogReader::new(self.engine, id, cursor, DEFAULT_PAGE_EVENTS),
             token_ended: Some(Box::pin(async move {
-                engine.tokens().wait_until_ended(token).await
+                engine.tokens().wait_until_ended(token).await;
             })),
         }
     }

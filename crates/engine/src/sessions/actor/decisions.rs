@@ -136,7 +136,7 @@ impl SessionActor<'_> {
             };
             match decision.kind {
                 AwaitedRequestKind::Permission => {
-                    self.answer_permission(&decision.detail, Some(verdict))
+                    self.answer_permission(&decision.detail, Some(verdict));
                 }
                 AwaitedRequestKind::Budget => {
                     self.apply_budget_decision(verdict, decision.answer).await?;

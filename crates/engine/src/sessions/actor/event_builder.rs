@@ -88,7 +88,7 @@ impl EventBuilder {
             }
             AgentUpdate::Tool(tool) => self.update_tool(live, tool),
             AgentUpdate::Unknown(kind) => {
-                self.log(format!("the agent sent an unknown update `{kind}`"))
+                self.log(format!("the agent sent an unknown update `{kind}`"));
             }
             AgentUpdate::Usage(_) | AgentUpdate::Ignored => {}
         }

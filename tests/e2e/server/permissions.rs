@@ -287,7 +287,9 @@ async fn no_list_contains_what_its_token_may_not_call() {
                 name == operation || (name == noun && action.as_deref() == Some(verb))
             });
             // An unknown parameter: a call that is allowed fails because of it.
-            let reply = caller.call(operation, json!({ "unknown_parameter": 1 })).await;
+            let reply = caller
+                .call(operation, json!({ "unknown_parameter": 1 }))
+                .await;
             let refused = reply.body["error"]["code"] == -32002;
             assert_eq!(listed, !refused, "{scope} {operation}: {}", reply.text);
         }

@@ -21,7 +21,7 @@ pub(crate) struct Agent {
     next: u64,
 }
 
-/// Everything that came until a request was answered.
+/// The updates until a request was answered, and its result.
 pub(crate) struct Answer {
     pub(crate) updates: Vec<Value>,
     pub(crate) result: Value,
@@ -29,8 +29,8 @@ pub(crate) struct Answer {
 
 impl Agent {
     /// Starts an agent that reaches nothing but loopback.
-    pub(crate) fn start(place: &Path, setup: &Setup, home: &Path) -> Self {
-        let program = place.join("bin").join(setup.command[0]);
+    pub(crate) fn start(directory: &Path, setup: &Setup, home: &Path) -> Self {
+        let program = directory.join("bin").join(setup.command[0]);
         let nowhere = "http://127.0.0.1:9";
         let mut child = Command::new(program)
             .args(&setup.command[1..])

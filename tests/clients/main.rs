@@ -1,7 +1,7 @@
 //! The real server, driven by the clients that people use.
 //!
 //! Each client is a small program that does the same things with its SDK and prints what it saw;
-//! what they must have seen is said here, once.
+//! `check` asserts it for all of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -47,31 +47,31 @@ async fn inspector_speaks_the_older_protocol() {
 async fn the_example_in_rust_gives_an_agent_a_tool() {
     let mut command = Command::new(built("oubliette-example"));
     command.env_clear();
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
 #[test(needs(python, sandbox))]
 async fn the_example_in_python_gives_an_agent_a_tool() {
-    let place = clients::client("python");
-    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    let directory = clients::client("python");
+    let mut command = clean(&directory.join("bin/python"), &directory.join("bin"));
     command.arg(clients::example("python/caller.py"));
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
 #[test(needs(typescript, sandbox))]
 async fn the_example_in_typescript_gives_an_agent_a_tool() {
-    let place = clients::client("typescript");
+    let directory = clients::client("typescript");
     // Packages are found from where the code is.
-    let code = place.join("caller.mts");
+    let code = directory.join("caller.mts");
     std::fs::copy(clients::example("typescript/caller.mts"), &code).unwrap();
-    let binaries = place.join("node_modules/.bin");
+    let binaries = directory.join("node_modules/.bin");
     let mut command = clean(&binaries.join("node"), &binaries);
     command.arg(code);
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
-/// Runs an example, twice: what is there already is used again.
-async fn converses(mut command: Command) {
+/// Runs an example twice: the second run uses the project of the first.
+async fn runs_twice_with_one_project(mut command: Command) {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()
@@ -97,21 +97,21 @@ async fn converses(mut command: Command) {
 }
 
 async fn python(mode: &str, protocol: &str) {
-    let place = clients::client("python");
-    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    let directory = clients::client("python");
+    let mut command = clean(&directory.join("bin/python"), &directory.join("bin"));
     command.arg(clients::source("python/sdk.py")).arg(mode);
     check(command, protocol).await;
 }
 
 async fn node(client: &str, program: &str, protocol: &str) {
-    let place = clients::client(client);
+    let directory = clients::client(client);
     let source = clients::source(&format!("typescript/{program}"));
     let code = std::fs::read_to_string(source).unwrap();
-    let binaries = place.join("node_modules/.bin");
+    let binaries = directory.join("node_modules/.bin");
     let mut command = clean(&binaries.join("node"), &binaries);
     // Code that is given, not named, finds its packages from the current directory.
     command
-        .current_dir(&place)
+        .current_dir(&directory)
         .args(["--input-type=module", "--eval", &code]);
     check(command, protocol).await;
 }

@@ -154,9 +154,10 @@ impl ServerHandler for Fixture {
         _: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<SubscribeRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<SubscribeRequestMethod>())
         }
     }
 
@@ -165,9 +166,10 @@ impl ServerHandler for Fixture {
         _: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>())
         }
     }
 
@@ -176,9 +178,10 @@ impl ServerHandler for Fixture {
         _: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<SetLevelRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<SetLevelRequestMethod>())
         }
     }
 

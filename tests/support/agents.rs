@@ -101,11 +101,11 @@ pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
         config,
         ..ServerOptions::default()
     });
-    let place = server.home().join("agents").join(name).join("bin");
-    fs::create_dir_all(&place).unwrap();
+    let directory = server.home().join("agents").join(name).join("bin");
+    fs::create_dir_all(&directory).unwrap();
     // Hundreds of megabytes, so rather a second name for the file.
-    if fs::hard_link(&program, place.join(name)).is_err() {
-        fs::copy(&program, place.join(name)).unwrap();
+    if fs::hard_link(&program, directory.join(name)).is_err() {
+        fs::copy(&program, directory.join(name)).unwrap();
     }
     (server, llm)
 }

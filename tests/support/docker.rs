@@ -89,13 +89,14 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
     let mut files = BTreeSet::new();
     let mut libraries = BTreeSet::new();
     for name in COMMANDS {
-        let places = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(name));
-        let place = places.into_iter().find(|place| place.is_file());
-        let place = place.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));
-        libraries.extend(libraries_of(&place));
-        files.insert((place, Path::new("usr/bin").join(name)));
+        let candidates = ["/usr/bin", "/bin"].map(|directory| Path::new(directory).join(name));
+        let program = candidates.into_iter().find(|path| path.is_file());
+        let program =
+            program.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));
+        libraries.extend(libraries_of(&program));
+        files.insert((program, Path::new("usr/bin").join(name)));
     }
-    // What the agents need beside that comes with these, and is not in need of any program here.
+    // Agents need these libraries too, and no program above links to them.
     for name in ["libpthread.so.0", "libdl.so.2", "libm.so.6"] {
         let beside = libraries.iter().find(|path| path.ends_with("libc.so.6"));
         libraries.extend(beside.map(|libc: &PathBuf| libc.with_file_name(name)));

@@ -113,7 +113,7 @@ pub async fn wait_until(what: &str, condition: impl AsyncFnMut() -> bool) {
 /// Waits for a value.
 ///
 /// # Panics
-/// If it does not come in time.
+/// If there is none in time.
 pub async fn wait_for<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let mut found = None;
     wait_until(what, async || {

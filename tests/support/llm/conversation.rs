@@ -1,4 +1,4 @@
-//! A request to a model, whatever protocol it came in.
+//! A request to a model, in any of the protocols.
 
 use serde_json::{Map, Value};
 

@@ -65,7 +65,7 @@ async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
 }
 
-/// A session whose agent has told its keys, and has these tools.
+/// Starts a session with these tools; the keys that its agent recorded.
 async fn recorder(server: &Server, caller: &Modern, project: &str, tools: Value) -> AgentKeys {
     let more = json!({ "new_session": true, "agent": "recorder", "context": context(tools) });
     let session = caller.spawn_with(project, "/say hello", more).await;

@@ -108,15 +108,15 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
         .await;
     let config = relay.next().await.unwrap();
     assert_eq!(config["params"]["tools"][0]["name"], "send it!");
-    let said = admin
+    let sent = admin
         .message(&agent_keys.session_id, "what can you do?")
         .await;
-    assert!(said["session_id"].is_string());
-    let said = admin.turn(&agent_keys.session_id, 2).await["text"]
+    assert!(sent["session_id"].is_string());
+    let text = admin.turn(&agent_keys.session_id, 2).await["text"]
         .as_str()
         .unwrap()
         .to_owned();
-    let mut names: Vec<&str> = said
+    let mut names: Vec<&str> = text
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-'))
         .filter(|word| word.starts_with("myapp_"))
         .collect();
@@ -204,20 +204,20 @@ async fn a_slow_response_blocks_no_other_call_and_reaches_a_half_closed_socket()
     half.shutdown_write().await;
     let waiting = pending(&admin, &agent_keys.session_id, 200).await;
     let last = waiting.iter().find(|asked| asked["arguments"]["n"] == 1000);
-    answer(&admin, last.unwrap(), json!({ "result": "heard" }))
+    answer(&admin, last.unwrap(), json!({ "result": "received" }))
         .await
         .ok();
-    assert_eq!(half.reply("last").await["result"], "heard");
+    assert_eq!(half.reply("last").await["result"], "received");
 }
 
 #[test(needs(sandbox))]
-async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
+async fn a_client_that_floods_and_reads_nothing_blocks_no_other_client() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut deaf = Relay::attached(&server, &project, &agent_keys).await;
+    let mut unread = Relay::attached(&server, &project, &agent_keys).await;
     let flood = tokio::spawn(async move {
         for n in 0..50_000 {
-            deaf.begin(n, "config_limits", json!({})).await;
+            unread.begin(n, "config_limits", json!({})).await;
         }
     });
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;

@@ -12,13 +12,13 @@ async fn a_caller_that_is_gone_can_be_waited_for() {
     let caller = server.with_key(&admin.token("write").await);
     let session = spawn(&caller, &project, SEND, json!([notification()])).await;
     let request = asked(&admin, &session).await;
-    // Another call comes to its deadline, and to no end before it.
+    // Another call ends only at its timeout.
     let mut brief = notification();
     brief["timeout_seconds"] = json!(2);
     let other = spawn(&caller, &project, SEND, json!([brief])).await;
     let completion = admin.turn(&other, 1).await;
-    let said = "caller tool \"send_notification\" timed out after 2 s";
-    assert_eq!(completion["text"], said);
+    let expected = "caller tool \"send_notification\" timed out after 2 s";
+    assert_eq!(completion["text"], expected);
     answer(&caller, &request, json!({ "result": { "late": true } }))
         .await
         .ok();
@@ -142,7 +142,7 @@ async fn a_bad_declaration_refuses_the_whole_message() {
         .call("session_list", json!({ "project_id": project }))
         .await;
     assert_eq!(all.ok()["sessions"], json!([]));
-    // A long name is taken, and its caller told.
+    // A long name is accepted with a warning.
     let long = format!("/tool myapp_{} {{}}", "x".repeat(40));
     let tools = json!([{ "name": "x".repeat(40) }]);
     let parameters = json!({ "project_id": project, "prompt": long, "context": context(tools) });

@@ -96,8 +96,8 @@ async fn a_caller_that_waits_for_events_gets_requests_on_the_stream_of_that_call
         });
         let mut stream = caller.request("tools/call", params).send().await.unwrap();
         let messages = until(&mut stream, |message| !message["result"].is_null()).await;
-        if let Some(notification) = messages.iter().find(|message| is_request(message)) {
-            break notification["params"]["data"].clone();
+        if let Some(message) = messages.iter().find(|message| is_request(message)) {
+            break message["params"]["data"].clone();
         }
         let page = &messages.last().unwrap()["result"]["structuredContent"];
         since = page["last_index"].as_i64().unwrap();

@@ -311,12 +311,12 @@ async fn a_cancelled_clone_ends_its_processes_and_leaves_nothing() {
     let accepted = tokio::time::timeout(LIMIT, silent.accept()).await;
     let (mut connection, _) = accepted.expect("no clone").unwrap();
     request.abort();
-    // Leaving is cancelling in this era: git goes, and its connection with it.
+    // A dropped request is a cancellation in this protocol: git ends, and closes its connection.
     let mut rest = Vec::new();
     let closed = connection.read_to_end(&mut rest);
     let _ = tokio::time::timeout(LIMIT, closed)
         .await
-        .expect("git goes on");
+        .expect("git still runs");
     support::wait_until("the name to be free", async || {
         let again = json!({ "name": "x" });
         !server
@@ -411,6 +411,6 @@ async fn progress_of_a_clone_reaches_the_caller_before_the_result() {
     );
     assert!(
         messages.last().unwrap().get("result").is_some(),
-        "the result comes last: {text}"
+        "the result is last: {text}"
     );
 }

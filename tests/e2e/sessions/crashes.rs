@@ -90,8 +90,8 @@ async fn run(
         let target = last + i64::try_from(random.below(4)).unwrap();
         let seen = support::wait_for("more events", async || {
             let seen = admin.session(&session).await;
-            let has_come = seen["last_index"].as_i64().unwrap() >= target;
-            (has_come || is_over(&seen)).then_some(seen)
+            let is_reached = seen["last_index"].as_i64().unwrap() >= target;
+            (is_reached || is_over(&seen)).then_some(seen)
         })
         .await;
         if is_over(&seen) {

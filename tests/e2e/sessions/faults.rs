@@ -34,7 +34,7 @@ async fn first_completion(admin: &Modern, project: &str, prompt: &str) -> (Strin
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_is_not_there_says_how_to_install_it() {
+async fn a_missing_agent_fails_the_session_with_the_install_command() {
     let (_server, admin, project) = with_agent(DEMO, "").await;
     let codex = json!({ "agent": "codex" });
     let session = admin.spawn_with(&project, "hi", codex).await;
@@ -168,7 +168,7 @@ async fn an_agent_that_hangs_is_ended_when_it_does_not_stop() {
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_says_nothing_for_too_long_is_taken_for_dead() {
+async fn an_agent_that_writes_nothing_for_too_long_fails_the_session() {
     let (_server, admin, project) = with_agent(DEMO, "[sessions]\nsilence_seconds = 1\n").await;
     let (session, completion) = first_completion(&admin, &project, "/hang").await;
     assert!(
@@ -241,13 +241,13 @@ async fn spawns_raced_on_one_workspace_make_one_session_and_lose_no_message() {
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     admin.turn(&sessions[0], 12).await;
     let log = admin.log(&sessions[0]).await;
-    let mut said: Vec<i64> = log
+    let mut outputs: Vec<i64> = log
         .iter()
         .filter(|e| e["type"] == "completion")
         .map(|e| e["text"].as_str().unwrap().parse().unwrap())
         .collect();
-    said.sort_unstable();
-    assert_eq!(said, (0..12).collect::<Vec<_>>());
+    outputs.sort_unstable();
+    assert_eq!(outputs, (0..12).collect::<Vec<_>>());
 }
 
 #[test(needs(sandbox))]
@@ -269,7 +269,7 @@ async fn an_agent_killed_with_kill_9_is_resumed_with_its_memory() {
 
 #[test(needs(sandbox))]
 async fn an_agent_that_cannot_resume_gets_the_transcript() {
-    // It forgets everything between its lives, and answers with what it was told.
+    // It has no memory across restarts, and its answer shows whether the prompt had the transcript.
     let script = r#"while read -r l; do id=${l#*\"id\":}; id=${id%%,*}; case $l in
         *'"initialize"'*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"protocolVersion\":1}}";;
         *session/new*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"sessionId\":\"s\"}}";;
@@ -327,7 +327,7 @@ async fn credentials_reach_only_the_agent_that_needs_them() {
     );
     assert!(
         output.ends_with('0'),
-        "another agent's credential is there: {output}"
+        "another agent's credential is in the environment: {output}"
     );
     assert!(
         completion["error"].as_str().unwrap().contains("[redacted]"),

@@ -112,14 +112,14 @@ async fn sessions_below_have_no_more_tools() {
         admin.session(child).await["tools_allowed"],
         json!(["session_*", "config_limits"])
     );
-    for (turn, more, says) in [
+    for (turn, more, expected) in [
         (2, json!({ "tools_allowed": ["sh"] }), "names no tool"),
         (3, json!({ "agent": "opencode" }), "has other names"),
     ] {
         admin.message(&session, &below("/say x", more)).await;
         let completion = admin.turn(&session, turn).await;
         let text = completion["text"].as_str().unwrap();
-        assert!(text.contains(says), "{completion}");
+        assert!(text.contains(expected), "{completion}");
     }
 }
 
@@ -128,7 +128,7 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let server = Server::start();
     let admin = server.admin();
     let project = admin.project("one").await;
-    for (parameters, says) in [
+    for (parameters, expected) in [
         (
             json!({ "agent": "droid", "tools_allowed": ["Read"] }),
             "--only-tools",
@@ -155,7 +155,11 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
         parameters["project_id"] = json!(project);
         parameters["prompt"] = json!("x");
         let refused = admin.call("session_spawn", parameters).await;
-        assert!(refused.sentence().contains(says), "{}", refused.sentence());
+        assert!(
+            refused.sentence().contains(expected),
+            "{}",
+            refused.sentence()
+        );
     }
     let options = admin.call("project_options", json!({})).await;
     let agents = options.ok()["agents"].as_array().unwrap();
@@ -175,7 +179,7 @@ async fn opencode_keeps_to_the_tools_of_its_session() {
     let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model" });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    // What a repository says about the agent must not give it more.
+    // The agent's settings in a repository must not give it more tools.
     let config = r#"{ "permission": { "bash": "allow" },
         "agent": { "build": { "permission": { "bash": "allow", "*": "allow" } } } }"#;
     std::fs::write(server.workspace(&project).join("opencode.json"), config).unwrap();

@@ -302,7 +302,7 @@ impl Handshake {
             );
             return HandshakeStep::Failed(format!("the agent has no model `{model}`; {hint}"));
         }
-        self.set_option(Stage::Model, option, model)
+        self.set_config_option(Stage::Model, option, model)
     }
 
     fn set_reasoning(&mut self) -> HandshakeStep {
@@ -323,7 +323,7 @@ impl Handshake {
         };
         let value = names.iter().find(|name| values.iter().any(|v| v == *name));
         match value {
-            Some(value) => self.set_option(Stage::Reasoning, option, (*value).to_owned()),
+            Some(value) => self.set_config_option(Stage::Reasoning, option, (*value).to_owned()),
             None => {
                 let shown = values.join(", ");
                 self.warnings
@@ -333,7 +333,7 @@ impl Handshake {
         }
     }
 
-    fn set_option(&mut self, stage: Stage, option: String, value: String) -> HandshakeStep {
+    fn set_config_option(&mut self, stage: Stage, option: String, value: String) -> HandshakeStep {
         let value = SessionConfigOptionValue::value_id(value);
         let request = SetSessionConfigOptionRequest::new(self.session.clone(), option, value);
         self.send_request(
@@ -344,7 +344,7 @@ impl Handshake {
     }
 
     /// A configuration option of the session, by category or id, and its possible values.
-    fn option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
+    fn find_config_option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
         let options = self.opened["configOptions"].as_array()?;
         let is_wanted = |option: &&Value| {
             let id = option["id"].as_str().unwrap_or_default();

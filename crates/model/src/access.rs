@@ -1,6 +1,7 @@
-//! Every permission decision: pure functions on scopes, owners and positions in trees of sessions.
+//! Permission decisions: pure functions on scopes, owners and positions in trees of sessions.
 //!
-//! No other module compares scopes or owners. These entry points ask it:
+//! No other module compares scopes. Owners are also compared where MCP sessions are found by their owner, and
+//! in the store's transaction that declares caller tools. These entry points ask this module:
 //!
 //! - `Engine::call` (`operations/dispatch.rs`), for every tool call on the MCP endpoint, from the
 //!   command line and of a scheduled run: [`allows_class`] before the parameters are parsed, then
@@ -19,7 +20,8 @@
 //! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/message_params.rs`):
 //!   [`may_grant`].
 //! - Presence of callers and declarations of their tools (`callers/presence.rs`,
-//!   `sessions/deliver.rs`), and pushed events (`mcp/push.rs` of the server): [`owns_session`].
+//!   `callers/request.rs`), and pushed events (`mcp_sessions.rs`): [`owns_session`]; declarations in a
+//!   message (`sessions/deliver.rs`): [`may_respond_as_caller`].
 //! - `GET /metrics` (`router.rs` of the server): [`may_read_metrics`].
 
 use serde::{Deserialize, Serialize};
@@ -143,7 +145,8 @@ pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
     held.is_some_and(|held| held.covers(wanted))
 }
 
-/// Whether a token is the caller of a session: the one that created it.
+/// Whether a token is the caller of a session: the one that created it, or the one that declared tools for it after
+/// that one became invalid.
 pub fn owns_session(owner: Option<TokenId>, token: TokenId) -> bool {
     owner == Some(token)
 }

@@ -46,8 +46,7 @@ impl Operation for Start {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        let project = engine.store().project(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         let choice = WorkspaceChoice {
             workspace_id: params.workspace_id,
             create_workspace: false,

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::contract::CASES;
-use crate::{Audit, AuditEntry, AuditFilter, AuditOutcome, StoreError};
+use crate::{AuditStore, AuditEntry, AuditFilter, AuditOutcome, StoreError};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();

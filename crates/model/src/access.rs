@@ -222,7 +222,7 @@ mod tests {
 
     /// The contract's table, row by row: (scope, access) → decision on project 1, on project 2.
     #[test]
-    fn every_scope_and_access_class_decides_as_the_contract_says() {
+    fn every_scope_and_access_class_decides_as_in_the_contract() {
         let own = Scope::Project(id(1), Write);
         let own_ro = Scope::Project(id(1), Read);
         let table = [
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_neither_decides_in_its_own_tree_nor_changes_what_bounds_it() {
+    fn an_agent_neither_decides_in_its_own_tree_nor_changes_its_limits() {
         let agent = AgentPosition {
             root: session(1),
             project: id(2),
@@ -407,7 +407,7 @@ mod tests {
         }
 
         #[test]
-        fn what_two_scopes_have_in_common_is_allowed_by_both(
+        fn the_intersection_of_two_scopes_is_covered_by_both_and_keeps_shared_project_access(
             one in scopes(), other in scopes(), access in accesses(), n in 1..4u128,
         ) {
             let both = one.intersection(other);
@@ -415,7 +415,7 @@ mod tests {
             if let Some(both) = both {
                 prop_assert!(one.covers(both) && other.covers(both));
             }
-            // Whatever concerns a project and is allowed by both is allowed by what they share.
+            // Access to a project that both scopes allow is allowed by their intersection.
             if let Project(_) = access
                 && allows(one, access, &[id(n)]) == Allowed
                 && allows(other, access, &[id(n)]) == Allowed

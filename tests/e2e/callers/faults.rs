@@ -72,7 +72,7 @@ async fn arguments_that_are_too_long_are_rejected_before_the_caller() {
 }
 
 #[test(needs(sandbox))]
-async fn five_hundred_tools_are_taken_and_one_more_is_not() {
+async fn five_hundred_tools_are_accepted_and_one_more_is_refused() {
     let (_server, admin, project) = server_with("").await;
     let tools = |count: usize| -> Value {
         let tool = |n| json!({ "name": format!("tool_{n}"), "description": "One of many." });
@@ -97,7 +97,7 @@ async fn five_hundred_tools_are_taken_and_one_more_is_not() {
 }
 
 #[test(needs(sandbox))]
-async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
+async fn tools_with_invalid_or_long_names_get_valid_ones_and_can_be_called() {
     let (server, admin, project) = server_with("").await;
     let long = "n".repeat(200);
     let tools = json!([{ "name": "send it!" }, { "name": long }, { "name": "über" }]);
@@ -152,7 +152,7 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
 }
 
 #[test(needs(sandbox))]
-async fn a_turn_that_is_interrupted_gives_its_calls_up() {
+async fn an_interrupted_turn_cancels_its_caller_requests() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
     let request = asked(&admin, &session).await;
@@ -168,7 +168,7 @@ async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     assert_eq!(admin.turn(&session, 1).await["stop_reason"], "cancelled");
     let seen = admin.session(&session).await;
     assert_eq!(seen["status"], "idle", "{seen}");
-    // And the session is none the worse for it.
+    // The session still works.
     admin.message(&session, SEND).await;
     let another = |event: &Value| {
         event["type"] == "caller_tool_request" && event["request_id"] != request["request_id"]

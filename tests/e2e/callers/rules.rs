@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{SEND, answer, asked, context, notification, server_with, spawn};
 
 #[test(needs(sandbox))]
-async fn a_caller_that_is_gone_can_be_waited_for() {
+async fn a_request_can_wait_for_a_disconnected_caller_until_its_timeout() {
     let config =
         "[caller_tools]\ngrace_seconds = 0\npresence_seconds = 0\non_disconnect = \"wait\"\n";
     let (server, admin, project) = server_with(config).await;

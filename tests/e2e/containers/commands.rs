@@ -170,7 +170,7 @@ async fn containers_are_started_stopped_and_leave_nothing_when_their_project_is_
 }
 
 #[test(runtimes)]
-async fn a_named_command_runs_once_however_many_ask_for_it(runtime: &str) {
+async fn concurrent_calls_of_a_named_command_run_it_once(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;

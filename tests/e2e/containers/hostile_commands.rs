@@ -29,8 +29,8 @@ fn resident(server: &Server) -> u64 {
 }
 
 #[test(each(sandbox))]
-async fn gigabytes_of_output_are_read_to_the_end_and_mostly_forgotten(runtime: &str) {
-    // What reads it is the same with every runtime.
+async fn gigabytes_of_output_are_read_to_the_end_with_bounded_memory(runtime: &str) {
+    // The reader is the same with every runtime.
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({})).await;

@@ -278,7 +278,7 @@ async fn addresses_that_run_programs_or_read_the_disk_are_refused() {
 }
 
 #[test]
-async fn a_host_that_never_answers_is_given_up_and_leaves_nothing() {
+async fn a_clone_from_a_silent_host_times_out_and_leaves_nothing() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/x", silent.local_addr().unwrap());
     let server = Server::start_with(ServerOptions {

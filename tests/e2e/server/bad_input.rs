@@ -136,7 +136,7 @@ async fn null_for_an_optional_parameter_is_absence() {
 }
 
 #[test]
-async fn hostile_names_are_refused_shortly_and_leave_nothing() {
+async fn hostile_names_are_refused_with_a_short_error_and_leave_nothing() {
     let server = Server::start();
     let admin = server.admin();
     let long = "n".repeat(10_000);

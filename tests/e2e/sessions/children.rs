@@ -315,7 +315,7 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
 }
 
 #[test(needs(sandbox))]
-async fn a_tree_gets_so_many_sessions_a_minute_and_no_more() {
+async fn spawns_per_minute_are_limited_for_each_tree() {
     let (server, admin, project) = project_with("", json!({})).await;
     let (_, mut relay) = root(&server, &admin, &project).await;
     let (made, refused) = fifty(&mut relay).await;

@@ -71,7 +71,7 @@ async fn the_demo_agent_keeps_to_the_tools_of_its_session() {
 }
 
 #[test(needs(sandbox))]
-async fn a_tool_that_is_allowed_is_still_asked_for() {
+async fn an_allowed_tool_still_needs_permission() {
     let (_server, admin, project) = sandboxed().await;
     let careful = json!({ "tools_allowed": ["sh"], "autonomy": "low" });
     let prompt = "/sh echo one\n/tool config_limits {}\n/sh echo two";
@@ -92,7 +92,7 @@ async fn a_tool_that_is_allowed_is_still_asked_for() {
 }
 
 #[test(needs(sandbox))]
-async fn sessions_below_have_no_more_tools() {
+async fn child_sessions_have_no_more_tools_than_their_parent() {
     let (server, admin, project) = sandboxed().await;
     let below = |prompt: &str, more: Value| {
         let mut ask = more;
@@ -183,7 +183,7 @@ async fn opencode_keeps_to_the_tools_of_its_session() {
     let config = r#"{ "permission": { "bash": "allow" },
         "agent": { "build": { "permission": { "bash": "allow", "*": "allow" } } } }"#;
     std::fs::write(server.workspace(&project).join("opencode.json"), config).unwrap();
-    for (tools, gone, there) in [
+    for (tools, absent, present) in [
         (json!({ "tools_disallowed": ["bash"] }), "bash", "read"),
         (
             json!({ "tools_allowed": ["read", "oubliette_*"] }),
@@ -201,8 +201,8 @@ async fn opencode_keeps_to_the_tools_of_its_session() {
         let given = steps[before].body["tools"].as_array().unwrap().iter();
         let given = given.map(|tool| tool["function"]["name"].as_str().unwrap());
         let given: Vec<&str> = given.collect();
-        assert!(!given.contains(&gone), "{tools}: {given:?}");
-        assert!(given.contains(&there), "{tools}: {given:?}");
+        assert!(!given.contains(&absent), "{tools}: {given:?}");
+        assert!(given.contains(&present), "{tools}: {given:?}");
         let is_meant = |name: &&str| *name == "read" || name.starts_with("oubliette_");
         let only = tools.get("tools_allowed").is_some();
         assert!(!only || given.iter().all(is_meant), "{given:?}");

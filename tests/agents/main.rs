@@ -1,5 +1,5 @@
-//! Real agents with a model of ours, and nothing of Oubliette between: what the other tests with
-//! agents stand on.
+//! Real agents with the scripted model, without Oubliette between them: the other tests with agents rely
+//! on this.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 

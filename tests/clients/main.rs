@@ -16,7 +16,7 @@ use support::{Server, ServerOptions, built, clients, process};
 use tokio::process::Command;
 
 /// Far longer than any of them takes.
-const LIMIT: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test(needs(python))]
 async fn python_sdk_speaks_the_newest_protocol_by_default() {
@@ -81,13 +81,13 @@ async fn runs_twice_with_one_project(mut command: Command) {
         .env("OUBLIETTE_URL", server.url())
         .env("OUBLIETTE_TOKEN", server.admin_key());
     for _ in 0..2 {
-        let ended = process::run(&mut command, LIMIT).await;
+        let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
         assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
         assert_eq!(ended.stderr, "");
         assert_eq!(ended.stdout, "notification: hello\n{\"status\":\"sent\"}\n");
     }
     command.arg("/tool myapp_send_notification {}");
-    let ended = process::run(&mut command, LIMIT).await;
+    let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
     assert_eq!(ended.stdout, "`message` is missing\n", "{}", ended.stderr);
     let projects = server
         .admin()
@@ -135,7 +135,7 @@ async fn check(mut command: Command, protocol: &str) {
         .env("HOME", server.home())
         .env("OUBLIETTE_URL", server.url())
         .env("OUBLIETTE_TOKEN", server.admin_key());
-    let ended = process::run(&mut command, LIMIT).await;
+    let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
     assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
     assert_eq!(
         ended.stderr, "",

@@ -196,7 +196,7 @@ impl ServerHandler for Fixture {
         let (mut tools, mut prompts) = (self.tools.clone(), self.prompts.clone());
         let sink = context.sink();
         loop {
-            // What was not subscribed to the sink refuses, which is its business.
+            // The sink refuses a notification that the client did not subscribe to.
             let _ = tokio::select! {
                 _ = tools.changed() => sink.notify_tool_list_changed().await,
                 _ = prompts.changed() => sink.notify_prompt_list_changed().await,

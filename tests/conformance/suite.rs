@@ -8,7 +8,7 @@ use support::{clients, process};
 use tokio::process::Command;
 
 /// Far longer than a run takes.
-const LIMIT: Duration = Duration::from_secs(300);
+const SUITE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(crate) struct Suite {
     directory: PathBuf,
@@ -59,7 +59,7 @@ impl Suite {
 }
 
 async fn check(command: &mut Command) {
-    let ended = process::run(command, LIMIT).await;
+    let ended = process::run(command, SUITE_TIMEOUT).await;
     let report = format!("{}{}", ended.stdout, ended.stderr);
     assert!(ended.status.success(), "{command:?}\n{report}");
     eprintln!("{report}");

@@ -51,14 +51,14 @@ pub fn built_as(package: &str, profile: &str) -> PathBuf {
         "the product does not build"
     );
     let this = std::env::current_exe().unwrap();
-    let here = this
+    let own_profile = this
         .ancestors()
         .find(|path| path.ends_with("debug") || path.ends_with("release"));
     let directory = match profile {
         "dev" => "debug",
         other => other,
     };
-    here.unwrap().with_file_name(directory).join(package)
+    own_profile.unwrap().with_file_name(directory).join(package)
 }
 
 /// The path of the `oubliette` binary of this build.

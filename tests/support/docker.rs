@@ -36,7 +36,7 @@ pub(crate) fn request(method: &str, path: &str) -> Option<Value> {
     serde_json::from_str(&answer).ok()
 }
 
-/// The body of an answer, whatever it is.
+/// The body of an answer.
 fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
     let mut stream = UnixStream::connect(DOCKER_SOCKET).ok()?;
     // The old version of the protocol, in which an answer ends with its connection.

@@ -1,4 +1,4 @@
-//! What a data directory has on the machine beside the files that are meant to last.
+//! Finds everything that a data directory has on the machine besides its permanent files.
 //!
 //! Nothing here trusts the product's own records: processes are found by their mounts,
 //! command lines and environments, control groups by their names, containers by their labels.
@@ -13,7 +13,7 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const LASTING: [&str; 16] = [
+const PERMANENT_FILES: [&str; 16] = [
     "admin.token",
     "agents",
     "layers",
@@ -236,7 +236,7 @@ fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.strip_prefix(home).unwrap().to_str().unwrap();
-            if LASTING.contains(&name) {
+            if PERMANENT_FILES.contains(&name) {
                 queue.push(path);
             } else if let Some(project) = name.strip_prefix("projects/") {
                 projects.insert(project.to_owned());

@@ -1,5 +1,5 @@
-//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, the way
-//! to real ones and to real agents, and a model for those.
+//! Support for tests of the real binaries: a server to start, stop and kill, raw MCP clients, access to
+//! installed clients and agents, and a model for the agents.
 //!
 //! Everything here fails by panicking: it runs only in tests and benchmarks.
 

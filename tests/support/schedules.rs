@@ -1,4 +1,4 @@
-//! What schedules have done.
+//! The runs of schedules.
 
 use std::time::Duration;
 

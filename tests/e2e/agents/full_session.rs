@@ -343,7 +343,7 @@ impl Conversation {
     }
 }
 
-/// A turn without what differs from turn to turn.
+/// The parts of a turn's events that are the same in every turn.
 fn shape(events: &[Value]) -> Vec<Value> {
     let mut shape = Vec::new();
     for event in events.iter().filter(|event| event["type"] != "delta") {

@@ -422,7 +422,7 @@ async fn an_operation_that_is_repeated_under_its_name_is_not_done_twice() {
     let again = relay.request("oubliette_call_tool", create).await;
     assert!(answers.contains(&again["result"].to_string()), "{again}");
     assert_eq!(std::fs::read_to_string(times).unwrap(), "x\n");
-    // What only looks is simply done again.
+    // A repeated read is done again.
     let list = named(4, "project_list", json!({}));
     for _ in 0..2 {
         let reply = relay.request("oubliette_call_tool", list.clone()).await;

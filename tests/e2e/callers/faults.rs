@@ -1,4 +1,4 @@
-//! Callers, agents and declarations that do not keep to what was agreed.
+//! Callers, agents and declarations that break the protocol or its limits.
 
 use std::time::Duration;
 

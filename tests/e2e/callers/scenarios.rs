@@ -238,7 +238,7 @@ async fn successful_tool_response() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
-    // Whatever JSON the caller answers, the agent gets.
+    // The agent gets any JSON that the caller answers.
     for result in [
         json!({ "status": "sent" }),
         json!([1, "two"]),

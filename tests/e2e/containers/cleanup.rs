@@ -1,4 +1,4 @@
-//! Nothing is left on the machine when containers are gone, however they went.
+//! Removed containers leave nothing on the machine, however they ended.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{Legacy, Server, ServerOptions};
 use tokio::io::AsyncReadExt;
 
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+const CLONE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn git(directory: &Path, arguments: &[&str]) {
     let status = Command::new("git")
@@ -45,7 +45,7 @@ fn repository() -> tempfile::TempDir {
     directory
 }
 
-/// What a static HTTP server is asked, and how it answers.
+/// A static HTTP server: its files, its rules and the requests that it got.
 struct Site {
     root: std::path::PathBuf,
     /// The `Authorization` header without which nothing is served.
@@ -308,13 +308,13 @@ async fn a_cancelled_clone_ends_its_processes_and_leaves_nothing() {
     let request = server.admin().request("tools/call", call).send();
     let request = tokio::spawn(request);
     // The clone has begun when it connects.
-    let accepted = tokio::time::timeout(LIMIT, silent.accept()).await;
+    let accepted = tokio::time::timeout(CLONE_TIMEOUT, silent.accept()).await;
     let (mut connection, _) = accepted.expect("no clone").unwrap();
     request.abort();
     // A dropped request is a cancellation in this protocol: git ends, and closes its connection.
     let mut rest = Vec::new();
     let closed = connection.read_to_end(&mut rest);
-    let _ = tokio::time::timeout(LIMIT, closed)
+    let _ = tokio::time::timeout(CLONE_TIMEOUT, closed)
         .await
         .expect("git still runs");
     support::wait_until("the name to be free", async || {

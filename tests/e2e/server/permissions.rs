@@ -208,17 +208,17 @@ async fn every_scope_operation_and_project_is_decided_as_in_the_contract() {
                 let caller = server.with_key(&admin.token(&scope).await);
                 let normal = if scope == "admin:ro" { "read" } else { &scope };
                 let expected = expected(normal, *class, which);
-                let there = which != Which::Missing;
+                let exists = which != Which::Missing;
                 let named = match *operation {
-                    // Only who made a session answers for it.
-                    "caller_tool_response" if there && expected == Decision::Allowed => {
+                    // Only the token that created a session answers its requests.
+                    "caller_tool_response" if exists && expected == Decision::Allowed => {
                         let new = json!({ "new_session": true });
                         caller.spawn_with(&target, "hi", new).await
                     }
-                    operation if there && ABOUT_A_SESSION.contains(&operation) => {
+                    operation if exists && ABOUT_A_SESSION.contains(&operation) => {
                         admin.spawn(&target, "hi").await
                     }
-                    operation if there && ABOUT_A_SCHEDULE.contains(&operation) => {
+                    operation if exists && ABOUT_A_SCHEDULE.contains(&operation) => {
                         let made = admin.call("schedule_create", idle_schedule(&target)).await;
                         made.ok()["schedule_id"].as_str().unwrap().to_owned()
                     }

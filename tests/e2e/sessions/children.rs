@@ -25,7 +25,7 @@ async fn another_project(admin: &Modern, name: &str, mut settings: Value) -> Str
     project.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
-/// A session without a parent that has had a turn, and a connection that speaks for it.
+/// A session without a parent that has had a turn, and a connection that is attached to it.
 async fn root(server: &Server, admin: &Modern, project: &str) -> (AgentKeys, Relay) {
     let new = json!({ "new_session": true });
     let session = admin.spawn_with(project, "/say hello", new).await;

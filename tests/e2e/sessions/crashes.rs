@@ -21,7 +21,7 @@ const SCRIPT: &str = "/say It begins.
 /sh wc -l < counted
 /usage 5 1 0.02";
 
-/// A log without what differs from run to run: times, ids, and how text was cut into deltas.
+/// A log without the fields that differ from run to run: times, ids, and how text was cut into deltas.
 fn essence(log: &[Value]) -> Vec<Value> {
     let mut known: Vec<Value> = Vec::new();
     for event in log {
@@ -44,12 +44,14 @@ fn essence(log: &[Value]) -> Vec<Value> {
     known
 }
 
-/// Answers what an agent asks, for as long as it takes.
-async fn answer_everything(caller: Modern, session: String) {
+/// Allows every permission request of an agent, until the task is aborted.
+async fn allow_every_request(caller: Modern, session: String) {
     let mut since = -1;
     loop {
-        let news = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
-        let page = caller.call_until_answered("session_events", news).await;
+        let next_page = json!({ "session_id": session, "since_index": since, "wait_seconds": 5 });
+        let page = caller
+            .call_until_answered("session_events", next_page)
+            .await;
         since = page.ok()["last_index"].as_i64().unwrap();
         for event in page.ok()["events"].as_array().unwrap() {
             if event["type"] == "permission_request" {
@@ -81,7 +83,7 @@ async fn run(
     admin
         .message(&session, "/say And a second turn.\n/sh echo two")
         .await;
-    let answering = tokio::spawn(answer_everything(admin.clone(), session.clone()));
+    let answering = tokio::spawn(allow_every_request(admin.clone(), session.clone()));
     let mut killed_after = Vec::new();
     let mut last = 0;
     for _ in 0..kills {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, StalledReader, event_types};
 
-/// Shorter than a supervisor is waited for whose connection broke, longer than a busy machine takes.
-const PROMPTLY: Duration = Duration::from_secs(12);
+/// Shorter than the server waits for a supervisor to reconnect, longer than a busy machine takes.
+const STOP_NOTICE_TIMEOUT: Duration = Duration::from_secs(12);
 
 const DEMO: &str = "exec /usr/local/bin/oubliette-client demo-agent";
 
@@ -199,8 +199,8 @@ async fn a_container_that_is_stopped_under_a_session_fails_it_at_once() {
         .call("container_stop", json!({ "project_id": project }))
         .await
         .ok();
-    let completion = tokio::time::timeout(PROMPTLY, admin.turn(&session, 1)).await;
-    let completion = completion.expect("a container that has ended is waited for");
+    let completion = tokio::time::timeout(STOP_NOTICE_TIMEOUT, admin.turn(&session, 1)).await;
+    let completion = completion.expect("the server waits for a container that has ended");
     assert_eq!(completion["stop_reason"], "error");
     assert_eq!(completion["error"], "the container ended");
     admin.status(&session, "failed").await;
@@ -352,10 +352,10 @@ async fn credentials_reach_only_the_agent_that_needs_them() {
     let database = std::fs::read(server.home().join("oubliette.db")).unwrap();
     let wal = std::fs::read(server.home().join("oubliette.db-wal")).unwrap_or_default();
     for bytes in [database, wal] {
-        let there = bytes
+        let is_stored = bytes
             .windows(secret.len())
             .any(|window| window == secret.as_bytes());
-        assert!(!there, "the credential was stored");
+        assert!(!is_stored, "the credential was stored");
     }
 }
 

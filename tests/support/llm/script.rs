@@ -59,7 +59,7 @@ enum Line {
 
 pub(super) fn reply(conversation: &Conversation) -> Reply {
     if conversation.wants_json {
-        // What Gemini's router asks for.
+        // The reply that Gemini's router expects.
         let choice = json!({ "reasoning": "It is simple.", "model_choice": "flash" });
         return text_reply(choice.to_string());
     }
@@ -209,7 +209,7 @@ fn read(line: &str) -> Option<Line> {
     }
 }
 
-/// A message without what the agent put into it for the model alone.
+/// A message without the reminders that the agent adds for the model.
 fn without_reminders(message: &str) -> String {
     let mut kept = String::new();
     let mut rest = message;
@@ -222,7 +222,7 @@ fn without_reminders(message: &str) -> String {
     kept + rest
 }
 
-/// The shell's arguments: some want the command in words.
+/// The arguments of the shell tool: some agents take the command as a list of words.
 fn shell_arguments(tool: &Tool, command: String) -> Map<String, Value> {
     let properties = &tool.schema["properties"];
     let name = match properties.get("cmd") {
@@ -258,7 +258,7 @@ fn search<'a>(
     Some((tool, query))
 }
 
-/// A word of a request that ends so.
+/// A word of a request that has this ending.
 fn word(value: &Value, end: &str) -> Option<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match value {

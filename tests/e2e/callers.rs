@@ -58,7 +58,7 @@ async fn answer(caller: &Modern, request: &Value, answer: Value) -> support::Rep
 
 /// Returns when a caller that started a session now and then stopped counts as absent. Every other caller
 /// has been silent for at least as long.
-async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
+async fn wait_for_disconnect_of_another_caller(server: &Server, admin: &Modern, project: &str) {
     let other = server.with_key(&admin.token("write").await);
     let session = spawn(&other, project, SEND, json!([notification()])).await;
     let completion = admin.turn(&session, 1).await;

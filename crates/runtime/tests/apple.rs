@@ -111,7 +111,7 @@ async fn stopped_services_and_a_missing_command_are_unavailable() {
 }
 
 #[tokio::test]
-async fn a_container_goes_from_creation_to_removal() {
+async fn a_container_is_created_started_stopped_and_removed() {
     let fake = FakeContainerCommand::new();
     fake.set("image");
     let apple = fake.connect().await.unwrap();

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use support::{Legacy, Modern, Server};
 
-use super::{SEND, another_is_gone, answer, context, notification, server_with, spawn};
+use super::{
+    SEND, answer, context, notification, server_with, spawn, wait_for_disconnect_of_another_caller,
+};
 use crate::server::push::until;
 
 /// Without the delivery under test, the server soon counts the caller as disconnected.
@@ -72,7 +74,7 @@ async fn a_caller_gets_requests_on_its_stream_and_is_connected_while_it_reads() 
     until(&mut stream, is_request).await;
     drop(stream);
     let again = caller.stream().await;
-    another_is_gone(&server, &admin, &project).await;
+    wait_for_disconnect_of_another_caller(&server, &admin, &project).await;
     let seen = admin.session(&session).await;
     assert_eq!(seen["status"], "waiting", "{seen}");
     drop(again);

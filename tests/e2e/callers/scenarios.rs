@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use support::Relay;
 
 use super::{
-    SEND, another_is_gone, answer, asked, context, notification, recorder, server_with, spawn,
+    SEND, answer, asked, context, notification, recorder, server_with, spawn,
+    wait_for_disconnect_of_another_caller,
 };
 
 fn tools_of_two() -> Value {
@@ -105,7 +106,7 @@ async fn caller_disconnected_before_response() {
     let log = caller.follow_from(&session, since, wanted).await;
     let request = log.last().unwrap();
     // A caller with an unanswered request stays connected.
-    another_is_gone(&server, &admin, &project).await;
+    wait_for_disconnect_of_another_caller(&server, &admin, &project).await;
     answer(&caller, request, json!({ "result": "at last" }))
         .await
         .ok();

@@ -111,7 +111,7 @@ impl Drop for Small {
 }
 
 #[test(needs(namespaces, root, sandbox))]
-async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
+async fn commits_wait_for_disk_space_and_no_event_is_lost() {
     // What containers write is on another disk: only the log has no space.
     let elsewhere = "for d in layers projects; do mkdir $d && mount -t tmpfs none $d; done";
     let server = Small::start_after(16, elsewhere);

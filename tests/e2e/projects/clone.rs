@@ -169,7 +169,7 @@ async fn a_repository_is_cloned_over_http_without_hooks_and_with_progress() {
 }
 
 #[test]
-async fn a_credential_goes_to_its_host_and_to_no_other() {
+async fn a_credential_is_sent_only_to_its_host() {
     let repository = repository();
     // Basic x-access-token:hunter2
     let wanted = "Basic eC1hY2Nlc3MtdG9rZW46aHVudGVyMg==";

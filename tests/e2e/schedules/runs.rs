@@ -311,7 +311,7 @@ async fn five_failures_in_a_row_disable_a_schedule_until_it_is_edited() {
 }
 
 #[test(needs(sandbox))]
-async fn a_run_acts_with_its_token_as_it_is_then() {
+async fn schedules_are_limited_by_their_token_and_lose_deleted_targets() {
     let server = server("");
     let admin = server.admin();
     let (own, other) = (admin.project("own").await, admin.project("other").await);
@@ -368,7 +368,7 @@ async fn a_run_acts_with_its_token_as_it_is_then() {
     let peek = seeing.call("schedule_history", peek).await;
     assert!(peek.sentence().contains("not found"), "{}", peek.sentence());
 
-    // A project takes its targets along.
+    // Deleting a project removes its targets.
     admin
         .call("project_delete", json!({ "project_id": other }))
         .await

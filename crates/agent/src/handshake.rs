@@ -286,7 +286,7 @@ impl Handshake {
         let Some(model) = self.options.model.clone() else {
             return self.set_reasoning();
         };
-        let Some((option, values)) = self.option("model", &["model"]) else {
+        let Some((option, values)) = self.find_config_option("model", &["model"]) else {
             // Not in the protocol; agents without configuration options support it.
             let params = json!({ "sessionId": self.session, "modelId": model });
             return self.send_request(Stage::Model, "session/set_model", &params);
@@ -310,7 +310,7 @@ impl Handshake {
             return self.ready();
         };
         let ids = ["reasoning", "reasoning_effort", "thought_level", "effort"];
-        let Some((option, values)) = self.option("thought_level", &ids) else {
+        let Some((option, values)) = self.find_config_option("thought_level", &ids) else {
             self.warnings
                 .push("the agent has no setting for `reasoning`".to_owned());
             return self.ready();

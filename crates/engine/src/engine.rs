@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::callers::{CallerState, Callers};
-use crate::containers::{ContainerState, Containers, AvailableRuntime};
+use crate::containers::{AvailableRuntime, ContainerState, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;

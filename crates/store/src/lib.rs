@@ -22,21 +22,21 @@ pub mod sqlite;
 mod tokens;
 mod workspaces;
 
-pub use audit::{AuditStore, AuditEntry, AuditFilter, AuditOutcome, AuditRecord};
+pub use audit::{AuditEntry, AuditFilter, AuditOutcome, AuditRecord, AuditStore};
 pub use callers::{
     AddRequestOutcome, CallerRequest, CallerRequestResult, CallerStore, DeclaredTools,
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
-pub use calls::{CallTurn, CallStore, ChildCall, ToolCallStart};
+pub use calls::{CallStore, CallTurn, ChildCall, ToolCallStart};
 pub use containers::{Container, ContainerStore, Exec};
 pub use error::{Result, StoreError};
 pub use events::{EventStore, StoredEvent};
 pub use mcp_sessions::{McpSession, McpSessionStore};
 pub use page::Page;
-pub use projects::{Project, ProjectState, ProjectUpdate, ProjectStore, VisibleProjects};
+pub use projects::{Project, ProjectState, ProjectStore, ProjectUpdate, VisibleProjects};
 pub use schedules::{
-    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleTarget,
-    ScheduleUpdate, ScheduleStore,
+    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleStore,
+    ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
     Attachment, CommittedStep, DecisionOutcome, NewSession, PendingDecision, Session,

@@ -63,7 +63,9 @@ impl Containers<'_> {
         if link.is_none() && self.is_running_in_runtime(&id).await? {
             self.listen(&id).await?;
             self.keep_channel(&id).await?;
-            let connected = self.state().wait_for_link(&id, RECOVERED_CONNECTION_TIMEOUT);
+            let connected = self
+                .state()
+                .wait_for_link(&id, RECOVERED_CONNECTION_TIMEOUT);
             link = connected.await.ok();
             if link.is_none() {
                 tracing::warn!(container = %id, "supervisor does not connect; starting the container anew");

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::WorkspaceChoice;
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {

@@ -15,7 +15,7 @@ use super::disk::DiskUsage;
 use super::interactive::IdleTimers;
 use super::process::{PendingStreams, Process};
 use super::supervisor_link::SupervisorLink;
-use super::{RelayListeners, AvailableRuntime, container_ended, container_unreachable};
+use super::{AvailableRuntime, RelayListeners, container_ended, container_unreachable};
 use crate::{EngineError, Result};
 
 /// How long a supervisor whose connection was lost may take to connect again.

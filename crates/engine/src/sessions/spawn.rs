@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::deliver::Delivered;
 use super::message_params::MessageParams;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {

@@ -37,8 +37,8 @@ impl Handler {
         let (call, notifier) = match context.meta.get_progress_token() {
             Some(token) => {
                 let (latest, changes) = watch::channel(None);
-                let call =
-                    call_without_progress.with_progress(move |progress| drop(latest.send(Some(progress))));
+                let call = call_without_progress
+                    .with_progress(move |progress| drop(latest.send(Some(progress))));
                 let notifier = notify_progress(context.peer.clone(), token, changes);
                 (call, Some(notifier))
             }

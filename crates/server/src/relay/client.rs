@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use oubliette_engine::{AttachedSession, Call, Stream, ToolListSubscriber};
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{InvalidRequest, Request, Attach, Attached, CallerTools, Cancel, LineReader, Message, RpcError, codes, relay_methods,
+use oubliette_wire::{
+    Attach, Attached, CallerTools, Cancel, InvalidRequest, LineReader, Message, Request, RpcError,
+    codes, relay_methods,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::{Request, LineReader, LineTooLong, Message, RpcError, StreamOpened, Supervise, codes, supervisor_methods,
+use oubliette_wire::{
+    LineReader, LineTooLong, Message, Request, RpcError, StreamOpened, Supervise, codes,
+    supervisor_methods,
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

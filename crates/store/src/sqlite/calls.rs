@@ -13,7 +13,7 @@ use super::events::stored_event;
 use super::schedules;
 use super::sessions::{find, find_seq, queue_message};
 use crate::{
-    AuditEntry, CallTurn, CallStore, ChildCall, Result, Session, SessionMessage, StopRequest,
+    AuditEntry, CallStore, CallTurn, ChildCall, Result, Session, SessionMessage, StopRequest,
     ToolCallStart,
 };
 

@@ -9,7 +9,7 @@ use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, json_column, to_json, to_millis};
 use super::schedules::remove_project_targets;
 use crate::{
-    AuditEntry, Page, Project, ProjectState, ProjectUpdate, ProjectStore, Result, VisibleProjects,
+    AuditEntry, Page, Project, ProjectState, ProjectStore, ProjectUpdate, Result, VisibleProjects,
 };
 
 const COLUMNS: &str = "id, name, revision, settings, created_at, updated_at";

@@ -15,7 +15,7 @@ use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
 use crate::{
     AuditEntry, CallTurn, FinishedRun, Firing, Lease, Page, Result, RunBinding, RunFilter,
-    Schedule, ScheduleRun, ScheduleTarget, ScheduleUpdate, ScheduleStore, Session, SessionMessage,
+    Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate, Session, SessionMessage,
     VisibleProjects,
 };
 use row::{brief_columns, find, find_run, insert, insert_targets, select, select_runs, update_row};

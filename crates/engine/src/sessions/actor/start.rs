@@ -60,9 +60,7 @@ impl SessionActor<'_> {
             .unsupported_reason(&self.tools())
         {
             let name = &self.agent.name;
-            return Err(StartError::Failed(format!(
-                "the agent `{name}` {reason}"
-            )));
+            return Err(StartError::Failed(format!("the agent `{name}` {reason}")));
         }
         let workspace = self.session.workspace_id.clone();
         let found = engine.store().workspace(self.project.id, &workspace);

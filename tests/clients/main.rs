@@ -43,7 +43,7 @@ async fn inspector_speaks_the_older_protocol() {
     node("inspector", "inspector.mjs", "2025-11-25").await;
 }
 
-#[test(needs(sandbox))]
+#[test(needs(sandbox), limit = 300)]
 async fn the_example_in_rust_gives_an_agent_a_tool() {
     let mut command = Command::new(built("oubliette-example"));
     command.env_clear();

@@ -167,3 +167,40 @@ pub fn block_on(test: impl Future<Output = ()>, is_multi_thread: bool) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// Binaries whose tests this harness runs. The compiler drops other kinds of tests in them.
+    const FOLDERS: [&str; 7] = [
+        "tests/agents",
+        "tests/clients",
+        "tests/conformance",
+        "tests/e2e",
+        "tests/runtimes",
+        "crates/runtime/tests/docker",
+        "crates/sandbox/tests",
+    ];
+
+    fn check(path: &Path) {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            entries.for_each(|entry| check(&entry.path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let lost = text.contains("#[tokio::test") || text.contains("proptest! {");
+            assert!(!lost, "{} has tests that would not run", path.display());
+        }
+    }
+
+    #[test]
+    fn no_test_is_lost_because_another_runner_would_have_to_find_it() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        check(&root.join("crates/runtime/tests/docker.rs"));
+        for folder in FOLDERS {
+            assert!(root.join(folder).is_dir(), "{folder} is gone");
+            check(&root.join(folder));
+        }
+    }
+}

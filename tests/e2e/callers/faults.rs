@@ -36,7 +36,7 @@ async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     ] {
         let refused = answer(&admin, &request, long).await;
         assert!(
-            refused.sentence().contains("at most"),
+            refused.sentence().contains("the maximum is"),
             "{:.300}",
             refused.text
         );
@@ -83,7 +83,7 @@ async fn five_hundred_tools_are_accepted_and_one_more_is_refused() {
     });
     let refused = admin.call("session_spawn", many).await;
     assert!(
-        refused.sentence().contains("at most 500"),
+        refused.sentence().contains("the maximum is 500"),
         "{:.300}",
         refused.text
     );

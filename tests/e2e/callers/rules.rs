@@ -114,7 +114,7 @@ async fn a_bad_declaration_refuses_the_whole_message() {
         ),
         (context(json!([tool("")])), "tool name"),
         (context(json!([tool("a b"), tool("a.b")])), "myapp_a_b"),
-        (context(json!(many)), "at most 10"),
+        (context(json!(many)), "the maximum is 10"),
         (
             context(with_schema(json!({ "type": "string" }))),
             "inputSchema",

@@ -151,7 +151,7 @@ async fn running_containers_work_while_the_engine_is_gone_or_silent() {
         .call("project_delete", json!({ "project_id": two }))
         .await;
     assert!(
-        deleted.sentence().contains("tries again"),
+        deleted.sentence().contains("the server retries"),
         "{}",
         deleted.text
     );

@@ -33,7 +33,7 @@ async fn disk_use_is_measured_and_warned_about_and_the_runtime_reports_its_limit
         .await
         .expect("it is not measured");
     let warned = async {
-        while !server.log().contains("takes more of the disk") {
+        while !server.log().contains("exceeds its disk limit") {
             support::pause().await;
         }
     };

@@ -261,7 +261,7 @@ async fn invalid_calls_of_an_interactive_command_are_refused_with_the_reason(run
                 "exec_id": "x", "command": "cat", "wait_seconds": 0, "stdin": "late",
                 "offsets": { "stdin": 7 },
             }),
-            "only 0 bytes came before",
+            "has received only 0 bytes",
         ),
         (
             json!({

@@ -135,7 +135,7 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
         ),
         (
             json!({ "agent": "claude", "tools_disallowed": ["Bash"] }),
-            "cannot be kept",
+            "cannot be limited to some of its tools",
         ),
         (
             json!({ "agent": "opencode", "tools_disallowed": ["write"] }),

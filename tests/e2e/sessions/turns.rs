@@ -474,7 +474,10 @@ async fn invalid_spawns_are_refused_with_the_reason_and_control_characters_are_k
         (json!({ "prompt": "" }), "prompt"),
         (json!({ "prompt": " \n" }), "prompt"),
         (json!({}), "prompt"),
-        (json!({ "prompt": "a", "message": "b" }), "same parameter"),
+        (
+            json!({ "prompt": "a", "message": "b" }),
+            "alias of `prompt`",
+        ),
         (
             json!({ "prompt": "a", "agent": "dmeo" }),
             "did you mean `demo`",

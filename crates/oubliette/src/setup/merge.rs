@@ -73,7 +73,11 @@ pub(super) fn merge(
     Ok(edits)
 }
 
-fn get_or_create_map<'a>(map: &'a mut dyn Map, key: &str, path: &str) -> Result<Box<dyn Map + 'a>, MergeError> {
+fn get_or_create_map<'a>(
+    map: &'a mut dyn Map,
+    key: &str,
+    path: &str,
+) -> Result<Box<dyn Map + 'a>, MergeError> {
     map.get_or_create_map(key)
         .map_err(|found| MergeError::Shape {
             what: format!("`{path}`"),

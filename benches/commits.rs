@@ -14,7 +14,7 @@ use oubliette_benches::statistics::median;
 use oubliette_benches::table::format_ratio;
 use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{Audit, AuditEntry, AuditOutcome};
+use oubliette_store::{AuditEntry, AuditOutcome, AuditStore};
 use rusqlite::{Connection, params};
 
 /// The share of bare SQLite's rows per second that the store must reach.

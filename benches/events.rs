@@ -14,7 +14,7 @@ use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, Projects, Session, SessionStep, Sessions, SpawnOutcome, TreeLimits,
+    NewSession, Project, ProjectStore, Session, SessionStep, SessionStore, SpawnOutcome, TreeLimits,
 };
 use rusqlite::{Connection, params};
 use uuid::Uuid;

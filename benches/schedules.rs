@@ -12,7 +12,7 @@ use oubliette_model::{
     CronSchedule, MissedRuns, Overlap, RunStatus, ScheduleId, SessionBehavior, TokenId,
 };
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{RunFilter, Schedule, ScheduleTarget, Schedules};
+use oubliette_store::{RunFilter, Schedule, ScheduleStore, ScheduleTarget};
 use support::{Server, ServerOptions};
 use uuid::Uuid;
 

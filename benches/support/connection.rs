@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Reads until `mark` comes after `at`. Returns the position after it.
+    /// Reads until `mark` occurs after `at`. Returns the position after it.
     fn read_past(&mut self, at: usize, mark: &[u8]) -> usize {
         let mut searched = at;
         loop {

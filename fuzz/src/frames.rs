@@ -11,7 +11,7 @@ use oubliette_runtime::ContainerId;
 use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, Session, SessionMessage, SessionStep, Store, Tokens, ToolDeclaration,
+    NewSession, Project, Session, SessionMessage, SessionStep, Store, TokenStore, ToolDeclaration,
     TreeLimits,
 };
 use serde_json::{Value, json};

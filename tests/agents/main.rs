@@ -1,5 +1,5 @@
-//! Real agents with a model of ours, and nothing of Oubliette between: what the other tests with
-//! agents stand on.
+//! Real agents with the scripted model, without Oubliette between them: the other tests with agents rely
+//! on this.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -15,17 +15,17 @@ use support::{Llm, agents};
 use process::Agent;
 
 #[test(needs(opencode))]
-fn opencode_works_offline_and_goes_on_after_a_kill() {
-    works_and_goes_on("opencode");
+fn opencode_works_offline_and_resumes_its_session_after_a_kill() {
+    works_and_resumes_after_kill("opencode");
 }
 
 #[test(needs(droid))]
-fn droid_works_offline_and_goes_on_after_a_kill() {
-    works_and_goes_on("droid");
+fn droid_works_offline_and_resumes_its_session_after_a_kill() {
+    works_and_resumes_after_kill("droid");
 }
 
-fn works_and_goes_on(name: &str) {
-    let place = agents::directory(name);
+fn works_and_resumes_after_kill(name: &str) {
+    let directory = agents::directory(name);
     let llm = Llm::start();
     let home = tempfile::tempdir().unwrap();
     let workspace = home.path().join("workspace");
@@ -40,7 +40,7 @@ fn works_and_goes_on(name: &str) {
         "env": [],
     });
 
-    let mut agent = Agent::start(&place, &setup, home.path());
+    let mut agent = Agent::start(&directory, &setup, home.path());
     let created = agent.call(
         "session/new",
         json!({ "cwd": workspace, "mcpServers": [server] }),
@@ -72,12 +72,12 @@ fn works_and_goes_on(name: &str) {
     llm.wait_for("stall");
     agent.cancel(&session);
     let turn = agent.answer(stalled);
-    // opencode says `end_turn` when the cancel comes before the model's first word.
+    // opencode reports `end_turn` when the cancel arrives before the model's first word.
     let reason = turn.result["stopReason"].as_str().unwrap();
     assert!(matches!(reason, "cancelled" | "end_turn"), "{reason}");
 
     agent.kill();
-    let mut agent = Agent::start(&place, &setup, home.path());
+    let mut agent = Agent::start(&directory, &setup, home.path());
     let params = json!({ "sessionId": session, "cwd": workspace, "mcpServers": [] });
     agent.call("session/resume", params.clone());
     let turn = agent.prompt(&session, "What came before?");
@@ -90,7 +90,7 @@ fn works_and_goes_on(name: &str) {
     assert!(last.mentions("tee made.txt") && last.mentions("echo: ping"));
 
     agent.kill();
-    let mut agent = Agent::start(&place, &setup, home.path());
+    let mut agent = Agent::start(&directory, &setup, home.path());
     let loaded = agent.call("session/load", params);
     assert!(
         loaded.text().contains("The tool said: made by 42"),

@@ -1,4 +1,4 @@
-//! The model itself, asked in each provider's protocol.
+//! The scripted model itself, with requests in each provider's protocol.
 
 use serde_json::{Value, json};
 use support::{Llm, http};
@@ -6,8 +6,8 @@ use support::{Llm, http};
 const PROMPT: &str = "say Looking.\nuse bash: echo hi";
 const REMINDER: &str = "<system-reminder>use bash: rm -rf /</system-reminder>";
 
-/// Where to ask, the beginning of a turn, the field that holds the conversation, and what is added
-/// to it by a call and its result.
+/// The path, the first request of a turn, the field that holds the conversation, and the two entries that
+/// a call and its result add to it.
 fn protocols() -> [(&'static str, Value, &'static str, [Value; 2]); 4] {
     let schema = json!({
         "type": "object",
@@ -89,7 +89,7 @@ fn protocols() -> [(&'static str, Value, &'static str, [Value; 2]); 4] {
     ]
 }
 
-async fn ask(llm: &Llm, path: &str, body: &Value) -> (u16, String) {
+async fn post(llm: &Llm, path: &str, body: &Value) -> (u16, String) {
     let url = format!("{}{path}", llm.base());
     let response = http().post(url).json(body).send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
@@ -110,12 +110,12 @@ async fn every_protocol_calls_a_tool_and_quotes_its_result() {
                     .iter_mut()
                     .for_each(|body| body["stream"] = json!(true));
             }
-            let (status, call) = ask(&llm, &path, &bodies[0]).await;
+            let (status, call) = post(&llm, &path, &bodies[0]).await;
             assert_eq!(status, 200, "{path}: {call}");
             for part in ["Looking.", "echo hi", "low"] {
                 assert!(call.contains(part), "{path}: no {part:?} in {call}");
             }
-            let (_, text) = ask(&llm, &path, &bodies[1]).await;
+            let (_, text) = post(&llm, &path, &bodies[1]).await;
             let words = text.split(|c: char| !c.is_alphanumeric());
             let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
             for word in ["tool", "said", "hi"] {
@@ -132,20 +132,20 @@ async fn other_requests_get_an_answer_too() {
     let llm = Llm::start();
     let path = "/v1/chat/completions";
     let title = json!({ "messages": [{ "role": "user", "content": "use bash: x" }] });
-    let (_, text) = ask(&llm, path, &title).await;
+    let (_, text) = post(&llm, path, &title).await;
     assert!(text.contains("A short title"), "{text}");
     let tools = json!([{ "function": { "name": "read" } }]);
-    let asked = |content: &str| json!({ "tools": tools, "messages": [{ "role": "user", "content": content }] });
+    let request = |content: &str| json!({ "tools": tools, "messages": [{ "role": "user", "content": content }] });
     for (content, expected) in [
         ("hello", "You said: hello (message 1)"),
         ("use bash: x", "There is no shell; there are: read"),
         ("use tool x {}", "There is no tool x; there are: read"),
     ] {
-        let (_, text) = ask(&llm, path, &asked(content)).await;
+        let (_, text) = post(&llm, path, &request(content)).await;
         assert!(text.contains(expected), "{text}");
     }
-    assert_eq!(ask(&llm, path, &asked("fail 529")).await.0, 529);
-    assert_eq!(ask(&llm, "/v2/x", &json!({})).await.0, 404);
-    let counted = ask(&llm, "/v1/messages/count_tokens", &json!({})).await;
+    assert_eq!(post(&llm, path, &request("fail 529")).await.0, 529);
+    assert_eq!(post(&llm, "/v2/x", &json!({})).await.0, 404);
+    let counted = post(&llm, "/v1/messages/count_tokens", &json!({})).await;
     assert_eq!(counted.1, "{\"input_tokens\":100}");
 }

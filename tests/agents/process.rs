@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use support::agents::Setup;
 
 /// Far longer than any answer takes, on a busy machine too.
-const LIMIT: Duration = Duration::from_secs(60);
+const LINE_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agent {
     child: Child,
@@ -21,7 +21,7 @@ pub(crate) struct Agent {
     next: u64,
 }
 
-/// Everything that came until a request was answered.
+/// The updates until a request was answered, and its result.
 pub(crate) struct Answer {
     pub(crate) updates: Vec<Value>,
     pub(crate) result: Value,
@@ -29,16 +29,16 @@ pub(crate) struct Answer {
 
 impl Agent {
     /// Starts an agent that reaches nothing but loopback.
-    pub(crate) fn start(place: &Path, setup: &Setup, home: &Path) -> Self {
-        let program = place.join("bin").join(setup.command[0]);
-        let nowhere = "http://127.0.0.1:9";
+    pub(crate) fn start(directory: &Path, setup: &Setup, home: &Path) -> Self {
+        let program = directory.join("bin").join(setup.command[0]);
+        let closed_proxy = "http://127.0.0.1:9";
         let mut child = Command::new(program)
             .args(&setup.command[1..])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", home)
-            .env("HTTP_PROXY", nowhere)
-            .env("HTTPS_PROXY", nowhere)
+            .env("HTTP_PROXY", closed_proxy)
+            .env("HTTPS_PROXY", closed_proxy)
             .env("NO_PROXY", "127.0.0.1,localhost")
             .envs(setup.env.iter().map(|(name, value)| (name, value)))
             .current_dir(home)
@@ -105,7 +105,7 @@ impl Agent {
     pub(crate) fn answer(&mut self, id: u64) -> Answer {
         let mut updates = Vec::new();
         loop {
-            let line = self.lines.recv_timeout(LIMIT);
+            let line = self.lines.recv_timeout(LINE_TIMEOUT);
             let line = line.unwrap_or_else(|error| panic!("no answer to request {id}: {error}"));
             let message: Value = serde_json::from_str(&line).unwrap();
             if message["id"] == id && message.get("method").is_none() {

@@ -1,7 +1,7 @@
 //! The real server, driven by the clients that people use.
 //!
 //! Each client is a small program that does the same things with its SDK and prints what it saw;
-//! what they must have seen is said here, once.
+//! `check` asserts it for all of them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -16,7 +16,7 @@ use support::{Server, ServerOptions, built, clients, process};
 use tokio::process::Command;
 
 /// Far longer than any of them takes.
-const LIMIT: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test(needs(python))]
 async fn python_sdk_speaks_the_newest_protocol_by_default() {
@@ -43,35 +43,35 @@ async fn inspector_speaks_the_older_protocol() {
     node("inspector", "inspector.mjs", "2025-11-25").await;
 }
 
-#[test(needs(sandbox))]
+#[test(needs(sandbox), limit = 300)]
 async fn the_example_in_rust_gives_an_agent_a_tool() {
     let mut command = Command::new(built("oubliette-example"));
     command.env_clear();
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
 #[test(needs(python, sandbox))]
 async fn the_example_in_python_gives_an_agent_a_tool() {
-    let place = clients::client("python");
-    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    let directory = clients::client("python");
+    let mut command = clean(&directory.join("bin/python"), &directory.join("bin"));
     command.arg(clients::example("python/caller.py"));
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
 #[test(needs(typescript, sandbox))]
 async fn the_example_in_typescript_gives_an_agent_a_tool() {
-    let place = clients::client("typescript");
+    let directory = clients::client("typescript");
     // Packages are found from where the code is.
-    let code = place.join("caller.mts");
+    let code = directory.join("caller.mts");
     std::fs::copy(clients::example("typescript/caller.mts"), &code).unwrap();
-    let binaries = place.join("node_modules/.bin");
+    let binaries = directory.join("node_modules/.bin");
     let mut command = clean(&binaries.join("node"), &binaries);
     command.arg(code);
-    converses(command).await;
+    runs_twice_with_one_project(command).await;
 }
 
-/// Runs an example, twice: what is there already is used again.
-async fn converses(mut command: Command) {
+/// Runs an example twice: the second run uses the project of the first.
+async fn runs_twice_with_one_project(mut command: Command) {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()
@@ -81,13 +81,13 @@ async fn converses(mut command: Command) {
         .env("OUBLIETTE_URL", server.url())
         .env("OUBLIETTE_TOKEN", server.admin_key());
     for _ in 0..2 {
-        let ended = process::run(&mut command, LIMIT).await;
+        let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
         assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
         assert_eq!(ended.stderr, "");
         assert_eq!(ended.stdout, "notification: hello\n{\"status\":\"sent\"}\n");
     }
     command.arg("/tool myapp_send_notification {}");
-    let ended = process::run(&mut command, LIMIT).await;
+    let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
     assert_eq!(ended.stdout, "`message` is missing\n", "{}", ended.stderr);
     let projects = server
         .admin()
@@ -97,21 +97,21 @@ async fn converses(mut command: Command) {
 }
 
 async fn python(mode: &str, protocol: &str) {
-    let place = clients::client("python");
-    let mut command = clean(&place.join("bin/python"), &place.join("bin"));
+    let directory = clients::client("python");
+    let mut command = clean(&directory.join("bin/python"), &directory.join("bin"));
     command.arg(clients::source("python/sdk.py")).arg(mode);
     check(command, protocol).await;
 }
 
 async fn node(client: &str, program: &str, protocol: &str) {
-    let place = clients::client(client);
+    let directory = clients::client(client);
     let source = clients::source(&format!("typescript/{program}"));
     let code = std::fs::read_to_string(source).unwrap();
-    let binaries = place.join("node_modules/.bin");
+    let binaries = directory.join("node_modules/.bin");
     let mut command = clean(&binaries.join("node"), &binaries);
     // Code that is given, not named, finds its packages from the current directory.
     command
-        .current_dir(&place)
+        .current_dir(&directory)
         .args(["--input-type=module", "--eval", &code]);
     check(command, protocol).await;
 }
@@ -135,7 +135,7 @@ async fn check(mut command: Command, protocol: &str) {
         .env("HOME", server.home())
         .env("OUBLIETTE_URL", server.url())
         .env("OUBLIETTE_TOKEN", server.admin_key());
-    let ended = process::run(&mut command, LIMIT).await;
+    let ended = process::run(&mut command, CLIENT_TIMEOUT).await;
     assert!(ended.status.success(), "{}{}", ended.stdout, ended.stderr);
     assert_eq!(
         ended.stderr, "",

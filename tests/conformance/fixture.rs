@@ -154,9 +154,10 @@ impl ServerHandler for Fixture {
         _: SubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<SubscribeRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<SubscribeRequestMethod>())
         }
     }
 
@@ -165,9 +166,10 @@ impl ServerHandler for Fixture {
         _: UnsubscribeRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<UnsubscribeRequestMethod>())
         }
     }
 
@@ -176,9 +178,10 @@ impl ServerHandler for Fixture {
         _: SetLevelRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
-        match has_session(&context) {
-            true => Ok(()),
-            false => Err(ErrorData::method_not_found::<SetLevelRequestMethod>()),
+        if has_session(&context) {
+            Ok(())
+        } else {
+            Err(ErrorData::method_not_found::<SetLevelRequestMethod>())
         }
     }
 
@@ -193,7 +196,7 @@ impl ServerHandler for Fixture {
         let (mut tools, mut prompts) = (self.tools.clone(), self.prompts.clone());
         let sink = context.sink();
         loop {
-            // What was not subscribed to the sink refuses, which is its business.
+            // The sink refuses a notification that the client did not subscribe to.
             let _ = tokio::select! {
                 _ = tools.changed() => sink.notify_tool_list_changed().await,
                 _ = prompts.changed() => sink.notify_prompt_list_changed().await,

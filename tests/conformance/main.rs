@@ -1,8 +1,8 @@
 //! The official conformance suite of the protocol, both revisions, against two servers: the
 //! product, and the product's transport with a handler that has all the suite asks for.
 //!
-//! What each may fail is in a file beside this one, every line with its reason; a line that is no
-//! longer true fails the test.
+//! The expected failures of each server are in a file beside this one, every line with its reason; an
+//! expected failure that passes fails the test.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
@@ -20,13 +20,13 @@ use suite::Suite;
 use transport::Transport;
 
 /// Scenarios that the revisions have but do not require, and both servers pass.
-const MORE: [(&str, &str); 2] = [
+const OPTIONAL_SCENARIOS: [(&str, &str); 2] = [
     ("2025-11-25", "server-session-lifecycle"),
     ("2026-07-28", "http-header-validation"),
 ];
 
 /// Further scenarios that need a fixture.
-const MORE_WITH_FIXTURE: [(&str, &str); 3] = [
+const OPTIONAL_SCENARIOS_WITH_FIXTURE: [(&str, &str); 3] = [
     ("2025-11-25", "json-schema-2020-12"),
     ("2026-07-28", "json-schema-2020-12"),
     ("2026-07-28", "http-custom-header-server-validation"),
@@ -58,7 +58,7 @@ async fn product(revision: &str) {
     let address = server.base().trim_start_matches("http://").parse().unwrap();
     let proxy = proxy::start(address, &server.admin_key()).await;
     suite.requirements(proxy, revision, "product").await;
-    for (_, more) in MORE.iter().filter(|(of, _)| *of == revision) {
+    for (_, more) in OPTIONAL_SCENARIOS.iter().filter(|(of, _)| *of == revision) {
         suite.scenario(proxy, revision, more).await;
     }
 }
@@ -68,7 +68,9 @@ async fn transport(revision: &str) {
     let transport = Transport::start().await;
     let proxy = proxy::start(transport.address, &transport.key).await;
     suite.requirements(proxy, revision, "transport").await;
-    let all = MORE.iter().chain(&MORE_WITH_FIXTURE);
+    let all = OPTIONAL_SCENARIOS
+        .iter()
+        .chain(&OPTIONAL_SCENARIOS_WITH_FIXTURE);
     for (_, more) in all.filter(|(of, _)| *of == revision) {
         suite.scenario(proxy, revision, more).await;
     }

@@ -1,4 +1,4 @@
-//! The suite itself, as `tests/install` put it there.
+//! The suite itself, as `tests/install` installs it.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use support::{clients, process};
 use tokio::process::Command;
 
 /// Far longer than a run takes.
-const LIMIT: Duration = Duration::from_secs(300);
+const SUITE_TIMEOUT: Duration = Duration::from_secs(300);
 
 pub(crate) struct Suite {
-    place: PathBuf,
+    directory: PathBuf,
 }
 
 impl Suite {
     pub(crate) fn installed() -> Self {
-        let place = clients::client("conformance");
-        Self { place }
+        let directory = clients::client("conformance");
+        Self { directory }
     }
 
     /// Runs all that a revision requires of a server. The suite itself compares the outcome with
@@ -47,7 +47,7 @@ impl Suite {
     }
 
     fn command(&self, server: SocketAddr) -> Command {
-        let modules = self.place.join("node_modules");
+        let modules = self.directory.join("node_modules");
         let mut command = Command::new(modules.join(".bin/node"));
         command
             .env_clear()
@@ -59,7 +59,7 @@ impl Suite {
 }
 
 async fn check(command: &mut Command) {
-    let ended = process::run(command, LIMIT).await;
+    let ended = process::run(command, SUITE_TIMEOUT).await;
     let report = format!("{}{}", ended.stdout, ended.stderr);
     assert!(ended.status.success(), "{command:?}\n{report}");
     eprintln!("{report}");

@@ -45,8 +45,10 @@ impl Transport {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let end = CancellationToken::new();
-        let told = end.clone();
-        tokio::spawn(async move { oubliette_server::serve(listener, app, &server, told).await });
+        let shutdown = end.clone();
+        tokio::spawn(
+            async move { oubliette_server::serve(listener, app, &server, shutdown).await },
+        );
         Self {
             address,
             key: minted.key.reveal().to_owned(),

@@ -58,14 +58,14 @@ async fn answer(caller: &Modern, request: &Value, answer: Value) -> support::Rep
 
 /// Returns when a caller that started a session now and then stopped counts as absent. Every other caller
 /// has been silent for at least as long.
-async fn another_is_gone(server: &Server, admin: &Modern, project: &str) {
+async fn wait_for_disconnect_of_another_caller(server: &Server, admin: &Modern, project: &str) {
     let other = server.with_key(&admin.token("write").await);
     let session = spawn(&other, project, SEND, json!([notification()])).await;
     let completion = admin.turn(&session, 1).await;
     assert_eq!(completion["text"], "caller \"myapp\" is disconnected");
 }
 
-/// A session whose agent has told its keys, and has these tools.
+/// Starts a session with these tools; the keys that its agent recorded.
 async fn recorder(server: &Server, caller: &Modern, project: &str, tools: Value) -> AgentKeys {
     let more = json!({ "new_session": true, "agent": "recorder", "context": context(tools) });
     let session = caller.spawn_with(project, "/say hello", more).await;

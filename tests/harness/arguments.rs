@@ -18,9 +18,12 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn selects(&self, path: &str) -> bool {
-        let matches = |filter: &String| match self.is_exact {
-            true => path == filter,
-            false => path.contains(filter.as_str()),
+        let matches = |filter: &String| {
+            if self.is_exact {
+                path == filter
+            } else {
+                path.contains(filter.as_str())
+            }
         };
         (self.filters.is_empty() || self.filters.iter().any(matches))
             && !self.skipped.iter().any(matches)
@@ -84,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_standard_runner_are_known_and_others_refused() {
+    fn options_of_the_standard_runner_are_accepted_and_others_refused() {
         let arguments = parsed(&["--test-threads=3", "--format", "terse", "--color=always"]);
         assert_eq!(arguments.test_threads, Some(3));
         assert!(arguments.is_terse);

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Arguments of `#[test]`:
-//! - `needs(a, b)`: what must be there. The binary's [`Suite`] knows the names.
+//! - `needs(a, b)`: what the machine must have. The binary's [`Suite`] defines the names.
 //! - `each(a, b)`: one test per value, which the function receives and the test needs.
 //! - `runtimes`, `mounted_runtimes`: `each` with all runtimes, or those that mount a socket.
 //! - `limit = SECONDS`: how long it may take, 120 s by default.
@@ -77,7 +77,7 @@ impl Test {
     }
 }
 
-/// What one test binary tells the runner.
+/// The settings that a test binary gives the runner.
 #[derive(Debug, Clone, Copy)]
 pub struct Suite {
     /// Why a need is not met, and the remedy; `None` if it is met. Called at most once per need.
@@ -152,9 +152,10 @@ pub fn not_named(variable: &str, name: &str, remedy: &str) -> String {
 /// # Panics
 /// If the limit is exceeded. The future is dropped then, so it can clean up.
 pub fn block_on(test: impl Future<Output = ()>, is_multi_thread: bool) {
-    let mut builder = match is_multi_thread {
-        true => tokio::runtime::Builder::new_multi_thread(),
-        false => tokio::runtime::Builder::new_current_thread(),
+    let mut builder = if is_multi_thread {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
     };
     let runtime = builder.enable_all().build();
     let runtime = runtime.unwrap_or_else(|error| panic!("no runtime for a test: {error}"));
@@ -165,4 +166,41 @@ pub fn block_on(test: impl Future<Output = ()>, is_multi_thread: bool) {
             panic!("the test exceeded its limit of {limit:?}");
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// Binaries whose tests this harness runs. The compiler drops other kinds of tests in them.
+    const FOLDERS: [&str; 7] = [
+        "tests/agents",
+        "tests/clients",
+        "tests/conformance",
+        "tests/e2e",
+        "tests/runtimes",
+        "crates/runtime/tests/docker",
+        "crates/sandbox/tests",
+    ];
+
+    fn check(path: &Path) {
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            entries.for_each(|entry| check(&entry.path()));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let lost = text.contains("#[tokio::test") || text.contains("proptest! {");
+            assert!(!lost, "{} has tests that would not run", path.display());
+        }
+    }
+
+    #[test]
+    fn no_test_is_lost_because_another_runner_would_have_to_find_it() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        check(&root.join("crates/runtime/tests/docker.rs"));
+        for folder in FOLDERS {
+            assert!(root.join(folder).is_dir(), "{folder} is gone");
+            check(&root.join(folder));
+        }
+    }
 }

@@ -16,11 +16,11 @@ const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 
-static LIMIT: OnceLock<Duration> = OnceLock::new();
+static TEST_LIMIT: OnceLock<Duration> = OnceLock::new();
 
 /// The limit of the test that runs in this process.
 pub(crate) fn limit_of_this_test() -> Duration {
-    LIMIT.get().copied().unwrap_or(Duration::MAX)
+    TEST_LIMIT.get().copied().unwrap_or(Duration::MAX)
 }
 
 /// Runs a test or a helper in this process.
@@ -29,7 +29,7 @@ pub(crate) fn run_here(path: &str) -> ExitCode {
         eprintln!("no test or helper is named {path}");
         return ExitCode::from(2);
     };
-    let _ = LIMIT.set(test.limit());
+    let _ = TEST_LIMIT.set(test.limit());
     (test.run)();
     ExitCode::SUCCESS
 }
@@ -102,7 +102,7 @@ fn wait(child: &mut Child, limit: Duration) -> Outcome {
 
 fn describe(status: ExitStatus) -> String {
     match status.code() {
-        // What a panic in `main` ends with.
+        // The exit code of a panic in `main`.
         Some(101) => String::new(),
         _ => status.to_string(),
     }

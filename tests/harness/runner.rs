@@ -32,9 +32,10 @@ pub(crate) fn run(suite: &Suite, arguments: &Arguments) -> ExitCode {
         .partition(|(_, reason)| reason.is_some());
     if arguments.include_ignored || arguments.only_ignored {
         let forced = std::mem::take(&mut ignored);
-        match arguments.only_ignored {
-            true => to_run = forced,
-            false => to_run.extend(forced),
+        if arguments.only_ignored {
+            to_run = forced;
+        } else {
+            to_run.extend(forced);
         }
     }
     if arguments.list {

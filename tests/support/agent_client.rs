@@ -19,14 +19,14 @@ pub struct AgentClient {
     _child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    /// Replies that came before the test waited for them, by id.
+    /// Replies that arrived before the test waited for them, by id.
     pending: HashMap<u64, Value>,
 }
 
 impl AgentClient {
-    /// Starts one and introduces the agent.
-    pub async fn start(server: &Server, project: &str, told: &AgentKeys) -> Self {
-        let variables = Self::variables(server, project, told);
+    /// Starts a client and initializes the MCP connection as the agent.
+    pub async fn start(server: &Server, project: &str, keys: &AgentKeys) -> Self {
+        let variables = Self::variables(server, project, keys);
         let mut child = Command::new(binary())
             .arg0("oubliette-client")
             .env_clear()
@@ -45,11 +45,11 @@ impl AgentClient {
             output,
             pending: HashMap::new(),
         };
-        let introduction = json!({
+        let params = json!({
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": { "name": "agent", "version": "0" },
         });
-        client.begin(0, "initialize", introduction).await;
+        client.begin(0, "initialize", params).await;
         client.reply(0).await;
         let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
         client.send(&initialized).await;
@@ -57,13 +57,13 @@ impl AgentClient {
     }
 
     /// The environment of a client of a session, as `NAME=value`.
-    pub fn variables(server: &Server, project: &str, told: &AgentKeys) -> Vec<String> {
+    pub fn variables(server: &Server, project: &str, keys: &AgentKeys) -> Vec<String> {
         let container = project.replace('-', "");
         let socket = server.home().join("run/c").join(container);
         vec![
             format!("OUBLIETTE_SOCKET={}", socket.join("relay.sock").display()),
-            format!("OUBLIETTE_SESSION_ID={}", told.session_id),
-            format!("OUBLIETTE_SESSION_KEY={}", told.session_key),
+            format!("OUBLIETTE_SESSION_ID={}", keys.session_id),
+            format!("OUBLIETTE_SESSION_KEY={}", keys.session_key),
         ]
     }
 
@@ -83,11 +83,11 @@ impl AgentClient {
         self.begin(id, "tools/call", params).await;
     }
 
-    /// The next reply that comes, whichever it is; its id and all of it.
+    /// The next reply to any request: its id and the whole message.
     pub async fn next(&mut self) -> (u64, Value) {
         loop {
             let line = tokio::time::timeout(WAIT_TIMEOUT, self.output.next_line()).await;
-            let line = line.expect("the client says nothing").unwrap();
+            let line = line.expect("the client sends nothing").unwrap();
             let message: Value = serde_json::from_str(&line.expect("the client ended")).unwrap();
             if let Some(id) = message["id"].as_u64()
                 && message["method"].is_null()
@@ -102,8 +102,8 @@ impl AgentClient {
             if let Some(reply) = self.pending.remove(&id) {
                 return reply;
             }
-            let (came, reply) = self.next().await;
-            self.pending.insert(came, reply);
+            let (received, reply) = self.next().await;
+            self.pending.insert(received, reply);
         }
     }
 }

@@ -20,13 +20,13 @@ pub fn directory(name: &str) -> PathBuf {
         .iter()
         .flat_map(|file| fs::read(tests().join("agents").join(file)).unwrap())
         .collect();
-    let there = installed();
-    let record = fs::read(there.join("agents.installed"));
+    let root = installed();
+    let record = fs::read(root.join("agents.installed"));
     assert!(
         record.is_ok_and(|record| record == pinned),
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
     );
-    there.join(name)
+    root.join(name)
 }
 
 /// How an agent is started so that it needs nothing but a model on loopback: no account, no
@@ -52,15 +52,15 @@ impl Setup {
 
     /// The same as `[agents.NAME]` of a server's configuration.
     fn section(&self, name: &str, llm: &Llm) -> String {
-        let nowhere = "http://127.0.0.1:9";
-        // opencode talks to a part of itself on loopback.
+        let closed_proxy = "http://127.0.0.1:9";
+        // opencode connects to a server of its own on loopback.
         let direct = format!("localhost,127.0.0.1,{}", llm.ip());
         let own = self.env.iter().map(|(name, value)| (*name, value.as_str()));
         let mut text = format!("[agents.{name}.env]\n");
-        // Whatever the container can reach, the agent goes nowhere but to the model.
+        // The agent can connect only to the model, also where the container has a network.
         for (name, value) in own.chain([
-            ("HTTP_PROXY", nowhere),
-            ("HTTPS_PROXY", nowhere),
+            ("HTTP_PROXY", closed_proxy),
+            ("HTTPS_PROXY", closed_proxy),
             ("NO_PROXY", &direct),
         ]) {
             text += &format!("{name} = {}\n", json!(value));
@@ -101,11 +101,11 @@ pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
         config,
         ..ServerOptions::default()
     });
-    let place = server.home().join("agents").join(name).join("bin");
-    fs::create_dir_all(&place).unwrap();
+    let directory = server.home().join("agents").join(name).join("bin");
+    fs::create_dir_all(&directory).unwrap();
     // Hundreds of megabytes, so rather a second name for the file.
-    if fs::hard_link(&program, place.join(name)).is_err() {
-        fs::copy(&program, place.join(name)).unwrap();
+    if fs::hard_link(&program, directory.join(name)).is_err() {
+        fs::copy(&program, directory.join(name)).unwrap();
     }
     (server, llm)
 }

@@ -15,9 +15,10 @@ static BINARY: LazyLock<PathBuf> = LazyLock::new(|| {
 
 /// Builds a package's binary of the same name as this one is built.
 pub fn built(package: &str) -> PathBuf {
-    let profile = match cfg!(debug_assertions) {
-        true => "dev",
-        false => "release",
+    let profile = if cfg!(debug_assertions) {
+        "dev"
+    } else {
+        "release"
     };
     built_as(package, profile)
 }
@@ -37,7 +38,7 @@ pub fn built_as(package: &str, profile: &str) -> PathBuf {
         "--profile",
         profile,
     ]);
-    // What cargo says about this package must not reach the build of another: some build scripts
+    // Cargo's variables about this package must not reach the build of another: some build scripts
     // look at it and would run again each time.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -50,14 +51,14 @@ pub fn built_as(package: &str, profile: &str) -> PathBuf {
         "the product does not build"
     );
     let this = std::env::current_exe().unwrap();
-    let here = this
+    let own_profile = this
         .ancestors()
         .find(|path| path.ends_with("debug") || path.ends_with("release"));
     let directory = match profile {
         "dev" => "debug",
         other => other,
     };
-    here.unwrap().with_file_name(directory).join(package)
+    own_profile.unwrap().with_file_name(directory).join(package)
 }
 
 /// The path of the `oubliette` binary of this build.

@@ -16,7 +16,7 @@ pub(crate) const KNOWN: [&str; 5] = [
 /// # Panics
 /// If the client is not installed, or not at the versions that are pinned now.
 pub fn client(name: &str) -> PathBuf {
-    let (place, manifests) = match name {
+    let (directory, manifests) = match name {
         "python" => ("python", &["python/requirements.txt"][..]),
         _ => (
             "node",
@@ -27,13 +27,13 @@ pub fn client(name: &str) -> PathBuf {
         .iter()
         .flat_map(|file| std::fs::read(source(file)).unwrap())
         .collect();
-    let there = installed();
-    let record = std::fs::read(there.join(format!("{place}.installed")));
+    let root = installed();
+    let record = std::fs::read(root.join(format!("{directory}.installed")));
     assert!(
         record.is_ok_and(|record| record == pinned),
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
     );
-    there.join(place)
+    root.join(directory)
 }
 
 /// A file of the clients in the source tree.

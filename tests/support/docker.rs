@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) fn request(method: &str, path: &str) -> Option<Value> {
     serde_json::from_str(&answer).ok()
 }
 
-/// The body of an answer, whatever it is.
+/// The body of an answer.
 fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
     let mut stream = UnixStream::connect(DOCKER_SOCKET).ok()?;
     // The old version of the protocol, in which an answer ends with its connection.
@@ -53,16 +53,26 @@ fn send(method: &str, path: &str, body: &[u8]) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// The address under which containers on the engine's bridge find this machine.
+/// The address under which containers on the engine's bridge find this machine. An engine that has just made
+/// its bridge names only the subnet, whose first address is the gateway.
 pub(crate) fn gateway() -> IpAddr {
     let bridge =
         request("GET", "/networks/bridge").expect("no Docker engine; run tests/docker first");
-    let addresses = bridge["IPAM"]["Config"].as_array().into_iter().flatten();
-    let gateway = addresses.filter_map(|one| one["Gateway"].as_str()?.parse().ok());
-    gateway
+    let configs = bridge["IPAM"]["Config"].as_array().into_iter().flatten();
+    let addresses = configs.filter_map(|config| {
+        let gateway = config["Gateway"].as_str().and_then(|it| it.parse().ok());
+        gateway.or_else(|| first_address(config["Subnet"].as_str()?))
+    });
+    addresses
         .into_iter()
-        .find(IpAddr::is_ipv4)
+        .next()
+        .map(IpAddr::V4)
         .unwrap_or_else(|| panic!("the bridge has no gateway: {bridge}"))
+}
+
+fn first_address(subnet: &str) -> Option<Ipv4Addr> {
+    let network: Ipv4Addr = subnet.split('/').next()?.parse().ok()?;
+    Some(Ipv4Addr::from(u32::from(network) + 1))
 }
 
 /// The name of an image with glibc, a shell, git and the usual commands. Made once: its name says
@@ -89,13 +99,14 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
     let mut files = BTreeSet::new();
     let mut libraries = BTreeSet::new();
     for name in COMMANDS {
-        let places = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(name));
-        let place = places.into_iter().find(|place| place.is_file());
-        let place = place.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));
-        libraries.extend(libraries_of(&place));
-        files.insert((place, Path::new("usr/bin").join(name)));
+        let candidates = ["/usr/bin", "/bin"].map(|directory| Path::new(directory).join(name));
+        let program = candidates.into_iter().find(|path| path.is_file());
+        let program =
+            program.unwrap_or_else(|| panic!("`{name}` is missing; run tests/docker first"));
+        libraries.extend(libraries_of(&program));
+        files.insert((program, Path::new("usr/bin").join(name)));
     }
-    // What the agents need beside that comes with these, and is not in need of any program here.
+    // Agents need these libraries too, and no program above links to them.
     for name in ["libpthread.so.0", "libdl.so.2", "libm.so.6"] {
         let beside = libraries.iter().find(|path| path.ends_with("libc.so.6"));
         libraries.extend(beside.map(|libc: &PathBuf| libc.with_file_name(name)));

@@ -1,7 +1,7 @@
-//! What a data directory has on the machine beside the files that are meant to last.
+//! Finds everything that a data directory has on the machine besides its permanent files.
 //!
-//! Nothing here trusts the product's own records: processes are found by what they can see and
-//! were told, control groups by their names, containers by their labels.
+//! Nothing here trusts the product's own records: processes are found by their mounts,
+//! command lines and environments, control groups by their names, containers by their labels.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const LASTING: [&str; 16] = [
+const PERMANENT_FILES: [&str; 16] = [
     "admin.token",
     "agents",
     "layers",
@@ -41,7 +41,7 @@ pub struct Leftovers {
     pub mounts: BTreeSet<String>,
     pub groups: BTreeSet<String>,
     pub containers: BTreeSet<String>,
-    /// Besides those of projects that are told apart by `projects`.
+    /// Without those of projects, which are in `projects`.
     pub files: BTreeSet<String>,
     /// The ids of projects that have files.
     pub projects: BTreeSet<String>,
@@ -73,8 +73,8 @@ impl fmt::Display for Leftovers {
             ("project", &self.projects),
         ];
         for (kind, found) in kinds {
-            for one in found {
-                writeln!(f, "{kind}: {one}")?;
+            for name in found {
+                writeln!(f, "{kind}: {name}")?;
             }
         }
         Ok(())
@@ -109,10 +109,10 @@ impl Server {
     }
 }
 
-/// Processes that were told of the directory, write to it, or see something of it mounted: all that
-/// a container holds are in a mount namespace where its files are.
+/// Processes that have the directory in their command line or environment, that have files of it open,
+/// or that have some of it mounted: all processes of a container share a mount namespace with its files.
 fn processes(home: &Path, server: u32) -> BTreeSet<String> {
-    let place = home.to_str().unwrap();
+    let directory_path = home.to_str().unwrap();
     let mut namespaces: HashMap<PathBuf, bool> = HashMap::new();
     let own = fs::read_link("/proc/self/ns/mnt").unwrap();
     let mut found = BTreeSet::new();
@@ -126,17 +126,18 @@ fn processes(home: &Path, server: u32) -> BTreeSet<String> {
             String::from_utf8_lossy(&bytes).replace('\0', " ")
         };
         let command = text("cmdline");
-        let told = command.contains(place) || text("environ").contains(place);
+        let names_directory =
+            command.contains(directory_path) || text("environ").contains(directory_path);
         let links = ["cwd", "exe", "root", "fd/1", "fd/2"];
-        let stands = links.iter().any(|name| {
+        let links_into_directory = links.iter().any(|name| {
             fs::read_link(process.join(name)).is_ok_and(|target| target.starts_with(home))
         });
         let namespace = fs::read_link(process.join("ns/mnt")).unwrap_or_default();
-        let sees = namespace != own
+        let mounts_directory = namespace != own
             && *namespaces
                 .entry(namespace)
-                .or_insert_with(|| text("mountinfo").contains(place));
-        if told || stands || sees {
+                .or_insert_with(|| text("mountinfo").contains(directory_path));
+        if names_directory || links_into_directory || mounts_directory {
             found.insert(format!("{pid} {command}"));
         }
     }
@@ -158,7 +159,7 @@ fn mounts(home: &Path) -> BTreeSet<String> {
     below.map(str::to_owned).collect()
 }
 
-/// Control groups whose names say that the state of their sandbox is in the directory.
+/// Control groups whose names are made from the directory of their sandbox's state.
 fn groups(home: &Path) -> BTreeSet<String> {
     let run = home.join("run");
     let is_ours = |name: &str| {
@@ -216,8 +217,8 @@ fn list(what: &str, home: &Path) -> Vec<serde_json::Value> {
 
 /// Has the Docker engine kill the containers of a data directory.
 pub fn kill_containers(home: &Path) {
-    for one in list_containers(home) {
-        let id = one["Id"].as_str().unwrap();
+    for container in list_containers(home) {
+        let id = container["Id"].as_str().unwrap();
         docker::request("POST", &format!("/containers/{id}/kill"));
     }
 }
@@ -235,7 +236,7 @@ fn files(home: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.strip_prefix(home).unwrap().to_str().unwrap();
-            if LASTING.contains(&name) {
+            if PERMANENT_FILES.contains(&name) {
                 queue.push(path);
             } else if let Some(project) = name.strip_prefix("projects/") {
                 projects.insert(project.to_owned());

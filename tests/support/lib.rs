@@ -1,5 +1,5 @@
-//! What tests of the real binaries share: a server to start, stop and kill, raw MCP clients, the way
-//! to real ones and to real agents, and a model for those.
+//! Support for tests of the real binaries: a server to start, stop and kill, raw MCP clients, access to
+//! installed clients and agents, and a model for the agents.
 //!
 //! Everything here fails by panicking: it runs only in tests and benchmarks.
 
@@ -113,7 +113,7 @@ pub async fn wait_until(what: &str, condition: impl AsyncFnMut() -> bool) {
 /// Waits for a value.
 ///
 /// # Panics
-/// If it does not come in time.
+/// If there is none in time.
 pub async fn wait_for<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let mut found = None;
     wait_until(what, async || {

@@ -35,7 +35,7 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Far longer than an agent takes to ask its model.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What every call to the model is said to have used.
+/// The usage that the model reports for every call.
 pub const INPUT_TOKENS: u64 = 100;
 pub const OUTPUT_TOKENS: u64 = 20;
 
@@ -75,7 +75,7 @@ impl Request {
 struct Recorded {
     requests: Mutex<Vec<Request>>,
     changed: Condvar,
-    /// Changes when answers that were held may go on.
+    /// Changes when answers that `hold` delays may continue.
     released: watch::Sender<()>,
 }
 
@@ -135,7 +135,7 @@ impl Llm {
         self.address.ip()
     }
 
-    /// Lets every answer go on that a `hold` keeps now.
+    /// Lets every answer continue that a `hold` delays now.
     pub fn release(&self) {
         self.recorded.released.send_replace(());
     }
@@ -155,7 +155,7 @@ impl Llm {
     /// Waits for a step whose request mentions this text. Blocks the thread.
     ///
     /// # Panics
-    /// If none comes.
+    /// If no such request arrives in time.
     pub fn wait_for(&self, text: &str) -> Request {
         let deadline = Instant::now() + REQUEST_TIMEOUT;
         let mut requests = self.recorded.requests.lock().unwrap();
@@ -253,7 +253,7 @@ type Write = fn(&Reply) -> Wire;
 /// A reply in a provider's words.
 struct Wire {
     events: Vec<String>,
-    /// How many of the events come before the end of the text.
+    /// The number of events before the end of the text.
     opening: usize,
     whole: Value,
 }

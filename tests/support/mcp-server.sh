@@ -20,8 +20,8 @@ while read -r line; do
         answer "$id" "{\"tools\":[$(tool app_echo),$(tool app_broken),$(tool app_slow),$(tool one_twin),$(tool two_twin),$(tool app_grow)$extra]}"
         ;;
     *'"method":"tools/call"'*'"name":"app_echo"'*)
-        said=$(printf '%s' "$line" | sed -n 's/.*"text":"\([^"]*\)".*/\1/p')
-        answer "$id" "$(text "echo: $said in $PWD with $GREETING")"
+        echoed=$(printf '%s' "$line" | sed -n 's/.*"text":"\([^"]*\)".*/\1/p')
+        answer "$id" "$(text "echo: $echoed in $PWD with $GREETING")"
         ;;
     *'"method":"tools/call"'*'"name":"app_broken"'*)
         answer "$id" '{"content":[{"type":"text","text":"it is broken"}],"isError":true}'

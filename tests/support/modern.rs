@@ -84,7 +84,7 @@ impl Modern {
             let reply = self.try_send("tools/call", call.clone()).await;
             match reply.filter(|reply| reply.body["result"].is_object()) {
                 Some(reply) => return reply,
-                // Nothing tells when the next server runs.
+                // There is no event for the start of the next server.
                 None => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
-/// How a process ended, and what it said.
+/// How a process ended, and its output.
 #[derive(Debug)]
 pub struct Ended {
     pub status: ExitStatus,

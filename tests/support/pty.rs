@@ -1,4 +1,4 @@
-//! A real terminal with the command line in it, and a test in the place of the person.
+//! A real terminal with the command line in it, driven by the test instead of a person.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use crate::binary;
 /// Nothing that works takes this long, also on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the terminal shows, as it comes.
+/// The output of the terminal so far.
 #[derive(Debug, Default)]
 struct Shown {
     bytes: Mutex<Vec<u8>>,
@@ -34,7 +34,7 @@ pub struct Pty {
     _slave: OwnedFd,
     child: Child,
     shown: Arc<Shown>,
-    /// How far `wait_for` has come.
+    /// The offset up to which `wait_for` has read.
     at: usize,
 }
 

@@ -14,7 +14,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Configuration of an agent `recorder`: the demo agent, with its input recorded, including its keys.
 pub const RECORDER_CONFIG: &str = "[agents.recorder]\ncommand = \"/bin/sh\"\nargs = [\"-c\", \"tee -a \
-     /workspace/.told | /usr/local/bin/oubliette-client demo-agent\"]\n";
+     /workspace/.agent-input | /usr/local/bin/oubliette-client demo-agent\"]\n";
 
 /// The id and keys that a session's client is started with.
 #[derive(Debug, Clone)]
@@ -24,11 +24,11 @@ pub struct AgentKeys {
     pub api_key: Option<String>,
 }
 
-/// What the agents `recorder` of a project were told, in order.
-pub fn told(server: &Server, project: &str) -> Vec<AgentKeys> {
-    let told = std::fs::read_to_string(server.workspace(project).join(".told"));
-    let told = told.unwrap_or_default();
-    let lines = told.lines().filter_map(|line| {
+/// The keys that the agents `recorder` of a project were started with, in order.
+pub fn recorded_keys(server: &Server, project: &str) -> Vec<AgentKeys> {
+    let input = std::fs::read_to_string(server.workspace(project).join(".agent-input"));
+    let input = input.unwrap_or_default();
+    let keys = input.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         let servers = message["params"]["mcpServers"].as_array()?;
         let ours = servers.iter().find(|one| one["name"] == "oubliette")?;
@@ -43,14 +43,14 @@ pub fn told(server: &Server, project: &str) -> Vec<AgentKeys> {
             api_key: variable("OUBLIETTE_API_KEY"),
         })
     });
-    lines.collect()
+    keys.collect()
 }
 
-/// What one session's client was told last.
+/// The keys that one session's client was started with last.
 pub fn keys_of_session(server: &Server, project: &str, session: &str) -> AgentKeys {
-    let all = told(server, project).into_iter();
-    let mut own = all.filter(|told| told.session_id == session);
-    own.next_back().expect("the agent was told nothing")
+    let all = recorded_keys(server, project).into_iter();
+    let mut own = all.filter(|keys| keys.session_id == session);
+    own.next_back().expect("the agent recorded no keys")
 }
 
 /// A connection to a container's relay.
@@ -58,7 +58,7 @@ pub fn keys_of_session(server: &Server, project: &str, session: &str) -> AgentKe
 pub struct Relay {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    /// Messages that came while another one was waited for.
+    /// Messages that arrived while the test waited for another one.
     pending: VecDeque<Value>,
 }
 
@@ -73,7 +73,7 @@ impl Relay {
                 Ok(stream) => break stream,
                 // A server that has just started has not opened its relay sockets yet.
                 Err(_) if Instant::now() < deadline => crate::pause().await,
-                Err(error) => panic!("the relay is not there: {error}"),
+                Err(error) => panic!("cannot connect to the relay: {error}"),
             }
         };
         let (reader, writer) = stream.into_split();
@@ -85,10 +85,10 @@ impl Relay {
     }
 
     /// Connects and attaches.
-    pub async fn attached(server: &Server, project: &str, told: &AgentKeys) -> Self {
+    pub async fn attached(server: &Server, project: &str, keys: &AgentKeys) -> Self {
         let mut relay = Self::connect(server, project).await;
-        let reply = relay.attach(&told.session_id, &told.session_key).await;
-        assert_eq!(reply["result"]["session_id"], *told.session_id, "{reply}");
+        let reply = relay.attach(&keys.session_id, &keys.session_key).await;
+        assert_eq!(reply["result"]["session_id"], *keys.session_id, "{reply}");
         let config = relay.next().await.unwrap();
         assert_eq!(config["method"], "caller_tools_config", "{config}");
         relay
@@ -131,7 +131,7 @@ impl Relay {
     async fn read(&mut self) -> Option<Value> {
         let mut line = String::new();
         let read = tokio::time::timeout(WAIT_TIMEOUT, self.reader.read_line(&mut line)).await;
-        match read.expect("the relay says nothing") {
+        match read.expect("the relay sends nothing") {
             Ok(0) | Err(_) => None,
             Ok(_) => Some(serde_json::from_str(&line).unwrap()),
         }

@@ -1,4 +1,4 @@
-//! What came back from a call.
+//! The reply to a call.
 
 use serde_json::Value;
 
@@ -13,14 +13,15 @@ pub struct Reply {
 impl Reply {
     pub async fn read(response: reqwest::Response) -> Self {
         let status = response.status().as_u16();
-        let stream = response
+        let is_event_stream = response
             .headers()
             .get("content-type")
             .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         let text = response.text().await.unwrap_or_default();
-        let body = match stream {
-            true => last_message(&text),
-            false => serde_json::from_str(&text).unwrap_or(Value::Null),
+        let body = if is_event_stream {
+            last_message(&text)
+        } else {
+            serde_json::from_str(&text).unwrap_or(Value::Null)
         };
         Self { status, body, text }
     }

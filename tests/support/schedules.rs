@@ -1,4 +1,4 @@
-//! What schedules have done.
+//! The runs of schedules.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{Modern, eventually};
 
-/// Two minutes pass until something that comes each minute has come twice.
+/// A schedule that runs each minute takes up to two minutes to run twice.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// The runs of a schedule, oldest first.
@@ -33,11 +33,14 @@ pub async fn until(
     wanted: impl Fn(&[Value]) -> bool,
 ) -> Vec<Value> {
     let mut seen = Vec::new();
-    let came = eventually(WAIT_TIMEOUT, async || {
+    let is_as_wanted = eventually(WAIT_TIMEOUT, async || {
         seen = history(caller, schedule).await;
         wanted(&seen)
     });
-    let came = came.await;
-    assert!(came, "what was waited for did not come: {seen:#?}");
+    let is_as_wanted = is_as_wanted.await;
+    assert!(
+        is_as_wanted,
+        "the history did not become as wanted: {seen:#?}"
+    );
     seen
 }

@@ -109,7 +109,7 @@ impl Server {
         self.wait()
     }
 
-    /// Waits for a server that was told to stop; the exit code.
+    /// Waits for a server that was asked to stop; the exit code.
     pub fn wait(&mut self) -> Option<i32> {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {

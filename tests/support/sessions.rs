@@ -69,7 +69,7 @@ impl Modern {
             });
             let page = self.call_until_answered("session_events", page);
             let Ok(page) = tokio::time::timeout_at(deadline, page).await else {
-                panic!("what was waited for did not come; the log: {events:#?}");
+                panic!("the awaited event did not arrive; the log: {events:#?}");
             };
             let page = page.ok().clone();
             for event in page["events"].as_array().unwrap() {

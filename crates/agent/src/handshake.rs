@@ -286,7 +286,7 @@ impl Handshake {
         let Some(model) = self.options.model.clone() else {
             return self.set_reasoning();
         };
-        let Some((option, values)) = self.option("model", &["model"]) else {
+        let Some((option, values)) = self.find_config_option("model", &["model"]) else {
             // Not in the protocol; agents without configuration options support it.
             let params = json!({ "sessionId": self.session, "modelId": model });
             return self.send_request(Stage::Model, "session/set_model", &params);
@@ -302,7 +302,7 @@ impl Handshake {
             );
             return HandshakeStep::Failed(format!("the agent has no model `{model}`; {hint}"));
         }
-        self.set_option(Stage::Model, option, model)
+        self.set_config_option(Stage::Model, option, model)
     }
 
     fn set_reasoning(&mut self) -> HandshakeStep {
@@ -310,7 +310,7 @@ impl Handshake {
             return self.ready();
         };
         let ids = ["reasoning", "reasoning_effort", "thought_level", "effort"];
-        let Some((option, values)) = self.option("thought_level", &ids) else {
+        let Some((option, values)) = self.find_config_option("thought_level", &ids) else {
             self.warnings
                 .push("the agent has no setting for `reasoning`".to_owned());
             return self.ready();
@@ -323,7 +323,7 @@ impl Handshake {
         };
         let value = names.iter().find(|name| values.iter().any(|v| v == *name));
         match value {
-            Some(value) => self.set_option(Stage::Reasoning, option, (*value).to_owned()),
+            Some(value) => self.set_config_option(Stage::Reasoning, option, (*value).to_owned()),
             None => {
                 let shown = values.join(", ");
                 self.warnings
@@ -333,7 +333,7 @@ impl Handshake {
         }
     }
 
-    fn set_option(&mut self, stage: Stage, option: String, value: String) -> HandshakeStep {
+    fn set_config_option(&mut self, stage: Stage, option: String, value: String) -> HandshakeStep {
         let value = SessionConfigOptionValue::value_id(value);
         let request = SetSessionConfigOptionRequest::new(self.session.clone(), option, value);
         self.send_request(
@@ -344,7 +344,7 @@ impl Handshake {
     }
 
     /// A configuration option of the session, by category or id, and its possible values.
-    fn option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
+    fn find_config_option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
         let options = self.opened["configOptions"].as_array()?;
         let is_wanted = |option: &&Value| {
             let id = option["id"].as_str().unwrap_or_default();

@@ -128,7 +128,7 @@ async fn the_first_list_waits_for_the_server_and_later_changes_are_notified() {
     assert_eq!(tools[5]["inputSchema"]["type"], "object");
     assert!(tools[5].get("description").is_none());
 
-    // The server is there from the start and replies after a moment.
+    // The server accepts the connection at the start and replies after a moment.
     let mut relay = Relay::default();
     let mut agent = Agent::start(&Options {
         socket: Some(relay.path()),

@@ -36,7 +36,7 @@ pub(crate) use command::CommandResult;
 pub use process::IncomingStream;
 pub(crate) use scope::ContainerScope;
 pub(crate) use spec::{ContainerPlan, mount};
-pub(crate) use state::{ContainerState, InUseGuard};
+pub(crate) use state::{ContainerState, InUseGuard, SUPERVISOR_RECONNECT_TIMEOUT};
 pub use supervisor_link::SupervisorLink;
 
 use crate::{Engine, EngineError, Result};
@@ -68,7 +68,7 @@ pub trait RelayListeners: std::fmt::Debug + Send + Sync {
 }
 
 /// The runtime that creates containers, or the reason why there is none.
-pub type RuntimeChoice = Result<Arc<dyn Runtime>, String>;
+pub type AvailableRuntime = Result<Arc<dyn Runtime>, String>;
 
 /// The verbs of containers. Cheap to copy.
 #[derive(Debug, Clone, Copy)]
@@ -87,16 +87,16 @@ impl<'a> Containers<'a> {
 
     /// Whether a runtime was chosen that can create containers.
     pub fn has_runtime(self) -> bool {
-        self.state().is_runtime(RuntimeChoice::is_ok)
+        self.state().is_runtime(AvailableRuntime::is_ok)
     }
 
     /// Whether a choice was made and found no runtime.
     pub fn lacks_runtime(self) -> bool {
-        self.state().is_runtime(RuntimeChoice::is_err)
+        self.state().is_runtime(AvailableRuntime::is_err)
     }
 
     /// Sets the runtime where the first choice found none.
-    pub fn set_runtime(self, choice: RuntimeChoice) {
+    pub fn set_runtime(self, choice: AvailableRuntime) {
         self.state().set_runtime(choice);
     }
 

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::callers::{CallerState, Callers};
-use crate::containers::{ContainerState, Containers, RuntimeChoice};
+use crate::containers::{AvailableRuntime, ContainerState, Containers};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -64,7 +64,7 @@ impl Engine {
     pub async fn start(
         store: Arc<dyn Store>,
         settings: Settings,
-        runtime: impl Future<Output = RuntimeChoice> + Send + 'static,
+        runtime: impl Future<Output = AvailableRuntime> + Send + 'static,
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;

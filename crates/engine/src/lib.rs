@@ -35,7 +35,7 @@ pub use callers::{
 };
 pub use clock::Clock;
 pub use containers::{
-    Containers, IncomingStream, RelayListeners, RuntimeChoice, Stream, SupervisorLink,
+    AvailableRuntime, Containers, IncomingStream, RelayListeners, Stream, SupervisorLink,
 };
 pub use credentials::{Credential, CredentialError};
 pub use engine::Engine;

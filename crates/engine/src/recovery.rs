@@ -1,7 +1,9 @@
-//! What a server that died leaves behind, and how the next one repairs it: the one list.
+//! What a server that died leaves behind, and how the next one repairs it, in order.
 //!
-//! An item that cannot be repaired does not stop the others. It is tried again, with pauses that
-//! grow up to a minute, until it succeeds or the engine stops.
+//! A container, session or request that cannot be repaired does not stop the others. It is tried again, with
+//! pauses that grow up to a minute, until it succeeds or the engine stops. Three things are repaired where
+//! they are used: leftover credential files of git when [`crate::git`] opens, commands without a caller when
+//! their supervisor connects (`containers/supervise.rs`), and push bindings when a client reconnects.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -43,7 +45,7 @@ impl Engine {
             tokio::join!(containers.stop_idle(), containers.measure_disk_usage());
         });
         self.spawn_until_stopping(|engine| async move {
-            // 6. Runs of schedules, once the server takes on schedules.
+            // 6. Runs of schedules, once the server runs schedules.
             let schedules = engine.schedules();
             schedules.wait_until_started().await;
             engine.retry("runs", || schedules.recover_runs()).await;
@@ -85,14 +87,14 @@ impl Engine {
     }
 
     pub(crate) async fn recover_sessions(&self) -> Result<()> {
-        let unsettled = self.store().unfinished_sessions().await?;
+        let unfinished = self.store().unfinished_sessions().await?;
         let wake = |engine: Self, id: SessionId| async move {
             if let Some(session) = engine.store().session(id).await? {
                 engine.sessions().wake(id, session.project_id);
             }
             Ok(())
         };
-        self.repair_each("session", unsettled, wake).await;
+        self.repair_each("session", unfinished, wake).await;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
-//! Every permission decision: pure functions on scopes, owners and positions in trees of sessions.
+//! Permission decisions: pure functions on scopes, owners and positions in trees of sessions.
 //!
-//! No other module compares scopes or owners. These entry points ask it:
+//! No other module compares scopes. Owners are also compared where MCP sessions are found by their owner, and
+//! in the store's transaction that declares caller tools. These entry points ask this module:
 //!
 //! - `Engine::call` (`operations/dispatch.rs`), for every tool call on the MCP endpoint, from the
 //!   command line and of a scheduled run: [`allows_class`] before the parameters are parsed, then
@@ -19,7 +20,8 @@
 //! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/message_params.rs`):
 //!   [`may_grant`].
 //! - Presence of callers and declarations of their tools (`callers/presence.rs`,
-//!   `sessions/deliver.rs`), and pushed events (`mcp/push.rs` of the server): [`owns_session`].
+//!   `callers/request.rs`), and pushed events (`mcp_sessions.rs`): [`owns_session`]; declarations in a
+//!   message (`sessions/deliver.rs`): [`may_respond_as_caller`].
 //! - `GET /metrics` (`router.rs` of the server): [`may_read_metrics`].
 
 use serde::{Deserialize, Serialize};
@@ -143,7 +145,8 @@ pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
     held.is_some_and(|held| held.covers(wanted))
 }
 
-/// Whether a token is the caller of a session: the one that created it.
+/// Whether a token is the caller of a session: the one that created it, or the one that declared tools for it after
+/// that one became invalid.
 pub fn owns_session(owner: Option<TokenId>, token: TokenId) -> bool {
     owner == Some(token)
 }
@@ -219,7 +222,7 @@ mod tests {
 
     /// The contract's table, row by row: (scope, access) → decision on project 1, on project 2.
     #[test]
-    fn every_scope_and_access_class_decides_as_the_contract_says() {
+    fn every_scope_and_access_class_decides_as_in_the_contract() {
         let own = Scope::Project(id(1), Write);
         let own_ro = Scope::Project(id(1), Read);
         let table = [
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_neither_decides_in_its_own_tree_nor_changes_what_bounds_it() {
+    fn an_agent_neither_decides_in_its_own_tree_nor_changes_its_limits() {
         let agent = AgentPosition {
             root: session(1),
             project: id(2),
@@ -404,7 +407,7 @@ mod tests {
         }
 
         #[test]
-        fn what_two_scopes_have_in_common_is_allowed_by_both(
+        fn the_intersection_of_two_scopes_is_covered_by_both_and_keeps_shared_project_access(
             one in scopes(), other in scopes(), access in accesses(), n in 1..4u128,
         ) {
             let both = one.intersection(other);
@@ -412,7 +415,7 @@ mod tests {
             if let Some(both) = both {
                 prop_assert!(one.covers(both) && other.covers(both));
             }
-            // Whatever concerns a project and is allowed by both is allowed by what they share.
+            // Access to a project that both scopes allow is allowed by their intersection.
             if let Project(_) = access
                 && allows(one, access, &[id(n)]) == Allowed
                 && allows(other, access, &[id(n)]) == Allowed

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_that_never_comes_has_no_next_run() {
+    fn an_impossible_date_has_no_next_run() {
         for expression in ["0 0 30 2 *", "0 0 31 4,6,9,11 *"] {
             let schedule = CronSchedule::parse(expression, "UTC").unwrap();
             assert_eq!(
@@ -349,7 +349,7 @@ mod tests {
 
     /// In Berlin 03:00 became 02:00 on 31 October 2027.
     #[test]
-    fn a_time_that_comes_twice_runs_once_and_a_repetition_runs_in_both_hours() {
+    fn a_repeated_fixed_time_runs_once_and_a_repetition_runs_in_both_hours() {
         let before = "2027-10-30T12:00:00Z";
         let zone = "Europe/Berlin";
         assert_eq!(
@@ -373,7 +373,7 @@ mod tests {
     }
 
     /// The expected runs in a window, found by checking every minute: a matching wall time the first
-    /// time it comes, a repetition each time it comes, and a skipped fixed time at the end of the gap.
+    /// time it occurs, a repetition each time it occurs, and a skipped fixed time at the end of the gap.
     fn runs_by_checking_every_minute(
         schedule: &CronSchedule,
         from: Timestamp,

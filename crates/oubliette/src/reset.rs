@@ -3,7 +3,7 @@
 
 use oubliette_engine::NewToken;
 use oubliette_model::Scope;
-use oubliette_store::Tokens;
+use oubliette_store::TokenStore;
 use oubliette_store::sqlite::Sqlite;
 
 use crate::failure::Failure;

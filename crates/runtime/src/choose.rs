@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn auto_is_the_first_that_works_and_says_why_others_do_not() {
+    async fn auto_is_the_first_that_works_and_gives_reasons_against_the_others() {
         let all = ["sandbox", "docker", "apple"];
         let best = choose_among("auto", Platform::Linux, &all).await.unwrap();
         assert_eq!(best.runtime, "sandbox");

@@ -15,7 +15,7 @@ use oubliette_runtime::{
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
-const GRACE: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A fake command with its own state and record of calls.
 struct FakeContainerCommand {
@@ -111,7 +111,7 @@ async fn stopped_services_and_a_missing_command_are_unavailable() {
 }
 
 #[tokio::test]
-async fn a_container_goes_from_creation_to_removal() {
+async fn a_container_is_created_started_stopped_and_removed() {
     let fake = FakeContainerCommand::new();
     fake.set("image");
     let apple = fake.connect().await.unwrap();
@@ -131,7 +131,7 @@ async fn a_container_goes_from_creation_to_removal() {
     assert_eq!(state(&apple, &id).await, Some(RunState::Running));
     apple.create(&spec).await.unwrap();
     assert_eq!(state(&apple, &id).await, Some(RunState::Running));
-    apple.stop(&id, GRACE).await.unwrap();
+    apple.stop(&id, STOP_TIMEOUT).await.unwrap();
     assert_eq!(state(&apple, &id).await, Some(RunState::Stopped));
     let stop = format!("stop --signal SIGTERM --time 3 {name} key=");
     assert!(fake.calls().contains(&stop));
@@ -156,7 +156,7 @@ async fn a_missing_container_can_be_inspected_stopped_and_removed() {
     let apple = fake.connect().await.unwrap();
     let id = spec().id;
     assert_eq!(apple.inspect(&id).await.unwrap(), None);
-    apple.stop(&id, GRACE).await.unwrap();
+    apple.stop(&id, STOP_TIMEOUT).await.unwrap();
     apple.remove(&id).await.unwrap();
     for error in [
         apple.start(&id).await.unwrap_err(),

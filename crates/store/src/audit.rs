@@ -75,7 +75,7 @@ pub struct AuditFilter {
 }
 
 #[async_trait]
-pub trait Audit {
+pub trait AuditStore {
     async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<()>;
 
     /// Lists entries, newest first. `after` is the cursor of the previous page.

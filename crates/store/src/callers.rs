@@ -62,7 +62,7 @@ pub struct CallerRequestResult {
     pub answer: Value,
 }
 
-/// The outcome of [`Callers::add_caller_request`].
+/// The outcome of [`CallerStore::add_caller_request`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum AddRequestOutcome {
     /// The request was added; this is the session before that.
@@ -75,7 +75,7 @@ pub enum AddRequestOutcome {
     SessionGone,
 }
 
-/// The outcome of [`Callers::end_caller_request`].
+/// The outcome of [`CallerStore::end_caller_request`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndRequestOutcome {
     Done,
@@ -85,7 +85,7 @@ pub enum EndRequestOutcome {
 }
 
 #[async_trait]
-pub trait Callers {
+pub trait CallerStore {
     async fn caller_tools(&self, session: SessionId) -> Result<Option<DeclaredTools>>;
 
     /// Adds a request and its event. A running session then waits for the request.

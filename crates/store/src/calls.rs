@@ -28,7 +28,7 @@ pub enum CallTurn {
     Dropped,
 }
 
-/// The outcome of [`Calls::begin_tool_call`].
+/// The outcome of [`CallStore::begin_tool_call`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolCallStart {
     /// The call id is new.
@@ -40,7 +40,7 @@ pub enum ToolCallStart {
 }
 
 #[async_trait]
-pub trait Calls {
+pub trait CallStore {
     /// Queues a message from session `caller` to its descendant `to`, once per call id. Returns the
     /// receiving session and whether it was resumed, or `None` if either session does not exist or
     /// the caller has ended.
@@ -53,7 +53,7 @@ pub trait Calls {
         audit: Option<AuditEntry>,
     ) -> Result<Option<(Session, bool)>>;
 
-    /// Returns the state of a call of [`crate::Sessions::spawn_session`] or [`Calls::queue_call`].
+    /// Returns the state of a call of [`crate::SessionStore::spawn_session`] or [`CallStore::queue_call`].
     async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>>;
 
     /// Records that an operation is about to be called, unless the call id is known.

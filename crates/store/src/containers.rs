@@ -31,7 +31,7 @@ pub struct Exec {
 }
 
 #[async_trait]
-pub trait Containers {
+pub trait ContainerStore {
     /// Adds or replaces a container. False if its project or workspace does not exist.
     async fn put_container(&self, container: &Container) -> Result<bool>;
 

@@ -1,4 +1,4 @@
-//! Reads and trims the event logs of sessions. [`crate::Sessions::commit_step`] appends to them.
+//! Reads and trims the event logs of sessions. [`crate::SessionStore::commit_step`] appends to them.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ pub struct StoredEvent {
 }
 
 #[async_trait]
-pub trait Events {
+pub trait EventStore {
     /// Returns the events of a session after index `since`: at most `limit` events, and at most
     /// `max_bytes` of bodies unless the first event alone is larger.
     async fn events(
@@ -31,7 +31,7 @@ pub trait Events {
         max_bytes: usize,
     ) -> Result<Vec<StoredEvent>>;
 
-    /// Like [`Events::events`] for a session and its descendants, in commit order, after position
+    /// Like [`EventStore::events`] for a session and its descendants, in commit order, after position
     /// `after`.
     async fn tree_events(
         &self,

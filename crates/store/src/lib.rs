@@ -2,7 +2,8 @@
 //! every implementation must pass.
 //!
 //! A write returns when it is durable. A write that belongs to an operation call takes the call's
-//! audit entry and commits it in the same transaction. The store does not check permissions.
+//! audit entry and commits it in the same transaction. The store checks no permissions, except that it refuses declarations of caller tools by a token that
+//! does not own the session.
 
 mod audit;
 mod callers;
@@ -21,43 +22,43 @@ pub mod sqlite;
 mod tokens;
 mod workspaces;
 
-pub use audit::{Audit, AuditEntry, AuditFilter, AuditOutcome, AuditRecord};
+pub use audit::{AuditEntry, AuditFilter, AuditOutcome, AuditRecord, AuditStore};
 pub use callers::{
-    AddRequestOutcome, CallerRequest, CallerRequestResult, Callers, DeclaredTools,
+    AddRequestOutcome, CallerRequest, CallerRequestResult, CallerStore, DeclaredTools,
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
-pub use calls::{CallTurn, Calls, ChildCall, ToolCallStart};
-pub use containers::{Container, Containers, Exec};
+pub use calls::{CallStore, CallTurn, ChildCall, ToolCallStart};
+pub use containers::{Container, ContainerStore, Exec};
 pub use error::{Result, StoreError};
-pub use events::{Events, StoredEvent};
-pub use mcp_sessions::{McpSession, McpSessions};
+pub use events::{EventStore, StoredEvent};
+pub use mcp_sessions::{McpSession, McpSessionStore};
 pub use page::Page;
-pub use projects::{Project, ProjectState, ProjectUpdate, Projects, VisibleProjects};
+pub use projects::{Project, ProjectState, ProjectStore, ProjectUpdate, VisibleProjects};
 pub use schedules::{
-    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleTarget,
-    ScheduleUpdate, Schedules,
+    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleStore,
+    ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
     Attachment, CommittedStep, DecisionOutcome, NewSession, PendingDecision, Session,
-    SessionChoices, SessionFilter, SessionMessage, SessionStep, Sessions, SpawnOutcome,
+    SessionChoices, SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome,
     StopRequest, TreeLimit, TreeLimits, TreeUsage,
 };
-pub use tokens::{RevokeOutcome, Token, Tokens};
-pub use workspaces::{Workspace, Workspaces};
+pub use tokens::{RevokeOutcome, Token, TokenStore};
+pub use workspaces::{Workspace, WorkspaceStore};
 
 /// All store traits together.
 pub trait Store:
-    Projects
-    + Workspaces
-    + Tokens
-    + Audit
-    + Containers
-    + Sessions
-    + Calls
-    + Callers
-    + Events
-    + Schedules
-    + McpSessions
+    ProjectStore
+    + WorkspaceStore
+    + TokenStore
+    + AuditStore
+    + ContainerStore
+    + SessionStore
+    + CallStore
+    + CallerStore
+    + EventStore
+    + ScheduleStore
+    + McpSessionStore
     + std::fmt::Debug
     + Send
     + Sync
@@ -65,17 +66,17 @@ pub trait Store:
 }
 
 impl<T> Store for T where
-    T: Projects
-        + Workspaces
-        + Tokens
-        + Audit
-        + Containers
-        + Sessions
-        + Calls
-        + Callers
-        + Events
-        + Schedules
-        + McpSessions
+    T: ProjectStore
+        + WorkspaceStore
+        + TokenStore
+        + AuditStore
+        + ContainerStore
+        + SessionStore
+        + CallStore
+        + CallerStore
+        + EventStore
+        + ScheduleStore
+        + McpSessionStore
         + std::fmt::Debug
         + Send
         + Sync

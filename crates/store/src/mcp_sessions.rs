@@ -19,7 +19,7 @@ pub struct McpSession {
 }
 
 #[async_trait]
-pub trait McpSessions {
+pub trait McpSessionStore {
     /// Adds or replaces a session. If its token then has more than `max_sessions`, the least recently
     /// seen ones are deleted.
     async fn put_mcp_session(&self, session: &McpSession, max_sessions: u32) -> Result<()>;

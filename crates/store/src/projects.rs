@@ -18,7 +18,7 @@ pub struct Project {
     pub updated_at: Timestamp,
 }
 
-/// The lifecycle state of a project. [`Projects::project`] and [`Projects::projects`] return only
+/// The lifecycle state of a project. [`ProjectStore::project`] and [`ProjectStore::projects`] return only
 /// ready projects; a project in another state may be left over from a server that crashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProjectState {
@@ -34,7 +34,7 @@ pub enum VisibleProjects {
     Only(ProjectId),
 }
 
-/// The outcome of [`Projects::update_project`].
+/// The outcome of [`ProjectStore::update_project`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum ProjectUpdate {
     Done(Box<Project>),
@@ -43,7 +43,7 @@ pub enum ProjectUpdate {
 }
 
 #[async_trait]
-pub trait Projects {
+pub trait ProjectStore {
     /// Adds a project in state `Creating`, which reserves its name. `Duplicate` if the name is taken.
     async fn reserve_project(&self, project: &Project) -> Result<()>;
 

@@ -57,7 +57,7 @@ impl ScheduleTarget {
     }
 }
 
-/// The outcome of [`Schedules::update_schedule`].
+/// The outcome of [`ScheduleStore::update_schedule`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleUpdate {
     Done,
@@ -149,7 +149,7 @@ pub struct RunFilter {
 }
 
 #[async_trait]
-pub trait Schedules {
+pub trait ScheduleStore {
     /// Adds a schedule. False if a target names a project that does not exist.
     async fn add_schedule(&self, schedule: &Schedule, audit: Option<AuditEntry>) -> Result<bool>;
 

@@ -1,4 +1,4 @@
-//! Storage of sessions, their queued messages and pending decisions. [`Sessions::commit_step`] changes
+//! Storage of sessions, their queued messages and pending decisions. [`SessionStore::commit_step`] changes
 //! the state of a session in one transaction.
 
 use async_trait::async_trait;
@@ -140,7 +140,7 @@ pub struct TreeLimits {
     pub spawns_per_minute: u32,
 }
 
-/// The parameters of [`Sessions::spawn_session`].
+/// The parameters of [`SessionStore::spawn_session`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSession {
     pub session: Session,
@@ -165,7 +165,7 @@ pub enum TreeLimit {
     Rate,
 }
 
-/// The outcome of [`Sessions::spawn_session`].
+/// The outcome of [`SessionStore::spawn_session`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum SpawnOutcome {
     New(Box<Session>),
@@ -193,7 +193,7 @@ pub struct PendingDecision {
     pub answer: Option<String>,
 }
 
-/// The outcome of [`Sessions::record_decision`].
+/// The outcome of [`SessionStore::record_decision`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionOutcome {
     Done,
@@ -272,7 +272,7 @@ pub struct SessionFilter {
 }
 
 #[async_trait]
-pub trait Sessions {
+pub trait SessionStore {
     /// Creates a session with its first event and message, or queues the message for an existing one.
     async fn spawn_session(
         &self,

@@ -27,7 +27,7 @@ impl Token {
     }
 }
 
-/// The outcome of [`Tokens::revoke_token`].
+/// The outcome of [`TokenStore::revoke_token`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevokeOutcome {
     Done,
@@ -39,7 +39,7 @@ pub enum RevokeOutcome {
 }
 
 #[async_trait]
-pub trait Tokens {
+pub trait TokenStore {
     /// Adds a token. False if its scope names a project that does not exist.
     async fn add_token(
         &self,

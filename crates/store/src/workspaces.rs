@@ -14,7 +14,7 @@ pub struct Workspace {
 }
 
 #[async_trait]
-pub trait Workspaces {
+pub trait WorkspaceStore {
     /// Adds a workspace. `Duplicate` if the project already has one with this id; false if there is no
     /// such project.
     async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool>;

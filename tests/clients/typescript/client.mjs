@@ -1,4 +1,4 @@
-// The official TypeScript client, version 2, told to negotiate: lists the tools, makes a project,
+// The official TypeScript client, version 2, set to negotiate: lists the tools, makes a project,
 // reads it back, and makes a call that cannot work. What it saw goes to stdout as one JSON object.
 //
 // The client itself checks every structured result against the schema that the tool was listed

@@ -38,7 +38,7 @@ async fn works_and_survives(agent: &'static str, model: &str, runtime: &str) {
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
     let prompt = "say Hello.\nuse bash: printf 'made by %d\\n' 42 | tee made.txt";
     let session = admin.spawn(&project, prompt).await;
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         agent,
         admin,
         project,
@@ -47,16 +47,16 @@ async fn works_and_survives(agent: &'static str, model: &str, runtime: &str) {
         server,
         llm,
     };
-    talk.does_what_it_is_told().await;
-    talk.remembers().await;
-    talk.can_be_interrupted().await;
-    talk.outlives_its_server().await;
-    talk.asks_after_a_kill_between_turns().await;
-    talk.goes_on_after_a_kill_in_a_turn().await;
+    conversation.runs_a_command_and_reports_usage().await;
+    conversation.keeps_its_context().await;
+    conversation.can_be_interrupted().await;
+    conversation.outlives_its_server().await;
+    conversation.asks_after_a_kill_between_turns().await;
+    conversation.resumes_after_a_kill_in_a_turn().await;
 }
 
 /// A session with a real agent.
-struct Talk {
+struct Conversation {
     agent: &'static str,
     admin: Modern,
     project: String,
@@ -66,8 +66,8 @@ struct Talk {
     llm: Llm,
 }
 
-impl Talk {
-    async fn does_what_it_is_told(&mut self) {
+impl Conversation {
+    async fn runs_a_command_and_reports_usage(&mut self) {
         let completion = self.ended().await;
         assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
         let text = completion["text"].as_str().unwrap();
@@ -103,8 +103,8 @@ impl Talk {
         assert!((0.00027..0.001).contains(&cost), "{seen}");
     }
 
-    async fn remembers(&mut self) {
-        let completion = self.say("What came before?").await;
+    async fn keeps_its_context(&mut self) {
+        let completion = self.run_turn("What came before?").await;
         assert_eq!(
             completion["text"],
             "You said: What came before? (message 2)"
@@ -126,7 +126,7 @@ impl Talk {
         let log = self.last_turn().await;
         let results = log.iter().filter(|e| e["type"] == "tool_result").count();
         assert_eq!(results, 1, "{log:#?}");
-        let completion = self.say("And now?").await;
+        let completion = self.run_turn("And now?").await;
         assert!(completion["text"].as_str().unwrap().contains("And now?"));
     }
 
@@ -160,7 +160,7 @@ impl Talk {
     }
 
     /// A turn in which the model and the shell wait; its events. With `kills` the server dies while
-    /// the one does and while the other does, and the agent goes on without it.
+    /// the one does and while the other does, and the agent continues without it.
     async fn round(&mut self, n: u32, kills: bool) -> Vec<Value> {
         self.send(&format!(
             "Round {n}.\nsay Before.\nhold\nuse bash: echo begun {n} >> marks; \
@@ -195,8 +195,8 @@ impl Talk {
         self.admin.call("project_update", careful).await.ok();
         self.kill_agent().await;
         let noticed = |event: &Value| {
-            let said = event["message"].as_str().unwrap_or_default();
-            said.contains("the next message starts it again")
+            let message = event["message"].as_str().unwrap_or_default();
+            message.contains("the next message starts it again")
         };
         self.admin.follow(&self.session, noticed).await;
         assert_eq!(self.admin.session(&self.session).await["status"], "idle");
@@ -220,7 +220,7 @@ impl Talk {
         assert_eq!(result["status"], "failed", "{result}");
     }
 
-    async fn goes_on_after_a_kill_in_a_turn(&mut self) {
+    async fn resumes_after_a_kill_in_a_turn(&mut self) {
         let bold = json!({ "project_id": self.project, "autonomy": "high" });
         self.admin.call("project_update", bold).await.ok();
         self.send("say Half.\nuse bash: touch working; sleep 5432")
@@ -235,7 +235,7 @@ impl Talk {
         assert!(error.contains("killed by signal 9"), "{error}");
         self.admin.status(&self.session, "failed").await;
         self.is_gone("[s]leep 5432").await;
-        let completion = self.say("say Back.\nuse bash: cat made.txt").await;
+        let completion = self.run_turn("say Back.\nuse bash: cat made.txt").await;
         assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
         assert!(completion["text"].as_str().unwrap().contains("made by 42"));
         self.resumed(2).await;
@@ -254,7 +254,7 @@ impl Talk {
         self.admin.turn(&self.session, self.turns).await
     }
 
-    async fn say(&mut self, prompt: &str) -> Value {
+    async fn run_turn(&mut self, prompt: &str) -> Value {
         self.send(prompt).await;
         self.ended().await
     }
@@ -277,11 +277,11 @@ impl Talk {
 
     async fn appears_in(&self, name: &str, text: &str) {
         let file = self.file(name);
-        let there = eventually(WAIT_TIMEOUT, async || {
+        let appeared = eventually(WAIT_TIMEOUT, async || {
             std::fs::read_to_string(&file).is_ok_and(|found| found.contains(text))
         });
         assert!(
-            there.await,
+            appeared.await,
             "no {text:?} in {name}: {:#?}",
             self.last_turn().await
         );
@@ -325,14 +325,17 @@ impl Talk {
         assert_eq!(asked["request_id"], *request);
         assert!(asked["input"]["command"].is_string(), "{asked}");
         let call = log.iter().find(|e| e["type"] == "tool_call");
-        assert!(call.is_some(), "nothing says what is asked for: {log:#?}");
+        assert!(
+            call.is_some(),
+            "no tool call for the permission request: {log:#?}"
+        );
         let answer = json!({
             "session_id": self.session, "request_id": request, "decision": decision,
         });
         self.admin.call("session_permit", answer).await.ok();
     }
 
-    /// The agent went on with its own session so often.
+    /// Asserts how often the agent resumed its own session.
     async fn resumed(&self, times: usize) {
         let log = self.admin.log(&self.session).await;
         let resumed = log.iter().filter(|e| e["resumed_by"] == "resume").count();
@@ -340,7 +343,7 @@ impl Talk {
     }
 }
 
-/// A turn without what differs from turn to turn.
+/// The parts of a turn's events that are the same in every turn.
 fn shape(events: &[Value]) -> Vec<Value> {
     let mut shape = Vec::new();
     for event in events.iter().filter(|event| event["type"] != "delta") {

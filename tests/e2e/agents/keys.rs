@@ -140,7 +140,7 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
             assert_eq!(refused.code(), -32002, "{name} {}", refused.text);
         }
     }
-    // What is not its own it may decide, as its scope says.
+    // Its scope allows it to decide about sessions that are not in its own tree.
     let permitted = call(&mut attached, &minted, "session_permit", others).await;
     assert_eq!(permitted["result"]["isError"], false, "{permitted}");
     let raise = json!({ "project_id": three, "max_agents_per_session": 1000 });
@@ -175,9 +175,9 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     assert!(over.contains("spawns_per_minute"), "{over}");
 
     // The key of one session is none on the connection of another; what it made ends with it.
-    let stranger = recorder(&server, &admin, &two, json!({})).await;
-    let mut stranger = Relay::attached(&server, &two, &stranger).await;
-    let refused = call(&mut stranger, &minted, "project_list", json!({})).await;
+    let other_keys = recorder(&server, &admin, &two, json!({})).await;
+    let mut other = Relay::attached(&server, &two, &other_keys).await;
+    let refused = call(&mut other, &minted, "project_list", json!({})).await;
     assert_eq!(code(&refused), -32001, "{refused}");
     let end = json!({ "session_id": agent_keys.session_id });
     admin.call("session_end", end).await.ok();

@@ -50,7 +50,7 @@ pub(crate) async fn call(relay: &mut Relay, key: &str, tool: &str, arguments: Va
     relay.request("oubliette_call_tool", params).await
 }
 
-/// Has the demo agent do something in a session of its own; the session and what it said.
+/// Has the demo agent run a prompt in a new session; the session and the agent's text.
 pub(crate) async fn agent(
     admin: &Modern,
     project: &str,
@@ -65,7 +65,7 @@ pub(crate) async fn agent(
     (session, completion["text"].as_str().unwrap().to_owned())
 }
 
-/// A session whose agent has told what it was started with.
+/// Starts a session; the keys that its agent recorded.
 pub(crate) async fn recorder(
     server: &Server,
     admin: &Modern,
@@ -113,16 +113,16 @@ async fn valid_admin_api_key_discovers_all_tools() {
     let key = server.admin_key();
     let change = json!({ "project_id": project, "env": { "OUBLIETTE_API_KEY": key } });
     admin.call("project_update", change).await.ok();
-    let (_, said) = agent(&admin, &project, "what can you do?", json!({})).await;
+    let (_, text) = agent(&admin, &project, "what can you do?", json!({})).await;
     for name in [
         "oubliette_project",
         "oubliette_project_create",
         "oubliette_token",
     ] {
-        assert!(said.contains(name), "{name}: {said}");
+        assert!(text.contains(name), "{name}: {text}");
     }
-    let (_, said) = agent(&admin, &project, "/tool oubliette_token_list {}", json!({})).await;
-    assert!(said.contains("tokens"), "{said}");
+    let (_, text) = agent(&admin, &project, "/tool oubliette_token_list {}", json!({})).await;
+    assert!(text.contains("tokens"), "{text}");
 }
 
 #[test(needs(sandbox))]
@@ -180,13 +180,13 @@ async fn invalid_api_key_fails_discovery() {
     }
     let reply = relay.request("oubliette_tools", json!({})).await;
     assert_eq!(code(&reply), -32602, "{reply}");
-    // The client goes on without them.
-    let (_, said) = agent(&admin, &project, "what can you do?", json!({})).await;
-    assert!(said.contains("session_message"), "{said}");
-    assert!(!said.contains("oubliette_project"), "{said}");
+    // The client works without them.
+    let (_, text) = agent(&admin, &project, "what can you do?", json!({})).await;
+    assert!(text.contains("session_message"), "{text}");
+    assert!(!text.contains("oubliette_project"), "{text}");
     let list = "/tool oubliette/oubliette_project_list {}";
-    let (_, said) = agent(&admin, &project, list, json!({})).await;
-    assert!(said.contains("invalid or expired API key"), "{said}");
+    let (_, text) = agent(&admin, &project, list, json!({})).await;
+    assert!(text.contains("invalid or expired API key"), "{text}");
 }
 
 #[test(needs(sandbox))]
@@ -199,10 +199,10 @@ async fn droid_calls_project_list_with_valid_key() {
         "/tool oubliette_project_list {}",
         "/tool oubliette_project {\"action\": \"list\"}",
     ] {
-        let (_, said) = agent(&admin, &two, prompt, json!({})).await;
-        let said: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-        let names: Vec<&Value> = said["projects"].as_array().unwrap().iter().collect();
-        assert_eq!(names.len(), 2, "{said}");
+        let (_, text) = agent(&admin, &two, prompt, json!({})).await;
+        let result: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        let names: Vec<&Value> = result["projects"].as_array().unwrap().iter().collect();
+        assert_eq!(names.len(), 2, "{result}");
     }
     // The log has the token, the container and no key.
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -235,17 +235,17 @@ async fn droid_calls_project_create_with_write_key() {
     let env = json!({ "env": { "OUBLIETTE_API_KEY": key } });
     let two = project(&admin, "two", env).await;
     let create = "/tool oubliette_project_create {\"name\": \"test-project\"}";
-    let (_, said) = agent(&admin, &two, create, json!({})).await;
-    let said: Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"));
-    assert_eq!(said["name"], "test-project");
-    let got = json!({ "project_id": said["id"] });
+    let (_, text) = agent(&admin, &two, create, json!({})).await;
+    let result: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+    assert_eq!(result["name"], "test-project");
+    let got = json!({ "project_id": result["id"] });
     assert_eq!(
         admin.call("project_get", got).await.ok()["name"],
         "test-project"
     );
     // A second one is an error that the agent can read.
-    let (_, said) = agent(&admin, &two, create, json!({})).await;
-    assert!(said.contains("project already exists"), "{said}");
+    let (_, text) = agent(&admin, &two, create, json!({})).await;
+    assert!(text.contains("project already exists"), "{text}");
     let mut relay = Relay::connect(&server, &two).await;
     let taken = call(
         &mut relay,
@@ -283,8 +283,8 @@ async fn droid_calls_token_create_with_insufficient_scope() {
     let two = project(&admin, "two", env).await;
     // It is not listed; an agent that calls it all the same is refused.
     let create = "/tool oubliette/oubliette_token_create {\"name\": \"x\", \"scope\": \"admin\"}";
-    let (_, said) = agent(&admin, &two, create, json!({})).await;
-    assert_eq!(said, "tool not allowed for this token scope");
+    let (_, text) = agent(&admin, &two, create, json!({})).await;
+    assert_eq!(text, "tool not allowed for this token scope");
     let tokens = admin.call("token_list", json!({})).await;
     assert_eq!(tokens.ok()["tokens"].as_array().unwrap().len(), 2);
     drop(server);
@@ -300,8 +300,8 @@ async fn tool_call_with_expired_key_fails() {
     let env = json!({ "env": { "OUBLIETTE_API_KEY": key } });
     let two = project(&admin, "two", env).await;
     let list = "/tool oubliette_project_list {}";
-    let (session, said) = agent(&admin, &two, list, json!({})).await;
-    assert!(said.contains("projects"), "{said}");
+    let (session, text) = agent(&admin, &two, list, json!({})).await;
+    assert!(text.contains("projects"), "{text}");
     admin
         .call("token_revoke", json!({ "token_id": id }))
         .await
@@ -342,13 +342,13 @@ async fn tools_use_oubliette_prefix() {
             "project_id": one, "tools_style": style, "env": { "OUBLIETTE_API_KEY": key },
         });
         admin.call("project_update", change).await.ok();
-        let (_, said) = agent(&admin, &one, "what can you do?", json!({})).await;
+        let (_, text) = agent(&admin, &one, "what can you do?", json!({})).await;
         let has = |name: &str| {
-            said.split([' ', ',', '.', '`', '\n'])
+            text.split([' ', ',', '.', '`', '\n'])
                 .any(|word| word == name)
         };
         styles.push((has("oubliette_project"), has("oubliette_project_create")));
-        assert!(has("session_message") && !has("project_create"), "{said}");
+        assert!(has("session_message") && !has("project_create"), "{text}");
     }
     assert_eq!(styles, [(true, true), (true, false), (false, true)]);
 }
@@ -356,12 +356,12 @@ async fn tools_use_oubliette_prefix() {
 #[test(needs(sandbox))]
 async fn missing_api_key_skips_tool_registration() {
     let (server, admin, one) = server_with_project("", json!({})).await;
-    let (_, said) = agent(&admin, &one, "what can you do?", json!({})).await;
-    assert!(said.contains("session_message"), "{said}");
-    assert!(!said.contains("oubliette_"), "{said}");
+    let (_, text) = agent(&admin, &one, "what can you do?", json!({})).await;
+    assert!(text.contains("session_message"), "{text}");
+    assert!(!text.contains("oubliette_"), "{text}");
     let list = "/tool oubliette/oubliette_project_list {}";
-    let (_, said) = agent(&admin, &one, list, json!({})).await;
-    assert!(said.contains("unknown tool"), "{said}");
+    let (_, text) = agent(&admin, &one, list, json!({})).await;
+    assert!(text.contains("unknown tool"), "{text}");
     let agent_keys = recorder(&server, &admin, &one, json!({})).await;
     assert_eq!(agent_keys.api_key, None);
 }
@@ -422,7 +422,7 @@ async fn an_operation_that_is_repeated_under_its_name_is_not_done_twice() {
     let again = relay.request("oubliette_call_tool", create).await;
     assert!(answers.contains(&again["result"].to_string()), "{again}");
     assert_eq!(std::fs::read_to_string(times).unwrap(), "x\n");
-    // What only looks is simply done again.
+    // A repeated read is done again.
     let list = named(4, "project_list", json!({}));
     for _ in 0..2 {
         let reply = relay.request("oubliette_call_tool", list.clone()).await;

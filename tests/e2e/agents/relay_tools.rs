@@ -33,7 +33,7 @@ async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
     let more = json!({ "context": context });
     let session = admin.spawn_with(&project, "say Hello.", more).await;
     admin.turn(&session, 1).await;
-    let said = |turn: usize, prompt: &'static str| {
+    let run_turn = |turn: usize, prompt: &'static str| {
         let (admin, session) = (admin.clone(), session.clone());
         async move {
             admin.message(&session, prompt).await;
@@ -42,7 +42,7 @@ async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
     };
     // Its key makes a project, with no more than its scope.
     let create = "use tool oubliette_project_create {\"name\": \"made inside\"}";
-    let completion = said(2, create).await;
+    let completion = run_turn(2, create).await;
     let text = completion["text"].as_str().unwrap();
     assert!(text.contains("made inside"), "{completion}");
     let all = admin.call("project_list", json!({})).await;
@@ -57,7 +57,7 @@ async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
     };
     let entry = entries.iter().find(by_agent).unwrap();
     assert!(entry["token_id"].is_string(), "{entry}");
-    let refused = said(3, "use tool oubliette_project_create {\"name\": \"one\"}").await;
+    let refused = run_turn(3, "use tool oubliette_project_create {\"name\": \"one\"}").await;
     let text = refused["text"].as_str().unwrap();
     assert!(text.contains("project already exists"), "{refused}");
 
@@ -87,7 +87,7 @@ async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
         assert!(text.contains(&format!("sent {turns}")), "{completion}");
     }
 
-    // An interrupt in the middle of one is heard by the caller.
+    // An interrupt during a call cancels the request of the caller.
     let sent = admin.message(&session, SEND).await;
     let since = sent["last_event_index"].as_i64().unwrap();
     let asked = |event: &Value| event["type"] == "caller_tool_request";

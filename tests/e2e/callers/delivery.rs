@@ -1,16 +1,18 @@
-//! The four ways in which a caller hears that its tool is called, all of the same event, and what each
-//! of them says about whether it is there.
+//! The four ways to deliver a tool request to its caller. All deliver the same event, and each of them
+//! counts as a sign that the caller is connected.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use support::{Legacy, Modern, Server};
 
-use super::{SEND, another_is_gone, answer, context, notification, server_with, spawn};
+use super::{
+    SEND, answer, context, notification, server_with, spawn, wait_for_disconnect_of_another_caller,
+};
 use crate::server::push::until;
 
-/// Only the ways under test keep a caller there.
-const BRIEFLY: &str = "[caller_tools]\ngrace_seconds = 1\npresence_seconds = 1\n";
+/// Without the delivery under test, the server soon counts the caller as disconnected.
+const SHORT_PRESENCE: &str = "[caller_tools]\ngrace_seconds = 1\npresence_seconds = 1\n";
 
 fn is_request(message: &Value) -> bool {
     message["params"]["data"]["type"] == "caller_tool_request"
@@ -33,7 +35,7 @@ async fn respond(caller: &Legacy, request: &Value, result: Value) -> support::Re
     caller.call("caller_tool_response", answer).await
 }
 
-/// The request's event in the log: every reader was sent the same.
+/// The request's event in the log.
 async fn in_log(reader: &Modern, request: &Value) -> Value {
     let log = reader.log(request["session_id"].as_str().unwrap()).await;
     let mut found = log
@@ -51,12 +53,12 @@ async fn owner(server: &Server, admin: &Modern) -> (Legacy, Modern) {
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
-    let (server, admin, project) = server_with(BRIEFLY).await;
+async fn a_caller_gets_requests_on_its_stream_and_is_connected_while_it_reads() {
+    let (server, admin, project) = server_with(SHORT_PRESENCE).await;
     let (caller, _) = owner(&server, &admin).await;
     let mut stream = caller.stream().await;
     let session = spawn_from(&caller, &project, &format!("/sleep 3\n{SEND}\n{SEND}")).await;
-    // Longer than any call of its counts: only the stream keeps it there.
+    // Its last call is too old to count: only the open stream keeps the caller connected.
     let message = until(&mut stream, is_request).await.pop().unwrap();
     assert_eq!(message["method"], "notifications/message");
     let params = &message["params"];
@@ -68,11 +70,11 @@ async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
     assert_eq!(request, in_log(&admin, &request).await);
     respond(&caller, &request, json!("pushed")).await.ok();
 
-    // It comes back within the grace, and nothing happened; then it does not.
+    // First it reconnects within the grace period, and the request stays; then it does not reconnect.
     until(&mut stream, is_request).await;
     drop(stream);
     let again = caller.stream().await;
-    another_is_gone(&server, &admin, &project).await;
+    wait_for_disconnect_of_another_caller(&server, &admin, &project).await;
     let seen = admin.session(&session).await;
     assert_eq!(seen["status"], "waiting", "{seen}");
     drop(again);
@@ -83,8 +85,8 @@ async fn a_caller_with_a_stream_is_told_on_it_and_is_there_while_it_reads() {
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_that_waits_for_an_answer_is_told_on_the_stream_of_that_answer() {
-    let (server, admin, project) = server_with(BRIEFLY).await;
+async fn a_caller_that_waits_for_events_gets_requests_on_the_stream_of_that_call() {
+    let (server, admin, project) = server_with(SHORT_PRESENCE).await;
     let caller = server.with_key(&admin.token("write").await);
     let session = spawn(&caller, &project, SEND, json!([notification()])).await;
     let mut since = -1;
@@ -96,22 +98,22 @@ async fn a_caller_that_waits_for_an_answer_is_told_on_the_stream_of_that_answer(
         });
         let mut stream = caller.request("tools/call", params).send().await.unwrap();
         let messages = until(&mut stream, |message| !message["result"].is_null()).await;
-        if let Some(told) = messages.iter().find(|message| is_request(message)) {
-            break told["params"]["data"].clone();
+        if let Some(message) = messages.iter().find(|message| is_request(message)) {
+            break message["params"]["data"].clone();
         }
         let page = &messages.last().unwrap()["result"]["structuredContent"];
         since = page["last_index"].as_i64().unwrap();
     };
     assert_eq!(request, in_log(&admin, &request).await);
-    answer(&caller, &request, json!({ "result": "told" }))
+    answer(&caller, &request, json!({ "result": "delivered" }))
         .await
         .ok();
-    assert_eq!(admin.turn(&session, 1).await["text"], "told");
+    assert_eq!(admin.turn(&session, 1).await["text"], "delivered");
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens() {
-    let (server, admin, project) = server_with(BRIEFLY).await;
+async fn a_subscribed_caller_is_notified_of_requests_and_is_connected_while_it_listens() {
+    let (server, admin, project) = server_with(SHORT_PRESENCE).await;
     let caller = server.with_key(&admin.token("write").await);
     let prompt = format!("/sleep 3\n{SEND}\n{SEND}");
     let session = spawn(&caller, &project, &prompt, json!([notification()])).await;
@@ -134,7 +136,7 @@ async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens()
             break request.clone();
         }
     };
-    answer(&caller, &request, json!({ "result": "rung" }))
+    answer(&caller, &request, json!({ "result": "notified" }))
         .await
         .ok();
     // The second one is not read: when the subscription ends, the caller is absent.
@@ -148,13 +150,13 @@ async fn a_caller_that_subscribed_hears_the_bell_and_is_there_while_it_listens()
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_that_comes_back_with_another_mcp_session_finds_what_waits() {
+async fn a_caller_with_a_new_mcp_session_finds_its_pending_requests() {
     let (server, admin, project) = server_with("").await;
     let (first, plain) = owner(&server, &admin).await;
     let mut stream = first.stream().await;
     let session = spawn_from(&first, &project, &format!("{SEND}\n{SEND}")).await;
-    let told = until(&mut stream, is_request).await.pop().unwrap();
-    let request = told["params"]["data"].clone();
+    let message = until(&mut stream, is_request).await.pop().unwrap();
+    let request = message["params"]["data"].clone();
     drop(stream);
     first.delete().await;
 
@@ -168,12 +170,12 @@ async fn a_caller_that_comes_back_with_another_mcp_session_finds_what_waits() {
     assert_eq!(pending["request_id"], request["request_id"]);
     assert_eq!(pending["arguments"], json!({ "message": "hello" }));
     respond(&second, &pending, json!(1)).await.ok();
-    // The next one comes on the new stream. Two callers of one token: the first answer counts.
-    let told = until(&mut stream, |message| {
+    // The next request is sent on the new stream. Of two answers with one token, the first counts.
+    let next = until(&mut stream, |message| {
         is_request(message) && message["params"]["data"]["request_id"] != request["request_id"]
     });
-    let told = told.await.pop().unwrap();
-    let request = told["params"]["data"].clone();
+    let message = next.await.pop().unwrap();
+    let request = message["params"]["data"].clone();
     let (one, other) = tokio::join!(
         respond(&second, &request, json!("one")),
         answer(&plain, &request, json!({ "result": "other" })),
@@ -184,8 +186,8 @@ async fn a_caller_that_comes_back_with_another_mcp_session_finds_what_waits() {
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_that_only_reads_its_stream_goes_on_doing_so_after_a_restart() {
-    let (mut server, admin, project) = server_with(BRIEFLY).await;
+async fn a_caller_that_only_reads_its_stream_gets_requests_after_restarts() {
+    let (mut server, admin, project) = server_with(SHORT_PRESENCE).await;
     let (caller, _) = owner(&server, &admin).await;
     let stream = caller.stream().await;
     let session = spawn_from(&caller, &project, &format!("{SEND}\n/sleep 3\n{SEND}")).await;
@@ -200,14 +202,14 @@ async fn a_caller_that_only_reads_its_stream_goes_on_doing_so_after_a_restart() 
     }
     drop(stream);
     let mut stream = caller.stream().await;
-    let told = until(&mut stream, is_request).await.pop().unwrap();
-    assert_eq!(told["params"]["data"], request, "the same request again");
+    let message = until(&mut stream, is_request).await.pop().unwrap();
+    assert_eq!(message["params"]["data"], request, "the same request again");
     respond(&caller, &request, json!(1)).await.ok();
-    let told = until(&mut stream, |message| {
+    let next = until(&mut stream, |message| {
         is_request(message) && message["params"]["data"]["request_id"] != request["request_id"]
     });
-    let told = told.await.pop().unwrap();
-    respond(&caller, &told["params"]["data"], json!("still there"))
+    let message = next.await.pop().unwrap();
+    respond(&caller, &message["params"]["data"], json!("still there"))
         .await
         .ok();
     assert_eq!(admin.turn(&session, 1).await["text"], "still there");

@@ -1,4 +1,4 @@
-//! Callers, agents and declarations that do not keep to what was agreed.
+//! Callers, agents and declarations that break the protocol or its limits.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn an_answer_that_is_too_long_is_refused_and_another_still_counts() {
     ] {
         let refused = answer(&admin, &request, long).await;
         assert!(
-            refused.sentence().contains("at most"),
+            refused.sentence().contains("the maximum is"),
             "{:.300}",
             refused.text
         );
@@ -72,7 +72,7 @@ async fn arguments_that_are_too_long_are_rejected_before_the_caller() {
 }
 
 #[test(needs(sandbox))]
-async fn five_hundred_tools_are_taken_and_one_more_is_not() {
+async fn five_hundred_tools_are_accepted_and_one_more_is_refused() {
     let (_server, admin, project) = server_with("").await;
     let tools = |count: usize| -> Value {
         let tool = |n| json!({ "name": format!("tool_{n}"), "description": "One of many." });
@@ -83,7 +83,7 @@ async fn five_hundred_tools_are_taken_and_one_more_is_not() {
     });
     let refused = admin.call("session_spawn", many).await;
     assert!(
-        refused.sentence().contains("at most 500"),
+        refused.sentence().contains("the maximum is 500"),
         "{:.300}",
         refused.text
     );
@@ -97,7 +97,7 @@ async fn five_hundred_tools_are_taken_and_one_more_is_not() {
 }
 
 #[test(needs(sandbox))]
-async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
+async fn tools_with_invalid_or_long_names_get_valid_ones_and_can_be_called() {
     let (server, admin, project) = server_with("").await;
     let long = "n".repeat(200);
     let tools = json!([{ "name": "send it!" }, { "name": long }, { "name": "über" }]);
@@ -108,15 +108,15 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
         .await;
     let config = relay.next().await.unwrap();
     assert_eq!(config["params"]["tools"][0]["name"], "send it!");
-    let said = admin
+    let sent = admin
         .message(&agent_keys.session_id, "what can you do?")
         .await;
-    assert!(said["session_id"].is_string());
-    let said = admin.turn(&agent_keys.session_id, 2).await["text"]
+    assert!(sent["session_id"].is_string());
+    let text = admin.turn(&agent_keys.session_id, 2).await["text"]
         .as_str()
         .unwrap()
         .to_owned();
-    let mut names: Vec<&str> = said
+    let mut names: Vec<&str> = text
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '-'))
         .filter(|word| word.starts_with("myapp_"))
         .collect();
@@ -152,7 +152,7 @@ async fn odd_names_are_made_fit_and_still_lead_to_their_tool() {
 }
 
 #[test(needs(sandbox))]
-async fn a_turn_that_is_interrupted_gives_its_calls_up() {
+async fn an_interrupted_turn_cancels_its_caller_requests() {
     let (_server, admin, project) = server_with("").await;
     let session = spawn(&admin, &project, SEND, json!([notification()])).await;
     let request = asked(&admin, &session).await;
@@ -168,7 +168,7 @@ async fn a_turn_that_is_interrupted_gives_its_calls_up() {
     assert_eq!(admin.turn(&session, 1).await["stop_reason"], "cancelled");
     let seen = admin.session(&session).await;
     assert_eq!(seen["status"], "idle", "{seen}");
-    // And the session is none the worse for it.
+    // The session still works.
     admin.message(&session, SEND).await;
     let another = |event: &Value| {
         event["type"] == "caller_tool_request" && event["request_id"] != request["request_id"]
@@ -204,20 +204,20 @@ async fn a_slow_response_blocks_no_other_call_and_reaches_a_half_closed_socket()
     half.shutdown_write().await;
     let waiting = pending(&admin, &agent_keys.session_id, 200).await;
     let last = waiting.iter().find(|asked| asked["arguments"]["n"] == 1000);
-    answer(&admin, last.unwrap(), json!({ "result": "heard" }))
+    answer(&admin, last.unwrap(), json!({ "result": "received" }))
         .await
         .ok();
-    assert_eq!(half.reply("last").await["result"], "heard");
+    assert_eq!(half.reply("last").await["result"], "received");
 }
 
 #[test(needs(sandbox))]
-async fn a_client_that_floods_and_reads_nothing_holds_up_only_itself() {
+async fn a_client_that_floods_and_reads_nothing_blocks_no_other_client() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([{ "name": "x" }])).await;
-    let mut deaf = Relay::attached(&server, &project, &agent_keys).await;
+    let mut unread = Relay::attached(&server, &project, &agent_keys).await;
     let flood = tokio::spawn(async move {
         for n in 0..50_000 {
-            deaf.begin(n, "config_limits", json!({})).await;
+            unread.begin(n, "config_limits", json!({})).await;
         }
     });
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;

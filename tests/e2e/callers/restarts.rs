@@ -36,8 +36,8 @@ async fn a_restart_between_question_and_answer_loses_neither() {
         (1, 1)
     );
 
-    // The deadline is that of the question, not of the server; an answer that came while the agent's
-    // client was away is there when it is back.
+    // The timeout is counted from the request, not from the start of the server, and its result
+    // reaches the agent's client when it is connected again.
     let session = spawn(&admin, &project, "/tool myapp_slow_tool {}", tools).await;
     asked(&admin, &session).await;
     let begun = Instant::now();
@@ -140,7 +140,7 @@ async fn respond(caller: Modern, request: Value, after: Duration) {
         "session_id": request["session_id"], "request_id": request["request_id"],
         "result": { "n": request["arguments"]["n"] },
     });
-    // "Not found" is what it is told whose first answer was taken and whose connection broke.
+    // The reply is "not found" if an earlier attempt was accepted and its connection broke.
     caller
         .call_until_answered("caller_tool_response", arguments)
         .await;
@@ -166,7 +166,7 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
                 let (n, reply) = agent.next().await;
                 assert!(replies.insert(n, reply).is_none(), "{n} is answered twice");
             }
-            // Whatever else came would come before this.
+            // Any other reply would be received before this one.
             agent.begin(0, "ping", json!({})).await;
             assert_eq!(agent.next().await.0, 0, "an answer to nothing");
             replies
@@ -186,12 +186,11 @@ async fn of_five_hundred_calls_at_once_each_is_asked_once_and_answered_once_when
     for agent in agents {
         for (n, reply) in agent.await.unwrap() {
             let result = &reply["result"];
-            match result["isError"] == true {
-                false => {
-                    assert_eq!(result["structuredContent"], json!({ "n": n }));
-                    answered += 1;
-                }
-                true => failed.push(result["content"][0]["text"].as_str().unwrap().to_owned()),
+            if result["isError"] == true {
+                failed.push(result["content"][0]["text"].as_str().unwrap().to_owned());
+            } else {
+                assert_eq!(result["structuredContent"], json!({ "n": n }));
+                answered += 1;
             }
         }
     }

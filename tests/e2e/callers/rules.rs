@@ -5,20 +5,20 @@ use serde_json::{Value, json};
 use super::{SEND, answer, asked, context, notification, server_with, spawn};
 
 #[test(needs(sandbox))]
-async fn a_caller_that_is_gone_can_be_waited_for() {
+async fn a_request_can_wait_for_a_disconnected_caller_until_its_timeout() {
     let config =
         "[caller_tools]\ngrace_seconds = 0\npresence_seconds = 0\non_disconnect = \"wait\"\n";
     let (server, admin, project) = server_with(config).await;
     let caller = server.with_key(&admin.token("write").await);
     let session = spawn(&caller, &project, SEND, json!([notification()])).await;
     let request = asked(&admin, &session).await;
-    // Another call comes to its deadline, and to no end before it.
+    // Another call ends only at its timeout.
     let mut brief = notification();
     brief["timeout_seconds"] = json!(2);
     let other = spawn(&caller, &project, SEND, json!([brief])).await;
     let completion = admin.turn(&other, 1).await;
-    let said = "caller tool \"send_notification\" timed out after 2 s";
-    assert_eq!(completion["text"], said);
+    let expected = "caller tool \"send_notification\" timed out after 2 s";
+    assert_eq!(completion["text"], expected);
     answer(&caller, &request, json!({ "result": { "late": true } }))
         .await
         .ok();
@@ -114,7 +114,7 @@ async fn a_bad_declaration_refuses_the_whole_message() {
         ),
         (context(json!([tool("")])), "tool name"),
         (context(json!([tool("a b"), tool("a.b")])), "myapp_a_b"),
-        (context(json!(many)), "at most 10"),
+        (context(json!(many)), "the maximum is 10"),
         (
             context(with_schema(json!({ "type": "string" }))),
             "inputSchema",
@@ -142,7 +142,7 @@ async fn a_bad_declaration_refuses_the_whole_message() {
         .call("session_list", json!({ "project_id": project }))
         .await;
     assert_eq!(all.ok()["sessions"], json!([]));
-    // A long name is taken, and its caller told.
+    // A long name is accepted with a warning.
     let long = format!("/tool myapp_{} {{}}", "x".repeat(40));
     let tools = json!([{ "name": "x".repeat(40) }]);
     let parameters = json!({ "project_id": project, "prompt": long, "context": context(tools) });

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use support::Relay;
 
 use super::{
-    SEND, another_is_gone, answer, asked, context, notification, recorder, server_with, spawn,
+    SEND, answer, asked, context, notification, recorder, server_with, spawn,
+    wait_for_disconnect_of_another_caller,
 };
 
 fn tools_of_two() -> Value {
@@ -104,8 +105,8 @@ async fn caller_disconnected_before_response() {
     let wanted = |event: &Value| event["type"] == "caller_tool_request";
     let log = caller.follow_from(&session, since, wanted).await;
     let request = log.last().unwrap();
-    // What it was given to answer it is working on.
-    another_is_gone(&server, &admin, &project).await;
+    // A caller with an unanswered request stays connected.
+    wait_for_disconnect_of_another_caller(&server, &admin, &project).await;
     answer(&caller, request, json!({ "result": "at last" }))
         .await
         .ok();
@@ -119,8 +120,8 @@ async fn caller_declares_tools_at_session_start() {
     let tools = json!([{ "name": "send_notification", "description": "Send notification" }]);
     let session = spawn(&admin, &project, "what can you do?", tools).await;
     let completion = admin.turn(&session, 1).await;
-    let said = completion["text"].as_str().unwrap();
-    assert!(said.contains("myapp_send_notification"), "{said}");
+    let text = completion["text"].as_str().unwrap();
+    assert!(text.contains("myapp_send_notification"), "{text}");
 
     // They stay until others are declared, and go with an empty list.
     let declare = async |turn: usize, context: Value| {
@@ -130,25 +131,25 @@ async fn caller_declares_tools_at_session_start() {
         let completion = admin.turn(&session, turn).await;
         completion["text"].as_str().unwrap().to_owned()
     };
-    let said = declare(2, json!({ "caller_id": "myapp" })).await;
-    assert!(said.contains("myapp_send_notification"), "{said}");
-    let said = declare(3, context(json!([{ "name": "other" }]))).await;
+    let text = declare(2, json!({ "caller_id": "myapp" })).await;
+    assert!(text.contains("myapp_send_notification"), "{text}");
+    let text = declare(3, context(json!([{ "name": "other" }]))).await;
     assert!(
-        said.contains("myapp_other") && !said.contains("send_notification"),
-        "{said}"
+        text.contains("myapp_other") && !text.contains("send_notification"),
+        "{text}"
     );
-    let said = declare(4, context(json!([]))).await;
-    assert!(!said.contains("myapp"), "{said}");
+    let text = declare(4, context(json!([]))).await;
+    assert!(!text.contains("myapp"), "{text}");
 
     // Children do not inherit them.
     let agent_keys = recorder(&server, &admin, &project, tools_of_two()).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
     let child = json!({ "prompt": "what can you do?", "agent": "demo" });
     let child = relay.request("session_message", child).await;
-    let said = child["result"]["text"].as_str().unwrap();
+    let text = child["result"]["text"].as_str().unwrap();
     assert!(
-        said.contains("session_message") && !said.contains("myapp"),
-        "{said}"
+        text.contains("session_message") && !text.contains("myapp"),
+        "{text}"
     );
     let context = json!({ "prompt": "x", "context": context(json!([])) });
     let refused = relay.request("session_message", context).await;
@@ -168,7 +169,7 @@ async fn tools_include_input_schema() {
     let tools = config["params"]["tools"].as_array().unwrap();
     assert_eq!(tools[0], notification());
     assert_eq!(tools[1]["name"], "get_memory");
-    // Declared anew, its client hears of it.
+    // A new declaration is sent to the agent's client.
     let message = json!({
         "session_id": agent_keys.session_id, "prompt": "/say x", "context": context(json!([])),
     });
@@ -238,7 +239,7 @@ async fn successful_tool_response() {
     let (server, admin, project) = server_with("").await;
     let agent_keys = recorder(&server, &admin, &project, json!([notification()])).await;
     let mut relay = Relay::attached(&server, &project, &agent_keys).await;
-    // Whatever JSON the caller answers, the agent gets.
+    // The agent gets any JSON that the caller answers.
     for result in [
         json!({ "status": "sent" }),
         json!([1, "two"]),
@@ -335,7 +336,7 @@ async fn socket_request_and_response() {
         .await;
     assert_eq!(timed_out["error"]["code"], -32000);
     assert_eq!(timed_out["error"]["data"]["kind"], "timeout", "{timed_out}");
-    // The agent's cancel is an event, and the answer comes too late.
+    // The agent's cancel is an event, and the answer after it is too late.
     neighbour
         .begin("given up", "caller_tool", json!({ "tool": "x" }))
         .await;

@@ -112,7 +112,7 @@ async fn lists_longer_than_a_page_are_shown_whole() {
 }
 
 #[test]
-async fn without_a_server_the_error_says_how_to_start_one() {
+async fn without_a_server_the_error_names_the_command_that_starts_one() {
     let home = tempfile::tempdir().unwrap();
     let none = run_cli(home.path(), &["project", "list"]).await;
     assert_eq!(none.status.code(), Some(1));
@@ -148,7 +148,7 @@ async fn without_a_server_the_error_says_how_to_start_one() {
 }
 
 #[test]
-async fn a_wrong_key_is_said_in_one_sentence() {
+async fn a_wrong_key_is_refused_and_not_printed() {
     let server = Server::start();
     let wrong = run_cli(server.home(), &["--token", "oub_wrong", "project", "list"]).await;
     assert_eq!(wrong.status.code(), Some(1));
@@ -177,8 +177,8 @@ async fn a_backup_taken_under_load_restores_to_a_working_server() {
             }
         }
     });
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("backup.tar");
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup.tar");
     let file = file.to_str().unwrap();
     let saved = run_cli(server.home(), &["backup", file]).await;
     assert_eq!(saved.status.code(), Some(0), "{}", stderr(&saved));
@@ -218,8 +218,8 @@ async fn a_backup_taken_under_load_restores_to_a_working_server() {
     let link = std::fs::symlink_metadata(other.workspace(&id).join("link")).unwrap();
     assert!(link.is_symlink());
 
-    std::fs::write(place.path().join("junk.tar"), vec![7; 4096]).unwrap();
-    let junk = place.path().join("junk.tar");
+    std::fs::write(directory.path().join("junk.tar"), vec![7; 4096]).unwrap();
+    let junk = directory.path().join("junk.tar");
     let empty = tempfile::tempdir().unwrap();
     let refused = run_cli(empty.path(), &["restore", junk.to_str().unwrap()]).await;
     assert_eq!(refused.status.code(), Some(1));
@@ -260,7 +260,7 @@ async fn a_lost_admin_key_is_replaced_without_a_server() {
 }
 
 #[test]
-async fn clients_are_set_up_and_what_they_had_stays() {
+async fn client_setup_keeps_the_settings_of_the_client() {
     let server = Server::start();
     let home = server.home();
     let file = home.join(".cursor/mcp.json");
@@ -299,7 +299,7 @@ async fn clients_are_set_up_and_what_they_had_stays() {
 }
 
 #[test]
-async fn completions_and_help_name_what_there_is() {
+async fn completions_and_help_name_commands_and_options() {
     let server = Server::start();
     for shell in ["bash", "zsh", "fish"] {
         let script = run_cli(server.home(), &["completions", shell]).await;
@@ -316,7 +316,7 @@ async fn completions_and_help_name_what_there_is() {
 }
 
 #[test]
-async fn doctor_shows_what_works_and_fails_for_what_does_not() {
+async fn doctor_lists_passed_checks_and_fails_for_problems() {
     let mut server = Server::start();
     let home = server.home().to_owned();
     let healthy = run_cli(&home, &["doctor"]).await;

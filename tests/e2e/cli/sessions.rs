@@ -88,7 +88,7 @@ async fn at_a_terminal_text_is_streamed_questions_are_answered_and_turns_interru
 }
 
 #[test(needs(sandbox), multi_thread)]
-async fn a_session_can_be_attached_to_and_talked_to() {
+async fn an_attached_terminal_shows_a_session_and_sends_it_messages() {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()

@@ -1,4 +1,4 @@
-//! Nothing is left on the machine when containers are gone, however they went.
+//! Removed containers leave nothing on the machine, however they ended.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ async fn delete(admin: &Modern, id: &str) {
     admin.call("project_delete", call).await.ok();
 }
 
-/// That what is looked for is found while it is there.
+/// Asserts that `leftovers` finds running containers.
 fn shows_containers(server: &Server, runtime: &str, count: usize) {
     let leftovers = server.leftovers();
     // A supervisor and its daemon each.
@@ -67,8 +67,8 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects(runtime: &st
             server.kill();
         }
         let down = cli(server.home(), ["down", "--remove"]);
-        let said = String::from_utf8_lossy(&down.stderr);
-        assert!(down.status.success(), "{said}");
+        let errors = String::from_utf8_lossy(&down.stderr);
+        assert!(down.status.success(), "{errors}");
         server.assert_only_left(&ids).await;
         assert_eq!(images(server.home()), Vec::<Value>::new());
         server.kill();
@@ -85,7 +85,7 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects(runtime: &st
 }
 
 #[test(needs(sandbox), limit = 240)]
-async fn a_hundred_containers_at_once_start_work_and_go() {
+async fn a_hundred_containers_at_once_start_run_commands_and_are_removed() {
     let server = server_with("sandbox", "").await;
     let admin = server.admin().kept_alive();
     let names: Vec<String> = (0..100).map(|n| format!("p{n}")).collect();

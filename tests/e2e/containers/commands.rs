@@ -23,8 +23,8 @@ async fn a_command_runs_with_its_input_environment_and_workspace(runtime: &str) 
     assert_eq!(listed["stdout"], "a b $HOME\n");
     let parameters = json!({ "command": "cat; echo $A", "stdin": "in\n", "env": { "A": "1" } });
     assert_eq!(admin.exec_with(&id, parameters).await["stdout"], "in\n1\n");
-    let place = admin.exec(&id, "pwd; echo hello > file").await;
-    assert_eq!(place["stdout"], "/workspace\n", "{place}");
+    let printed = admin.exec(&id, "pwd; echo hello > file").await;
+    assert_eq!(printed["stdout"], "/workspace\n", "{printed}");
     let file = server.workspace(&id).join("file");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "hello\n");
     let other = json!({ "command": "pwd", "workspace_id": "two", "create_workspace": true });
@@ -35,7 +35,7 @@ async fn a_command_runs_with_its_input_environment_and_workspace(runtime: &str) 
 }
 
 #[test(runtimes)]
-async fn what_cannot_start_what_ends_by_a_signal_and_what_never_ends(runtime: &str) {
+async fn commands_that_fail_to_start_are_killed_or_time_out_are_reported(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -82,7 +82,7 @@ async fn what_cannot_start_what_ends_by_a_signal_and_what_never_ends(runtime: &s
 }
 
 #[test(runtimes)]
-async fn a_flood_of_output_is_cut_at_a_mebibyte_and_says_so(runtime: &str) {
+async fn output_above_a_mebibyte_is_cut_and_marked_as_truncated(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -95,7 +95,7 @@ async fn a_flood_of_output_is_cut_at_a_mebibyte_and_says_so(runtime: &str) {
 }
 
 #[test(runtimes)]
-async fn a_command_goes_on_while_the_server_is_killed_and_every_line_arrives_once(runtime: &str) {
+async fn a_command_survives_server_kills_and_every_line_arrives_once(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -131,7 +131,9 @@ async fn a_command_goes_on_while_the_server_is_killed_and_every_line_arrives_onc
 }
 
 #[test(runtimes)]
-async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goes(runtime: &str) {
+async fn containers_are_started_stopped_and_leave_nothing_when_their_project_is_deleted(
+    runtime: &str,
+) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -168,7 +170,7 @@ async fn containers_are_started_stopped_and_leave_nothing_when_their_project_goe
 }
 
 #[test(runtimes)]
-async fn a_named_command_runs_once_however_many_ask_for_it(runtime: &str) {
+async fn concurrent_calls_of_a_named_command_run_it_once(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -268,7 +270,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files(runtime: &str)
     };
     tokio::time::timeout(Duration::from_secs(10), free)
         .await
-        .expect("the command goes on");
+        .expect("the command still runs");
     admin.exec(&id, "echo x > /etc/installed").await;
     let forced = json!({ "container_type": "base", "force": true });
     let rebuilt = admin.call("image_rebuild", forced).await;
@@ -287,7 +289,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files(runtime: &str)
 }
 
 #[test]
-async fn without_a_runtime_the_error_says_so_and_projects_work() {
+async fn without_a_runtime_containers_are_refused_and_projects_work() {
     let server = server_with("none", "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -329,7 +331,7 @@ async fn idle_containers_are_stopped_and_the_next_use_starts_them(runtime: &str)
 }
 
 #[test(each(sandbox))]
-async fn a_named_command_that_goes_on_alone_keeps_its_container_running(runtime: &str) {
+async fn a_named_command_without_a_caller_keeps_its_container_running(runtime: &str) {
     let mut server = server_with(runtime, "[containers]\nidle_seconds = 1\n").await;
     let admin = server.admin();
     let id = admin.project("one").await;

@@ -213,18 +213,18 @@ const LAUNCH: [&str; 7] = [
 
 #[test(needs(sandbox))]
 async fn a_sandbox_that_is_being_made_dies_with_its_server_at_every_step() {
-    let place = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut server = server_with("sandbox", "").await;
     server.kill();
     for step in LAUNCH {
-        let hanging = place.path().join(format!("hang={step}"));
+        let hanging = directory.path().join(format!("hang={step}"));
         std::fs::copy(binary(), &hanging).unwrap();
         server.start_again_as(&hanging);
         let log = server.home().join("run/probe/probe/state/init.log");
         let reached = eventually(Duration::from_secs(20), async || {
             std::fs::read_to_string(&log).is_ok_and(|log| log.contains(step))
         });
-        assert!(reached.await, "{step} never came");
+        assert!(reached.await, "the launch never reached {step}");
         assert!(!server.leftovers().processes.is_empty());
         server.kill();
         let dead = eventually(Duration::from_secs(20), async || {

@@ -1,5 +1,5 @@
-//! A container engine that is gone, slow, restarted, or without the image: what depends on it says
-//! so, what does not goes on, and when it is back everything is as it should be.
+//! A container engine that is gone, slow, restarted, or without the image: calls that depend on it report
+//! it, all others work, and when the engine is back nothing is lost.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use support::{
     DockerProxy, DockerState, Modern, Server, ServerOptions, binary, docker_options, eventually,
 };
 
-/// A server that reaches the engine only through this one.
+/// A server that reaches the engine only through this proxy.
 fn server_behind(proxy: &DockerProxy) -> Server {
     let mut options = docker_options("");
     options.env = vec![("DOCKER_HOST".to_owned(), proxy.host())];
@@ -22,7 +22,7 @@ async fn build(admin: &Modern) {
 }
 
 #[test(needs(docker))]
-async fn without_its_image_a_container_says_how_to_get_it() {
+async fn without_its_image_a_container_is_refused_with_the_remedy() {
     let config = "runtime = \"docker\"\n[container_types.base]\nimage = \"no-such-image:7\"\n";
     let server = Server::start_with(ServerOptions {
         config: config.to_owned(),
@@ -45,7 +45,7 @@ async fn without_its_image_a_container_says_how_to_get_it() {
     admin.call("project_delete", project).await.ok();
     server.assert_nothing_left().await;
 
-    // One that is built from a file that is not there, or does not build.
+    // The same for an image that has not been built yet.
     let server = Server::start_with(docker_options(""));
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -59,7 +59,7 @@ async fn without_its_image_a_container_says_how_to_get_it() {
 }
 
 #[test(needs(docker), multi_thread)]
-async fn an_engine_that_comes_after_the_server_is_found() {
+async fn an_engine_that_starts_after_the_server_is_found() {
     let proxy = DockerProxy::new(DockerState::Closed);
     let server = server_behind(&proxy);
     let admin = server.admin();
@@ -82,7 +82,7 @@ async fn an_engine_that_comes_after_the_server_is_found() {
         true
     );
 
-    // Taking everything down says that it cannot, and can later.
+    // `down` fails while the engine is gone, and succeeds later.
     let down = || {
         let mut command = Command::new(binary());
         command
@@ -92,21 +92,21 @@ async fn an_engine_that_comes_after_the_server_is_found() {
     };
     proxy.set(DockerState::Closed);
     let failed = tokio::task::block_in_place(down).unwrap();
-    let said = String::from_utf8_lossy(&failed.stderr);
+    let errors = String::from_utf8_lossy(&failed.stderr);
     assert!(
-        !failed.status.success() && said.contains("is it running"),
-        "{said}"
+        !failed.status.success() && errors.contains("is it running"),
+        "{errors}"
     );
     assert_eq!(server.leftovers().containers.len(), 1);
     proxy.set(DockerState::Works);
     let done = tokio::task::block_in_place(down).unwrap();
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{said}");
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{errors}");
     server.assert_only_left(&[id]).await;
 }
 
 #[test(needs(docker))]
-async fn while_the_engine_is_gone_or_silent_what_runs_goes_on() {
+async fn running_containers_work_while_the_engine_is_gone_or_silent() {
     let proxy = DockerProxy::new(DockerState::Works);
     let mut server = server_behind(&proxy);
     let admin = server.admin();
@@ -151,7 +151,7 @@ async fn while_the_engine_is_gone_or_silent_what_runs_goes_on() {
         .call("project_delete", json!({ "project_id": two }))
         .await;
     assert!(
-        deleted.sentence().contains("tries again"),
+        deleted.sentence().contains("the server retries"),
         "{}",
         deleted.text
     );
@@ -159,7 +159,7 @@ async fn while_the_engine_is_gone_or_silent_what_runs_goes_on() {
         .call("project_get", json!({ "project_id": two }))
         .await;
     assert!(shown.sentence().contains("not found"));
-    // Nor does a server that comes back meanwhile lose anything.
+    // A server that restarts meanwhile loses nothing.
     server.kill();
     server.start_again();
     let admin = server.admin();

@@ -1,5 +1,5 @@
-//! A disk that is full: containers and commands say so, nothing is lost, and with some space all
-//! goes on.
+//! A full disk: containers and commands report it, nothing is lost, and everything works again when there
+//! is space.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -111,7 +111,7 @@ impl Drop for Small {
 }
 
 #[test(needs(namespaces, root, sandbox))]
-async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
+async fn commits_wait_for_disk_space_and_no_event_is_lost() {
     // What containers write is on another disk: only the log has no space.
     let elsewhere = "for d in layers projects; do mkdir $d && mount -t tmpfs none $d; done";
     let server = Small::start_after(16, elsewhere);
@@ -146,7 +146,7 @@ async fn a_log_that_finds_no_space_waits_for_it_and_loses_nothing() {
 }
 
 #[test(needs(namespaces, root, sandbox))]
-async fn on_a_full_disk_containers_say_so_and_recover() {
+async fn on_a_full_disk_containers_report_it_and_recover() {
     let server = Small::start(16);
     let admin = server.admin();
     let (one, two) = (admin.project("one").await, admin.project("two").await);
@@ -159,7 +159,7 @@ async fn on_a_full_disk_containers_say_so_and_recover() {
         "a\n"
     );
     let start = json!({ "project_id": two });
-    // First nothing is left, then a little more each time: every part comes to its end once.
+    // First nothing is left, then a little more each time: so each step runs out of space once.
     let mut refused = Vec::new();
     for left in [0, 8 << 10, 24 << 10, 48 << 10, 96 << 10, 160 << 10] {
         server.leave(left);
@@ -181,12 +181,12 @@ async fn on_a_full_disk_containers_say_so_and_recover() {
     }
     assert!(refused.len() >= 4, "{refused:?}");
     for sentence in &refused {
-        let says_why = ["full", "No space left", "already exists"]
+        let gives_reason = ["full", "No space left", "already exists"]
             .iter()
             .any(|why| sentence.contains(why));
-        assert!(says_why, "{sentence}");
+        assert!(gives_reason, "{sentence}");
     }
-    // What only reads goes on.
+    // Reads still work.
     let listed = admin.call("project_list", json!({})).await;
     assert!(listed.ok()["projects"].as_array().unwrap().len() >= 2);
 
@@ -204,8 +204,8 @@ async fn on_a_full_disk_containers_say_so_and_recover() {
         let call = json!({ "project_id": project["project_id"] });
         admin.call("project_delete", call).await.ok();
     }
-    for place in ["run/c", "run/s", "layers", "projects/.deleted"] {
-        let left = std::fs::read_dir(server.file(place)).unwrap().count();
-        assert_eq!(left, 0, "{place}");
+    for directory in ["run/c", "run/s", "layers", "projects/.deleted"] {
+        let left = std::fs::read_dir(server.file(directory)).unwrap().count();
+        assert_eq!(left, 0, "{directory}");
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use support::{Modern, Server, ServerOptions, binary, server_with};
 
 #[test(mounted_runtimes)]
-async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret(runtime: &str) {
+async fn disk_use_is_measured_and_warned_about_and_the_runtime_reports_its_limit(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let made = json!({ "name": "one", "disk_mb": 16 });
@@ -33,7 +33,7 @@ async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret
         .await
         .expect("it is not measured");
     let warned = async {
-        while !server.log().contains("takes more of the disk") {
+        while !server.log().contains("exceeds its disk limit") {
             support::pause().await;
         }
     };
@@ -50,7 +50,7 @@ async fn what_a_project_takes_on_the_disk_is_measured_and_its_limit_is_no_secret
 }
 
 #[test(runtimes)]
-async fn where_no_socket_is_mounted_the_runtime_says_so_and_carries_what_is_said(runtime: &str) {
+async fn relay_sockets_work_and_the_runtime_reports_whether_they_are_mounted(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -163,13 +163,14 @@ async fn a_low_limit_of_open_files_blocks_no_call() {
     });
     let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
     let address = address.parse().unwrap();
-    // A server without places for them would take them in when others, who are silent, are sent away.
-    let patience = Duration::from_secs(10);
-    let held = (0..300).map(|_| TcpStream::connect_timeout(&address, patience).unwrap());
+    // A server without free file descriptors would accept the next connection only after it closed silent
+    // ones.
+    let timeout = Duration::from_secs(10);
+    let held = (0..300).map(|_| TcpStream::connect_timeout(&address, timeout).unwrap());
     let held: Vec<TcpStream> = held.collect();
     let admin = Modern::new(&url, &key.unwrap());
     let answered = admin.call("project_list", json!({}));
-    let answered = tokio::time::timeout(patience, answered).await;
+    let answered = tokio::time::timeout(timeout, answered).await;
     answered.unwrap().ok();
     drop(held);
     child.kill().unwrap();

@@ -29,8 +29,8 @@ fn resident(server: &Server) -> u64 {
 }
 
 #[test(each(sandbox))]
-async fn gigabytes_of_output_are_read_to_the_end_and_mostly_forgotten(runtime: &str) {
-    // What reads it is the same with every runtime.
+async fn gigabytes_of_output_are_read_to_the_end_with_bounded_memory(runtime: &str) {
+    // The reader is the same with every runtime.
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({})).await;
@@ -77,14 +77,14 @@ async fn a_fork_bomb_is_bounded_and_ended(runtime: &str) {
     assert!(most <= 103, "{runtime}: {most} processes");
     let ran = running.await.unwrap();
     assert_eq!(ran["timed_out"], true);
-    let said = ran["stderr"].as_str().unwrap();
+    let errors = ran["stderr"].as_str().unwrap();
     assert!(
-        said.contains("fork"),
-        "it did not come to its bound: {said}"
+        errors.contains("fork"),
+        "it did not reach its limit: {errors}"
     );
     assert_usable(&admin, &id).await;
     let left = server.leftovers().processes;
-    // The supervisor, and what carries its words where no socket is mounted.
+    // The supervisor, and the process that carries its channel where no socket is mounted.
     let ours = 1 + usize::from(runtime.ends_with("-channel"));
     assert_eq!(left.len(), ours, "{runtime}: {left:?}");
 }
@@ -97,7 +97,7 @@ async fn processes_that_fill_a_container_are_ended_by_stopping_it(runtime: &str)
     let hoard = "while :; do sleep 1000 >/dev/null 2>&1 & done";
     let ran = admin.exec_with(&id, json!({ "command": hoard })).await;
     assert_ne!(ran["exit_code"], 0, "{ran}");
-    // The shell that could start no more left one place.
+    // The shell that failed to start another process has ended, so one more can start.
     let last = tokio::spawn({
         let (admin, id) = (admin.clone(), id.clone());
         async move {
@@ -140,7 +140,7 @@ async fn a_memory_hog_is_killed_and_nothing_else(runtime: &str) {
 }
 
 #[test(runtimes)]
-async fn commands_that_hide_and_commands_that_will_not_end(runtime: &str) {
+async fn commands_that_detach_or_ignore_signals_are_ended_and_leave_nothing(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({})).await;
@@ -217,9 +217,10 @@ async fn killing_everything_ends_commands_and_not_the_container(runtime: &str) {
     let ended = admin
         .try_exec(&id, json!({ "command": "kill -TERM 1; sleep 60" }))
         .await;
-    match ended.is_error() {
-        true => assert!(ended.sentence().contains("ended"), "{}", ended.text),
-        false => assert_eq!(ended.ok()["exit_code"], 143, "{}", ended.text),
+    if ended.is_error() {
+        assert!(ended.sentence().contains("ended"), "{}", ended.text);
+    } else {
+        assert_eq!(ended.ok()["exit_code"], 143, "{}", ended.text);
     }
     // A call while the container stops is refused with that reason.
     let back = eventually(Duration::from_secs(20), async || {
@@ -230,7 +231,7 @@ async fn killing_everything_ends_commands_and_not_the_container(runtime: &str) {
 }
 
 #[test(runtimes)]
-async fn what_a_command_leaves_in_its_workspace_leads_nowhere(runtime: &str) {
+async fn links_in_a_workspace_do_not_lead_to_files_of_the_host(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = project(&server, json!({})).await;
@@ -271,8 +272,8 @@ async fn what_a_command_leaves_in_its_workspace_leads_nowhere(runtime: &str) {
         .call("project_delete", json!({ "project_id": id }))
         .await
         .ok();
-    let there: Vec<_> = std::fs::read_dir(outside.path()).unwrap().collect();
-    assert_eq!(there.len(), 1, "{there:?}");
+    let remaining: Vec<_> = std::fs::read_dir(outside.path()).unwrap().collect();
+    assert_eq!(remaining.len(), 1, "{remaining:?}");
     assert!(server.home().join("admin.token").exists());
     server.assert_nothing_left().await;
 }

@@ -27,7 +27,7 @@ fn draw(random: &mut Random, id: &str) -> (&'static str, Value) {
     }
 }
 
-/// What an answer says; anything but a result or a sentence is a failure.
+/// The outcome of a call; anything but a result or a sentence is a failure.
 fn read(tool: &str, reply: &Reply) -> String {
     assert_eq!(reply.status, 200, "{tool}: {}", reply.text);
     if reply.is_error() {
@@ -43,7 +43,7 @@ fn read(tool: &str, reply: &Reply) -> String {
     format!("{tool}: done")
 }
 
-/// All workers at once, each with its calls in a row; what they came to.
+/// Runs all workers at once, each with its calls in a row; the outcomes.
 async fn race(admin: &Modern, workers: Vec<Calls>) -> Answers {
     let running = workers.into_iter().map(async |calls| {
         let mut answers = Vec::new();
@@ -121,8 +121,9 @@ async fn a_command_whose_container_is_stopped_is_answered(runtime: &str) {
         .await
         .expect("no answer")
         .unwrap();
-    match reply.is_error() {
-        true => assert!(reply.sentence().contains("ended"), "{}", reply.text),
-        false => assert_eq!(reply.ok()["exit_code"], 143, "{}", reply.text),
+    if reply.is_error() {
+        assert!(reply.sentence().contains("ended"), "{}", reply.text);
+    } else {
+        assert_eq!(reply.ok()["exit_code"], 143, "{}", reply.text);
     }
 }

@@ -57,7 +57,7 @@ impl Connection {
     }
 }
 
-fn introduction(container: &str, key: &str) -> String {
+fn handshake(container: &str, key: &str) -> String {
     let params = json!({
         "container_id": container.replace('-', ""), "container_key": key, "boot_id": "x",
     });
@@ -80,7 +80,7 @@ async fn nonsense_is_answered_and_ends_no_connection(runtime: &str) {
         connection.request_code(r#"{"id":1,"method":"fly"}"#),
         -32601
     );
-    // A supervisor says so first, and to the end.
+    // Only the first message of a connection can make it a supervisor's.
     assert_eq!(
         connection.request_code(r#"{"id":1,"method":"supervise"}"#),
         -32601
@@ -118,20 +118,20 @@ async fn an_endless_line_is_refused_and_uses_little_memory(runtime: &str) {
     connection.send(b"\n");
     let answer = connection.read_reply();
     assert_eq!(answer["error"]["code"], -32700);
-    let said = answer["error"]["message"].as_str().unwrap();
-    assert!(said.contains("16 MiB"), "{said}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("16 MiB"), "{message}");
     // As long as a line may be.
-    let mut longest = br#"{"id":1,"method":"fly","params":{"x":""#.to_vec();
-    longest.resize((16 << 20) - 3, b'y');
-    longest.extend(b"\"}}");
+    let mut max_line = br#"{"id":1,"method":"fly","params":{"x":""#.to_vec();
+    max_line.resize((16 << 20) - 3, b'y');
+    max_line.extend(b"\"}}");
     assert_eq!(
-        connection.request_code(std::str::from_utf8(&longest).unwrap()),
+        connection.request_code(std::str::from_utf8(&max_line).unwrap()),
         -32601
     );
     assert_commands_run(&admin, &id).await;
     drop(connection);
 
-    // Many who begin long lines at once and go no further.
+    // Many connections at once that begin a long line and do not end it.
     let mut connections: Vec<Connection> =
         (0..30).map(|_| Connection::open(&server, &id)).collect();
     let quarter = vec![b'x'; 256 << 10];
@@ -162,7 +162,7 @@ async fn hundreds_of_silent_connections_do_not_block_commands(runtime: &str) {
     let silent: Vec<Connection> = (0..700).map(|_| Connection::open(&server, &id)).collect();
     assert_commands_run(&admin, &id).await;
     drop(silent);
-    // Nor a supervisor that comes back to a server that is new.
+    // Nor do they block a supervisor that reconnects to a restarted server.
     server.kill();
     server.start_again();
     wait_for_socket(&server, &id).await;
@@ -182,7 +182,7 @@ async fn hundreds_of_silent_connections_do_not_block_commands(runtime: &str) {
 }
 
 #[test(each(sandbox))]
-async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is(runtime: &str) {
+async fn wrong_keys_are_refused_and_limited_and_right_ones_are_accepted(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let admin = server.admin();
     let (one, two) = (admin.project("one").await, admin.project("two").await);
@@ -193,17 +193,17 @@ async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is(runtime: &s
         "sandbox" => key_of(&server, &two),
         _ => admin.token("admin").await,
     };
-    let strange = format!("oub_{}", "A".repeat(43));
+    let unknown_key = format!("oub_{}", "A".repeat(43));
     let mut connection = Connection::open(&server, &one);
     for key in [
-        strange.as_str(),
+        unknown_key.as_str(),
         "",
         "nonsense",
         &elsewhere,
         &server.admin_key(),
     ] {
         for container in [&one, &two] {
-            let answer = connection.request_code(&introduction(container, key));
+            let answer = connection.request_code(&handshake(container, key));
             assert_eq!(answer, -32001, "{runtime}: {key}");
         }
     }
@@ -212,24 +212,24 @@ async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is(runtime: &s
     for _ in 0..20 {
         let mut connection = Connection::open(&server, &one);
         for _ in 0..5 {
-            connection.send(introduction(&one, &strange).as_bytes());
+            connection.send(handshake(&one, &unknown_key).as_bytes());
             connection.send(b"\n");
             let answer = connection.read_reply();
             assert_eq!(answer["error"]["code"], -32001);
-            let said = answer["error"]["message"].as_str().unwrap();
-            too_many += usize::from(said.contains("too many"));
+            let message = answer["error"]["message"].as_str().unwrap();
+            too_many += usize::from(message.contains("too many"));
         }
     }
     assert!(too_many > 50, "{too_many}");
-    // Only what was not too many is in the log, and its place is named.
+    // Only attempts before the limit are in the log, with their project.
     let filter = json!({ "operation": "authenticate", "limit": 1000 });
     let written = support::eventually(Duration::from_secs(5), async || {
         let log = admin.call("audit_list", filter.clone()).await;
         let entries = log.ok()["entries"].as_array().unwrap().clone();
-        let here = entries
+        let of_project = entries
             .iter()
             .filter(|entry| entry["project_id"] == one.as_str());
-        (15..40).contains(&here.count())
+        (15..40).contains(&of_project.count())
     });
     assert!(written.await);
     // Meanwhile, connections with the right key are accepted, also at the other socket.
@@ -240,7 +240,7 @@ async fn wrong_keys_are_refused_and_counted_and_a_right_one_never_is(runtime: &s
     wait_for_socket(&server, &one).await;
     let mut connection = Connection::open(&server, &one);
     for _ in 0..30 {
-        connection.request_code(&introduction(&one, &strange));
+        connection.request_code(&handshake(&one, &unknown_key));
     }
     assert_commands_run(&server.admin(), &one).await;
     assert_commands_run(&server.admin(), &two).await;

@@ -18,7 +18,7 @@ struct FirstVersion {
 }
 
 impl FirstVersion {
-    /// Takes the place of a container's supervisor.
+    /// Connects in place of the container's supervisor.
     fn connect(server: &Server, project: &str, more: Value) -> Self {
         let id = project.replace('-', "");
         let record = server.home().join("run/s").join(&id).join("container.json");
@@ -77,7 +77,7 @@ impl FirstVersion {
         }
     }
 
-    /// Answers as the first version did, until a command has come to its end.
+    /// Answers as the first version did, until a command has ended.
     fn serve(&mut self) {
         let mut opened = 0;
         loop {
@@ -129,7 +129,9 @@ async fn a_supervisor_of_the_first_version_runs_commands(runtime: &str) {
 }
 
 #[test(each(sandbox))]
-async fn a_supervisor_of_a_newer_version_gets_answers_to_what_is_not_known_yet(runtime: &str) {
+async fn a_supervisor_of_a_newer_version_gets_errors_for_unknown_methods_and_runs_commands(
+    runtime: &str,
+) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;

@@ -1,4 +1,4 @@
-//! Commands that are talked to: terminals through the command line, and call by call.
+//! Interactive commands: terminals through the command line, and call by call.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -24,10 +24,10 @@ async fn a_terminal_echoes_interrupts_resizes_and_ends_as_its_shell_does(runtime
         terminal.wait_for("dumb\r\n/workspace\r\n/dev/pts/");
         assert!(!terminal.has_line_editing());
         terminal.resize(44, 111);
-        // The new size is on its way; the shell sees it when it is there.
+        // The new size arrives a little later.
         terminal.type_keys("until stty size | grep '44 11''1'; do sleep 0.05; done\r");
         terminal.wait_for("44 111\r\n");
-        // It says that it is ready when it is: a shell has moments in which it hears nothing.
+        // The script reports when its trap is set: a shell that is still starting ignores the key.
         let script =
             "trap 'echo cau\"\"ght; exit 9' INT; echo rea\"\"dy; while :; do sleep 0.1; done";
         terminal.type_keys(&format!("sh -c '{}'\r", script.replace('\'', "'\\''")));
@@ -52,7 +52,7 @@ async fn a_terminal_echoes_interrupts_resizes_and_ends_as_its_shell_does(runtime
 }
 
 #[test(runtimes)]
-async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtime: &str) {
+async fn a_terminal_survives_kills_of_its_server(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     server.admin().project("one").await;
     let home = server.home().to_owned();
@@ -82,7 +82,7 @@ async fn a_terminal_goes_on_after_its_server_was_killed_and_started_again(runtim
 }
 
 #[test(runtimes)]
-async fn giving_up_or_being_told_to_end_restores_the_terminal(runtime: &str) {
+async fn a_signal_or_giving_up_on_a_dead_server_restores_the_terminal(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let id = server.admin().project("one").await;
     let home = server.home().to_owned();
@@ -104,7 +104,7 @@ async fn giving_up_or_being_told_to_end_restores_the_terminal(runtime: &str) {
         assert!(terminal.has_line_editing());
         let deadline = Instant::now() + Duration::from_secs(20);
         while !hung_up.exists() {
-            assert!(Instant::now() < deadline, "the command was not told");
+            assert!(Instant::now() < deadline, "the command got no hangup");
             std::thread::sleep(Duration::from_millis(5));
         }
         let mut terminal = begin(&home);
@@ -145,7 +145,7 @@ async fn without_a_terminal_input_is_passed_on_and_outputs_stay_apart(runtime: &
         let copied = run("-i", "cat; echo problem >&2; exit 5", bytes.clone());
         assert!(
             copied.stdout == bytes,
-            "{} bytes came back",
+            "{} bytes returned",
             copied.stdout.len()
         );
         assert_eq!(String::from_utf8_lossy(&copied.stderr), "problem\n");
@@ -154,8 +154,8 @@ async fn without_a_terminal_input_is_passed_on_and_outputs_stay_apart(runtime: &
         assert_eq!(run("-i", "exit 0", bytes).status.code(), Some(0));
         let refused = run("-it", "true", Vec::new());
         assert_eq!(refused.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(said.contains("-t needs a terminal"), "{said}");
+        let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(errors.contains("-t needs a terminal"), "{errors}");
         let missing = Command::new(binary())
             .env_clear()
             .env("OUBLIETTE_HOME", &home)
@@ -183,39 +183,39 @@ async fn step(admin: &Modern, project: &str, mut parameters: Value) -> Value {
 }
 
 #[test(runtimes)]
-async fn any_caller_can_talk_to_a_command_and_ask_again_for_a_lost_answer(runtime: &str) {
+async fn commands_take_input_call_by_call_and_a_repeated_call_has_the_same_result(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
-    let script = "read a; echo \"heard $a\"; read b; echo \"and $b\" >&2; exit 4";
+    let script = "read a; echo \"first $a\"; read b; echo \"and $b\" >&2; exit 4";
     let first = json!({
         "exec_id": "talk", "command": script, "stdin": "one\n", "wait_seconds": 20,
     });
-    let heard = step(&admin, &id, first.clone()).await;
-    assert_eq!(heard["stdout"], "heard one\n", "{heard}");
+    let output = step(&admin, &id, first.clone()).await;
+    assert_eq!(output["stdout"], "first one\n", "{output}");
     assert_eq!(
-        (&heard["running"], &heard["exit_code"]),
+        (&output["running"], &output["exit_code"]),
         (&json!(true), &Value::Null)
     );
     assert_eq!(
-        heard["offsets"],
+        output["offsets"],
         json!({ "stdin": 4, "stdout": 10, "stderr": 0 })
     );
     // The same call again is the same start, the same input and the same answer.
     let again = step(&admin, &id, first).await;
     assert_eq!(
         (&again["stdout"], &again["offsets"]),
-        (&heard["stdout"], &heard["offsets"])
+        (&output["stdout"], &output["offsets"])
     );
-    let go_on = json!({
-        "exec_id": "talk", "offsets": heard["offsets"], "stdin": "two\n", "wait_seconds": 20,
+    let next = json!({
+        "exec_id": "talk", "offsets": output["offsets"], "stdin": "two\n", "wait_seconds": 20,
     });
-    let said = step(&admin, &id, go_on).await;
+    let second = step(&admin, &id, next).await;
     assert_eq!(
-        (&said["stdout"], &said["stderr"]),
+        (&second["stdout"], &second["stderr"]),
         (&json!(""), &json!("and two\n"))
     );
-    let last = json!({ "exec_id": "talk", "offsets": said["offsets"], "wait_seconds": 20 });
+    let last = json!({ "exec_id": "talk", "offsets": second["offsets"], "wait_seconds": 20 });
     let ended = step(&admin, &id, last.clone()).await;
     assert_eq!(
         (&ended["running"], &ended["exit_code"]),
@@ -236,7 +236,7 @@ async fn any_caller_can_talk_to_a_command_and_ask_again_for_a_lost_answer(runtim
 }
 
 #[test(each(sandbox))]
-async fn calls_that_make_no_sense_in_a_dialogue_are_told_so(runtime: &str) {
+async fn invalid_calls_of_an_interactive_command_are_refused_with_the_reason(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
@@ -261,7 +261,7 @@ async fn calls_that_make_no_sense_in_a_dialogue_are_told_so(runtime: &str) {
                 "exec_id": "x", "command": "cat", "wait_seconds": 0, "stdin": "late",
                 "offsets": { "stdin": 7 },
             }),
-            "only 0 bytes came before",
+            "has received only 0 bytes",
         ),
         (
             json!({
@@ -289,7 +289,7 @@ async fn calls_that_make_no_sense_in_a_dialogue_are_told_so(runtime: &str) {
 }
 
 #[test(runtimes)]
-async fn a_terminal_keeps_its_container_and_one_that_is_left_is_hung_up(runtime: &str) {
+async fn an_interactive_command_keeps_its_container_until_no_caller_reads_it(runtime: &str) {
     let config = "[containers]\nidle_seconds = 1\nabsence_seconds = 3\n";
     let server: Server = server_with(runtime, config).await;
     let admin = server.admin();
@@ -298,8 +298,8 @@ async fn a_terminal_keeps_its_container_and_one_that_is_left_is_hung_up(runtime:
         "exec_id": "left", "command": "echo here; sleep 1000", "wait_seconds": 20,
     });
     let begun = Instant::now();
-    let heard = step(&admin, &id, begin).await;
-    assert_eq!(heard["stdout"], "here\n");
+    let output = step(&admin, &id, begin).await;
+    assert_eq!(output["stdout"], "here\n");
     let stopped = async {
         loop {
             let logs = admin
@@ -318,7 +318,7 @@ async fn a_terminal_keeps_its_container_and_one_that_is_left_is_hung_up(runtime:
         begun.elapsed() >= Duration::from_secs(3),
         "stopped under a terminal"
     );
-    let last = json!({ "exec_id": "left", "offsets": heard["offsets"], "wait_seconds": 0 });
+    let last = json!({ "exec_id": "left", "offsets": output["offsets"], "wait_seconds": 0 });
     let late = admin.call("container_exec", {
         let mut last = last;
         last["project_id"] = json!(id);

@@ -116,7 +116,7 @@ async fn a_workspace_has_a_container_of_its_own_and_sees_no_other(runtime: &str)
 }
 
 #[test(each(sandbox))]
-async fn a_new_workspace_starts_from_what_is_committed_in_the_default_one_and_sees_no_more_of_it(
+async fn a_new_workspace_starts_from_the_commits_of_the_default_one_and_sees_no_other_files(
     runtime: &str,
 ) {
     let server = server_with(runtime, "").await;
@@ -184,18 +184,18 @@ async fn a_terminal_is_in_the_container_of_its_workspace(runtime: &str) {
         "project_id": id, "workspace_id": "a", "create_workspace": true, "exec_id": "t",
         "command": "pwd; read x; echo \"$x $(ls /workspaces)\"", "wait_seconds": 20,
     });
-    let heard = admin.call("container_exec", begin).await.ok().clone();
-    assert_eq!(heard["stdout"], "/workspaces/a\n", "{heard}");
-    let go_on = json!({
+    let output = admin.call("container_exec", begin).await.ok().clone();
+    assert_eq!(output["stdout"], "/workspaces/a\n", "{output}");
+    let next = json!({
         "project_id": id, "workspace_id": "a", "exec_id": "t", "stdin": "so\n",
-        "offsets": heard["offsets"], "wait_seconds": 20,
+        "offsets": output["offsets"], "wait_seconds": 20,
     });
-    let heard = admin.call("container_exec", go_on).await.ok().clone();
-    assert_eq!(heard["stdout"], "so a\n", "{heard}");
+    let output = admin.call("container_exec", next).await.ok().clone();
+    assert_eq!(output["stdout"], "so a\n", "{output}");
 }
 
 #[test(runtimes)]
-async fn a_container_whose_workspace_went_while_no_server_was_there_goes_too(runtime: &str) {
+async fn a_container_whose_workspace_was_deleted_is_removed_at_the_next_start(runtime: &str) {
     let mut server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = isolated(&admin, false).await;

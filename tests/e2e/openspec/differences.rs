@@ -76,7 +76,7 @@ fn differences() -> Vec<Difference> {
             tasks: (failed(), json!("all_done")),
         },
         Difference {
-            title: "Names that are not text",
+            title: "Names that are not UTF-8",
             case: Case::new("").change_file("tasks.md", "- [x] a\n"),
             prepare: |top| {
                 let name = OsStr::from_bytes(b"openspec/changes/\xff");
@@ -86,7 +86,7 @@ fn differences() -> Vec<Difference> {
             tasks: (json!("all_done"), json!("all_done")),
         },
         Difference {
-            title: "Files that are too large",
+            title: "Large files",
             case: Case::new("")
                 .change_file("tasks.md", format!("- [ ] a\n{}", "x".repeat(8 << 20))),
             prepare: NO_PREPARATION,
@@ -118,7 +118,7 @@ fn differences() -> Vec<Difference> {
             tasks: (failed(), failed()),
         },
         Difference {
-            title: "Broken YAML",
+            title: "Invalid YAML",
             case: Case::new("")
                 .file(
                     "openspec/config.yaml",

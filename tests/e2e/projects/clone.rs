@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use support::{Legacy, Server, ServerOptions};
 use tokio::io::AsyncReadExt;
 
-const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+const CLONE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn git(directory: &Path, arguments: &[&str]) {
     let status = Command::new("git")
@@ -45,7 +45,7 @@ fn repository() -> tempfile::TempDir {
     directory
 }
 
-/// What a static HTTP server is asked, and how it answers.
+/// A static HTTP server: its files, its rules and the requests that it got.
 struct Site {
     root: std::path::PathBuf,
     /// The `Authorization` header without which nothing is served.
@@ -169,7 +169,7 @@ async fn a_repository_is_cloned_over_http_without_hooks_and_with_progress() {
 }
 
 #[test]
-async fn a_credential_goes_to_its_host_and_to_no_other() {
+async fn a_credential_is_sent_only_to_its_host() {
     let repository = repository();
     // Basic x-access-token:hunter2
     let wanted = "Basic eC1hY2Nlc3MtdG9rZW46aHVudGVyMg==";
@@ -278,7 +278,7 @@ async fn addresses_that_run_programs_or_read_the_disk_are_refused() {
 }
 
 #[test]
-async fn a_host_that_never_answers_is_given_up_and_leaves_nothing() {
+async fn a_clone_from_a_silent_host_times_out_and_leaves_nothing() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/x", silent.local_addr().unwrap());
     let server = Server::start_with(ServerOptions {
@@ -308,15 +308,15 @@ async fn a_cancelled_clone_ends_its_processes_and_leaves_nothing() {
     let request = server.admin().request("tools/call", call).send();
     let request = tokio::spawn(request);
     // The clone has begun when it connects.
-    let accepted = tokio::time::timeout(LIMIT, silent.accept()).await;
+    let accepted = tokio::time::timeout(CLONE_TIMEOUT, silent.accept()).await;
     let (mut connection, _) = accepted.expect("no clone").unwrap();
     request.abort();
-    // Leaving is cancelling in this era: git goes, and its connection with it.
+    // A dropped request is a cancellation in this protocol: git ends, and closes its connection.
     let mut rest = Vec::new();
     let closed = connection.read_to_end(&mut rest);
-    let _ = tokio::time::timeout(LIMIT, closed)
+    let _ = tokio::time::timeout(CLONE_TIMEOUT, closed)
         .await
-        .expect("git goes on");
+        .expect("git still runs");
     support::wait_until("the name to be free", async || {
         let again = json!({ "name": "x" });
         !server
@@ -411,6 +411,6 @@ async fn progress_of_a_clone_reaches_the_caller_before_the_result() {
     );
     assert!(
         messages.last().unwrap().get("result").is_some(),
-        "the result comes last: {text}"
+        "the result is last: {text}"
     );
 }

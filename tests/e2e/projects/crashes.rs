@@ -120,8 +120,12 @@ async fn a_deletion_that_was_cut_off_is_finished_by_the_next_start() {
         .map(|project| project["project_id"].as_str().unwrap().to_owned())
         .collect();
     for id in &ids {
-        let there = server.home().join("projects").join(id).exists();
-        assert_eq!(there, listed.contains(id), "{id}: files and row disagree");
+        let has_files = server.home().join("projects").join(id).exists();
+        assert_eq!(
+            has_files,
+            listed.contains(id),
+            "{id}: files and row disagree"
+        );
     }
     server
         .assert_only_left(&listed.into_iter().collect::<Vec<_>>())

@@ -69,7 +69,7 @@ async fn a_project_is_made_shown_changed_and_deleted_without_a_trace() {
 }
 
 #[test]
-async fn both_eras_of_the_protocol_see_the_same() {
+async fn both_versions_of_the_protocol_return_the_same_result() {
     let server = Server::start();
     let modern = server.admin();
     let legacy = Legacy::connect(server.url(), &server.admin_key()).await;

@@ -76,7 +76,7 @@ async fn every_instant_runs_once_however_often_the_server_is_killed() {
 }
 
 #[test(needs(sandbox), mostly_waits, limit = 240)]
-async fn what_comes_each_minute_comes_each_minute_with_a_restart_in_between() {
+async fn a_schedule_of_every_minute_skips_no_minute_during_a_restart() {
     let mut server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()

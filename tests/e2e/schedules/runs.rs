@@ -53,7 +53,7 @@ fn is_over(run: &Value) -> bool {
     run["ended_at"].is_string()
 }
 
-/// Triggers a schedule and waits for the end of what comes of it.
+/// Triggers a schedule and waits until its run has ended.
 async fn run_once(caller: &Modern, schedule: &str) -> Value {
     let run = trigger(caller, schedule).await.remove(0);
     let this = |other: &&Value| other["run_id"] == run["run_id"];
@@ -65,7 +65,7 @@ async fn run_once(caller: &Modern, schedule: &str) -> Value {
 }
 
 #[test(needs(sandbox))]
-async fn a_schedule_says_when_it_runs_and_what_came_of_it() {
+async fn a_schedule_shows_its_next_runs_and_the_results_of_past_ones() {
     let server = server("");
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -123,7 +123,7 @@ async fn a_schedule_says_when_it_runs_and_what_came_of_it() {
     )
     .await;
 
-    // The session goes on, also after it has ended.
+    // The next run uses the same session, also after it has ended.
     admin
         .call("session_end", json!({ "session_id": session }))
         .await
@@ -211,7 +211,7 @@ async fn each_new_session_ends_with_its_run_and_a_lost_one_is_replaced() {
 }
 
 #[test(needs(sandbox))]
-async fn a_run_that_is_not_over_keeps_others_back_as_the_schedule_says() {
+async fn overlapping_runs_are_skipped_queued_or_parallel_as_configured() {
     let server = server("");
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -294,7 +294,9 @@ async fn five_failures_in_a_row_disable_a_schedule_until_it_is_edited() {
     assert!(reason.contains("5 runs in a row failed"), "{reason}");
     assert!(seen["next_run"].is_null());
     assert!(
-        server.log().contains("a schedule was disabled"),
+        server
+            .log()
+            .contains("schedule disabled after 5 failed runs in a row"),
         "{}",
         server.log()
     );
@@ -311,7 +313,7 @@ async fn five_failures_in_a_row_disable_a_schedule_until_it_is_edited() {
 }
 
 #[test(needs(sandbox))]
-async fn a_run_acts_with_its_token_as_it_is_then() {
+async fn schedules_are_limited_by_their_token_and_lose_deleted_targets() {
     let server = server("");
     let admin = server.admin();
     let (own, other) = (admin.project("own").await, admin.project("other").await);
@@ -368,7 +370,7 @@ async fn a_run_acts_with_its_token_as_it_is_then() {
     let peek = seeing.call("schedule_history", peek).await;
     assert!(peek.sentence().contains("not found"), "{}", peek.sentence());
 
-    // A project takes its targets along.
+    // Deleting a project removes its targets.
     admin
         .call("project_delete", json!({ "project_id": other }))
         .await
@@ -406,7 +408,7 @@ async fn a_run_acts_with_its_token_as_it_is_then() {
 }
 
 #[test]
-async fn what_makes_no_sense_is_refused_in_a_sentence() {
+async fn invalid_schedules_are_refused_with_the_reason() {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"none\"\n".to_owned(),
         ..ServerOptions::default()
@@ -418,11 +420,11 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
         .call("project_delete", json!({ "project_id": gone }))
         .await
         .ok();
-    let place = json!({ "project_id": project });
-    let many = vec![place.clone(); 101];
+    let target = json!({ "project_id": project });
+    let many = vec![target.clone(); 101];
     for (field, value, expected) in [
         ("cron_expr", json!("61 * * * *"), "is not a cron expression"),
-        ("cron_expr", json!("0 0 30 2 *"), "never comes"),
+        ("cron_expr", json!("0 0 30 2 *"), "never matches a date"),
         (
             "cron_expr",
             json!("* * * * * *"),
@@ -440,10 +442,10 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
         ("name", json!("a\u{7}b"), "is not a name"),
         ("targets", json!([]), "`targets` is empty"),
         ("targets", json!(many), "at most 100"),
-        ("targets", json!([place, place]), "twice"),
+        ("targets", json!([target, target]), "twice"),
         (
             "targets",
-            json!([place, { "project_id": project, "workspace_id": "default" }]),
+            json!([target, { "project_id": project, "workspace_id": "default" }]),
             "twice",
         ),
         ("targets", json!([{ "project_id": gone }]), "not found"),
@@ -462,7 +464,7 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
         ("missed_runs", json!(3), "missed_runs"),
     ] {
         let mut parameters = json!({
-            "name": "n", "cron_expr": "@daily", "prompt": "p", "targets": [place],
+            "name": "n", "cron_expr": "@daily", "prompt": "p", "targets": [target],
         });
         parameters[field] = value.clone();
         let reply = admin.call("schedule_create", parameters).await;
@@ -474,7 +476,7 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
         admin.call("schedule_list", json!({})).await.ok()["schedules"],
         json!([])
     );
-    // What a run cannot do it says.
+    // A run that cannot start a session fails with an error.
     let made = create(&admin, &project, json!({})).await;
     let run = run_once(&admin, &id(&made)).await;
     assert_eq!(run["status"], "failed");
@@ -482,7 +484,7 @@ async fn what_makes_no_sense_is_refused_in_a_sentence() {
 }
 
 #[test]
-async fn the_command_line_takes_names_and_says_when_in_words() {
+async fn the_command_line_takes_names_and_prints_times_in_words() {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"none\"\n".to_owned(),
         ..ServerOptions::default()

@@ -1,4 +1,4 @@
-//! Input that is wrong in every way gets a clear answer, and the server goes on.
+//! Invalid input of every kind gets a clear error, and the server keeps working.
 
 use serde_json::{Value, json};
 use support::{Server, http};
@@ -136,7 +136,7 @@ async fn null_for_an_optional_parameter_is_absence() {
 }
 
 #[test]
-async fn hostile_names_are_refused_shortly_and_leave_nothing() {
+async fn hostile_names_are_refused_with_a_short_error_and_leave_nothing() {
     let server = Server::start();
     let admin = server.admin();
     let long = "n".repeat(10_000);
@@ -168,7 +168,7 @@ async fn hostile_names_are_refused_shortly_and_leave_nothing() {
     let entries = std::fs::read_dir(server.home().join("projects"))
         .unwrap()
         .count();
-    assert_eq!(entries, 1, "only the place for deleted things");
+    assert_eq!(entries, 1, "only the directory of deleted projects");
 }
 
 #[test]
@@ -214,7 +214,7 @@ async fn raw(server: &Server, body: impl Into<reqwest::Body>) -> (u16, String) {
 }
 
 #[test]
-async fn bodies_that_are_huge_deep_or_not_text_are_refused_and_the_server_goes_on() {
+async fn bodies_that_are_huge_deep_or_not_text_are_refused_and_the_server_keeps_working() {
     let server = Server::start();
     let (status, text) = raw(&server, vec![b' '; 20 << 20]).await;
     assert_eq!(status, 413, "{text}");

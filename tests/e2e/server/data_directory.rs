@@ -14,9 +14,9 @@ async fn a_second_server_on_the_same_directory_is_refused() {
     let server = Server::start();
     let second = serve(server.home());
     assert_eq!(second.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert!(said.contains("another Oubliette server"), "{said}");
-    assert!(said.contains(&server.pid().to_string()), "{said}");
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(errors.contains("another Oubliette server"), "{errors}");
+    assert!(errors.contains(&server.pid().to_string()), "{errors}");
     server.admin().call("project_list", json!({})).await.ok();
 }
 
@@ -34,14 +34,14 @@ fn foreign_damaged_and_newer_databases_are_refused_with_a_sentence() {
         std::fs::write(&path, &bytes).unwrap();
         let refused = serve(home.path());
         assert_eq!(refused.status.code(), Some(1));
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(said.contains(expected), "{said}");
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert!(errors.contains(expected), "{errors}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes, "the file was changed");
     }
 }
 
 #[test]
-async fn what_holds_secrets_is_readable_by_its_owner_alone() {
+async fn files_with_secrets_are_readable_only_by_their_owner() {
     use std::os::unix::fs::PermissionsExt;
     let server = Server::start();
     server.admin().project("one").await;
@@ -69,9 +69,9 @@ fn a_wrong_configuration_is_refused_with_the_nearest_key() {
     )
     .unwrap();
     let refused = serve(home.path());
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let errors = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(said.contains("did you mean `server.listen`?"), "{said}");
+    assert!(errors.contains("did you mean `server.listen`?"), "{errors}");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn lock(database: &std::path::Path) -> rusqlite::Connection {
 
 /// A disk that fills up needs a file system of its own, and that a namespace; `.ci/run` names it.
 #[test(needs(namespaces))]
-async fn a_full_disk_is_said_and_nothing_is_lost() {
+async fn a_full_disk_is_reported_and_nothing_is_lost() {
     let home = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs -o size=2m none \"$1\" && exec \"$2\" --data-dir \"$1\" serve \
                   --listen 127.0.0.1:0";

@@ -1,4 +1,4 @@
-//! The pages for people who build on Oubliette: what they show is run, and comes to what they say.
+//! The examples in the pages for people who build on Oubliette are run, and have the results shown there.
 
 use std::path::Path;
 use std::process::Command;
@@ -30,11 +30,11 @@ fn json_of(pieces: &[Piece], word: &str) -> Value {
 }
 
 /// Runs the commands of a page, each with the lines that its output must have.
-fn commands_come_to_what_is_shown(server: &Server, pieces: &[Piece]) {
-    let place = tempfile::tempdir().unwrap();
-    std::os::unix::fs::symlink(binary(), place.path().join("oubliette")).unwrap();
+fn assert_commands_print_shown_output(server: &Server, pieces: &[Piece]) {
+    let directory = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(binary(), directory.path().join("oubliette")).unwrap();
     let path = std::env::var("PATH").unwrap();
-    let path = format!("{}:{path}", place.path().display());
+    let path = format!("{}:{path}", directory.path().display());
     let mut ran = 0;
     for pair in pieces.windows(2) {
         let [(sh, commands), (text, expected)] = pair else {
@@ -49,13 +49,13 @@ fn commands_come_to_what_is_shown(server: &Server, pieces: &[Piece]) {
             .env("PATH", &path)
             .env("HOME", server.home())
             .env("OUBLIETTE_HOME", server.home())
-            .current_dir(place.path())
+            .current_dir(directory.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&done.stdout);
-        let complained = String::from_utf8_lossy(&done.stderr);
+        let output = String::from_utf8_lossy(&done.stdout);
+        let errors = String::from_utf8_lossy(&done.stderr);
         for line in expected.lines() {
-            assert!(said.contains(line), "{commands}{said}{complained}");
+            assert!(output.contains(line), "{commands}{output}{errors}");
         }
         ran += 1;
     }
@@ -70,7 +70,7 @@ fn server() -> Server {
 }
 
 #[test(needs(sandbox))]
-async fn the_page_about_caller_tools_shows_what_happens() {
+async fn the_examples_of_the_caller_tools_page_work() {
     let (server, pieces) = (server(), page("caller-tools.md"));
     let admin = server.admin();
     let mut spawn = json_of(&pieces, "spawn");
@@ -95,17 +95,17 @@ async fn the_page_about_caller_tools_shows_what_happens() {
     admin.call("caller_tool_response", answer).await.ok();
     let completion = admin.turn(&session, 1).await;
     assert_eq!(completion["text"], "{\"status\":\"sent\"}");
-    tokio::task::spawn_blocking(move || commands_come_to_what_is_shown(&server, &pieces))
+    tokio::task::spawn_blocking(move || assert_commands_print_shown_output(&server, &pieces))
         .await
         .unwrap();
 }
 
 #[test(needs(sandbox))]
-async fn the_page_about_agents_that_run_oubliette_shows_what_happens() {
+async fn the_examples_of_the_admin_agents_page_work() {
     let (server, pieces) = (server(), page("admin-agents.md"));
     let relay = json_of(&pieces, "relay");
     let server = tokio::task::spawn_blocking(move || {
-        commands_come_to_what_is_shown(&server, &pieces);
+        assert_commands_print_shown_output(&server, &pieces);
         server
     });
     let server = server.await.unwrap();

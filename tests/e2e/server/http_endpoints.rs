@@ -1,4 +1,4 @@
-//! What is there besides `/mcp`.
+//! The endpoints besides `/mcp`, and the annotations of tools.
 
 use serde_json::json;
 use support::{Server, http};
@@ -39,7 +39,7 @@ async fn health_is_public_and_metrics_are_for_admins() {
 }
 
 #[test]
-async fn tools_say_what_they_do_to_the_world() {
+async fn tool_annotations_match_the_operations_a_token_may_call() {
     let server = Server::start();
     let tools = server.admin().tools().await;
     let annotations =

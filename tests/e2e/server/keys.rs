@@ -62,7 +62,7 @@ async fn a_revoked_token_fails_on_its_next_call_and_loses_its_streams() {
     assert_eq!(session.call("project_list", json!({})).await.status, 401);
     let again = admin.call("token_revoke", json!({ "token_id": id })).await;
     assert!(
-        again.sentence().contains("already ended"),
+        again.sentence().contains("already been revoked"),
         "{}",
         again.sentence()
     );

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use support::{Modern, Reply, Server, ServerOptions};
 
-/// What the contract says an operation needs. Written down here a second time, from the contract,
-/// so that a slip in the registry shows.
+/// The access that an operation needs. Repeated here from the contract, so that a mistake in the registry
+/// fails a test.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Class {
     Admin,
@@ -172,7 +172,7 @@ fn decision(reply: &Reply, project: &str, named: &str) -> Decision {
 }
 
 #[test(limit = 300)]
-async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
+async fn every_scope_operation_and_project_is_decided_as_in_the_contract() {
     // Permission is decided before anything is started; there need be nothing to start.
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"none\"\n".to_owned(),
@@ -208,17 +208,17 @@ async fn every_scope_operation_and_project_is_decided_as_the_contract_says() {
                 let caller = server.with_key(&admin.token(&scope).await);
                 let normal = if scope == "admin:ro" { "read" } else { &scope };
                 let expected = expected(normal, *class, which);
-                let there = which != Which::Missing;
+                let exists = which != Which::Missing;
                 let named = match *operation {
-                    // Only who made a session answers for it.
-                    "caller_tool_response" if there && expected == Decision::Allowed => {
+                    // Only the token that created a session answers its requests.
+                    "caller_tool_response" if exists && expected == Decision::Allowed => {
                         let new = json!({ "new_session": true });
                         caller.spawn_with(&target, "hi", new).await
                     }
-                    operation if there && ABOUT_A_SESSION.contains(&operation) => {
+                    operation if exists && ABOUT_A_SESSION.contains(&operation) => {
                         admin.spawn(&target, "hi").await
                     }
-                    operation if there && ABOUT_A_SCHEDULE.contains(&operation) => {
+                    operation if exists && ABOUT_A_SCHEDULE.contains(&operation) => {
                         let made = admin.call("schedule_create", idle_schedule(&target)).await;
                         made.ok()["schedule_id"].as_str().unwrap().to_owned()
                     }
@@ -268,7 +268,7 @@ fn offered(tools: &[Value]) -> Vec<(String, Option<String>)> {
 }
 
 #[test]
-async fn no_list_contains_what_its_token_may_not_call() {
+async fn tool_lists_contain_exactly_the_operations_that_the_token_may_call() {
     let server = Server::start();
     let admin = server.admin();
     let own = admin.project("own").await;
@@ -297,7 +297,7 @@ async fn no_list_contains_what_its_token_may_not_call() {
 }
 
 #[test]
-async fn a_project_token_cannot_tell_a_foreign_project_from_a_missing_one() {
+async fn a_foreign_project_looks_like_a_missing_one_to_a_project_token() {
     let server = Server::start();
     let admin = server.admin();
     let (own, foreign) = (admin.project("own").await, admin.project("foreign").await);
@@ -309,16 +309,16 @@ async fn a_project_token_cannot_tell_a_foreign_project_from_a_missing_one() {
         "project_delete",
         "workspace_list",
     ] {
-        let there = caller
+        let foreign_reply = caller
             .call(operation, json!({ "project_id": foreign }))
             .await;
-        let nowhere = caller
+        let missing_reply = caller
             .call(operation, json!({ "project_id": missing }))
             .await;
         let neutral = |reply: &Reply, id: &str| reply.text.replace(id, "ID");
         assert_eq!(
-            neutral(&there, &foreign),
-            neutral(&nowhere, &missing),
+            neutral(&foreign_reply, &foreign),
+            neutral(&missing_reply, &missing),
             "{operation}"
         );
     }

@@ -1,5 +1,5 @@
-//! The log of a session, told instead of asked for: to clients with sessions on their stream, to
-//! the others by subscription and on the stream of an answer.
+//! Events of a session that the server pushes: to clients with MCP sessions on their stream, to the others
+//! by subscription and on the stream of a call.
 
 use std::time::Duration;
 
@@ -45,13 +45,13 @@ pub(crate) async fn until(
         .await
         .is_err()
     {
-        panic!("what was waited for did not come: {messages:#?}");
+        panic!("the awaited message did not arrive: {messages:#?}");
     }
     messages
 }
 
 #[test(needs(sandbox))]
-async fn the_owner_hears_of_every_event_on_the_stream_of_its_mcp_session() {
+async fn the_owner_gets_every_event_on_the_stream_of_its_mcp_session() {
     let server = server();
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -63,23 +63,24 @@ async fn the_owner_hears_of_every_event_on_the_stream_of_its_mcp_session() {
     let session = spawned.ok()["session_id"].as_str().unwrap().to_owned();
     let idle = |message: &Value| message["params"]["data"]["status"] == "idle";
     let messages = until(&mut stream, idle).await;
-    let told: Vec<&Value> = messages
+    let pushed: Vec<&Value> = messages
         .iter()
         .filter(|message| message["method"] == "notifications/message")
         .map(|message| &message["params"])
         .collect();
     assert!(
-        told.iter()
+        pushed
+            .iter()
             .all(|p| p["logger"] == "oubliette.session" && p["level"] == "info")
     );
-    let told: Vec<&Value> = told.iter().map(|params| &params["data"]).collect();
+    let pushed: Vec<&Value> = pushed.iter().map(|params| &params["data"]).collect();
     let log = admin.log(&session).await;
     let expected: Vec<&Value> = log
         .iter()
         .skip(1)
         .filter(|event| event["type"] != "delta" && event["type"] != "log")
         .collect();
-    assert_eq!(told, expected, "the same events, once, in order");
+    assert_eq!(pushed, expected, "the same events, once, in order");
 
     // Another MCP session of the owner that names it takes over.
     let other = Legacy::connect(server.url(), &server.admin_key()).await;
@@ -96,7 +97,7 @@ async fn the_owner_hears_of_every_event_on_the_stream_of_its_mcp_session() {
             .any(|m| m["params"]["data"]["text"] == "Again.")
     );
 
-    // A client that wants warnings only hears nothing of this.
+    // A client that asked for warnings only gets no events of level `info`.
     let quiet = Legacy::connect(server.url(), &server.admin_key()).await;
     let mut silence = quiet.stream().await;
     let set = quiet
@@ -106,43 +107,43 @@ async fn the_owner_hears_of_every_event_on_the_stream_of_its_mcp_session() {
     let message = json!({ "session_id": session, "prompt": "/say Once more." });
     quiet.call("session_message", message).await.ok();
     admin.turn(&session, 3).await;
-    let heard = tokio::time::timeout(Duration::from_millis(500), async {
+    let reading_to_the_end = tokio::time::timeout(Duration::from_millis(500), async {
         loop {
             let chunk = silence.chunk().await.unwrap().unwrap_or_default();
             let text = String::from_utf8_lossy(&chunk).into_owned();
             assert!(!text.contains("notifications/message"), "{text}");
         }
     });
-    assert!(heard.await.is_err());
+    assert!(reading_to_the_end.await.is_err());
 }
 
 #[test(needs(sandbox))]
-async fn only_the_owner_is_told() {
+async fn only_the_owner_gets_events() {
     let server = server();
     let admin = server.admin();
     let project = admin.project("one").await;
     let session = admin
         .spawn(&project, "/sleep 0.2\n/say Secret words.")
         .await;
-    let stranger = admin.token("write").await;
-    let client = Legacy::connect(server.url(), &stranger).await;
+    let other_key = admin.token("write").await;
+    let client = Legacy::connect(server.url(), &other_key).await;
     let mut stream = client.stream().await;
     client
         .call("session_get", json!({ "session_id": session }))
         .await
         .ok();
     admin.turn(&session, 1).await;
-    let heard = tokio::time::timeout(Duration::from_millis(500), async {
+    let reading_to_the_end = tokio::time::timeout(Duration::from_millis(500), async {
         loop {
             let chunk = stream.chunk().await.unwrap().unwrap_or_default();
             assert!(!String::from_utf8_lossy(&chunk).contains("Secret"));
         }
     });
-    assert!(heard.await.is_err());
+    assert!(reading_to_the_end.await.is_err());
 }
 
 #[test(needs(sandbox))]
-async fn a_subscription_rings_when_there_is_more_and_ends_with_its_token() {
+async fn a_subscription_notifies_of_new_events_and_ends_with_its_token() {
     let server = server();
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -158,12 +159,12 @@ async fn a_subscription_rings_when_there_is_more_and_ends_with_its_token() {
         .await
         .unwrap();
     assert_eq!(stream.status(), 200);
-    let rings = |message: &Value| message["method"] == "notifications/resources/updated";
-    // Once for what is there already, then for what comes.
-    let first = until(&mut stream, rings).await;
+    let is_update = |message: &Value| message["method"] == "notifications/resources/updated";
+    // Once for the events so far, then for new ones.
+    let first = until(&mut stream, is_update).await;
     assert_eq!(first.last().unwrap()["params"]["uri"], uri.as_str());
     admin.message(&session, "/say two").await;
-    until(&mut stream, rings).await;
+    until(&mut stream, is_update).await;
     admin.turn(&session, 2).await;
     let read = reader.send("resources/read", json!({ "uri": uri })).await;
     let text = read.body["result"]["contents"][0]["text"].as_str().unwrap();
@@ -182,16 +183,16 @@ async fn a_subscription_rings_when_there_is_more_and_ends_with_its_token() {
     let foreign = server.with_key(&admin.token(&format!("project:{other}")).await);
     let refused = foreign.send("resources/read", json!({ "uri": uri })).await;
     assert!(refused.body["error"].is_object(), "{}", refused.text);
-    let mut deaf = foreign
+    let mut foreign_stream = foreign
         .request("subscriptions/listen", listen)
         .send()
         .await
         .unwrap();
-    let answer = until(&mut deaf, |message| {
+    let answer = until(&mut foreign_stream, |message| {
         !message["error"].is_null() || !message["result"].is_null()
     })
     .await;
-    assert!(!answer.iter().any(rings), "{answer:?}");
+    assert!(!answer.iter().any(is_update), "{answer:?}");
 
     // The stream ends with the right to it.
     let tokens = admin.call("token_list", json!({})).await.ok().clone();
@@ -202,11 +203,11 @@ async fn a_subscription_rings_when_there_is_more_and_ends_with_its_token() {
     let ended = async { while stream.chunk().await.is_ok_and(|chunk| chunk.is_some()) {} };
     tokio::time::timeout(Duration::from_secs(3), ended)
         .await
-        .expect("the stream goes on");
+        .expect("the stream does not end");
 }
 
 #[test(needs(sandbox))]
-async fn a_caller_that_asked_for_a_log_level_is_told_on_the_stream_of_its_answer() {
+async fn a_call_with_a_log_level_gets_events_on_the_stream_of_its_answer() {
     let server = server();
     let admin = server.admin();
     let project = admin.project("one").await;
@@ -217,8 +218,8 @@ async fn a_caller_that_asked_for_a_log_level_is_told_on_the_stream_of_its_answer
         "_meta": { "io.modelcontextprotocol/logLevel": "info" } });
     let mut stream = admin.request("tools/call", params).send().await.unwrap();
     let messages = until(&mut stream, |message| !message["result"].is_null()).await;
-    let told = messages
+    let pushed = messages
         .iter()
         .filter(|m| m["method"] == "notifications/message");
-    assert!(told.count() >= 3, "{messages:#?}");
+    assert!(pushed.count() >= 3, "{messages:#?}");
 }

@@ -25,7 +25,7 @@ async fn another_project(admin: &Modern, name: &str, mut settings: Value) -> Str
     project.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
-/// A session without a parent that has had a turn, and a connection that speaks for it.
+/// A session without a parent that has had a turn, and a connection that is attached to it.
 async fn root(server: &Server, admin: &Modern, project: &str) -> (AgentKeys, Relay) {
     let new = json!({ "new_session": true });
     let session = admin.spawn_with(project, "/say hello", new).await;
@@ -68,7 +68,7 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
     assert_eq!(above["children"][0]["session_id"], *child);
     assert_eq!(above["tree_cost_usd"], 0.25);
 
-    // It goes on with the same child, and the wait is over before the answer is there.
+    // A second message to the same child, with a wait that ends before the answer.
     let ask = json!({ "session_id": child, "message": "/sleep 2\n/say later", "wait_seconds": 0 });
     let running = relay.request("session_message", ask).await;
     let running = result(&running).clone();
@@ -126,7 +126,7 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
     let kinds: HashSet<&str> = log.iter().filter_map(|e| e["type"].as_str()).collect();
     assert!(kinds.contains("child_spawned") && kinds.contains("child_ended"));
 
-    // What is wrong is said.
+    // Errors name the parameter.
     for (method, params, word) in [
         ("session_message", json!({}), "prompt"),
         (
@@ -154,7 +154,7 @@ async fn an_agent_starts_follows_continues_and_ends_a_child() {
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_has_to_ask_has_no_child_that_need_not() {
+async fn a_child_of_an_agent_that_has_to_ask_has_to_ask_too() {
     let (server, admin, project) = project_with("", json!({})).await;
     let careful = json!({ "new_session": true, "autonomy": "off" });
     let session = admin.spawn_with(&project, "/say hello", careful).await;
@@ -182,15 +182,15 @@ async fn an_agent_that_has_to_ask_has_no_child_that_need_not() {
 }
 
 #[test(needs(sandbox))]
-async fn a_session_names_only_what_is_below_it() {
+async fn a_session_reaches_only_the_sessions_below_it() {
     let (server, admin, project) = project_with("", json!({})).await;
     let (one, mut first) = root(&server, &admin, &project).await;
     let (two, mut second) = root(&server, &admin, &project).await;
     let ask = json!({ "prompt": "/say hi" });
     let child = first.request("session_message", ask.clone()).await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
-    let child_told = keys_of_session(&server, &project, &child);
-    let mut below = Relay::attached(&server, &project, &child_told).await;
+    let child_keys = keys_of_session(&server, &project, &child);
+    let mut below = Relay::attached(&server, &project, &child_keys).await;
     let grandchild = below.request("session_message", ask).await;
     let grandchild = result(&grandchild)["session_id"]
         .as_str()
@@ -216,7 +216,7 @@ async fn a_session_names_only_what_is_below_it() {
             }
         }
     }
-    // What is not below is the same as what is not there.
+    // The error for a session that is not below is the same as for one that does not exist.
     assert_eq!(answers.len(), 1, "{answers:?}");
     for id in [&one.session_id, &two.session_id, &child, &grandchild] {
         let status = admin.session(id).await["status"].clone();
@@ -261,7 +261,7 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
     let seen = admin.session(&agent_keys.session_id).await;
     assert_eq!(seen["children"].as_array().unwrap().len(), 5);
 
-    // Ending and deleting children makes no room.
+    // Ending and deleting children does not lower the count.
     for child in seen["children"].as_array().unwrap() {
         let end = json!({ "session_id": child["session_id"] });
         result(&relay.request("session_end", end).await);
@@ -315,7 +315,7 @@ async fn every_limit_of_a_tree_holds_at_its_edge_when_fifty_ask_at_once() {
 }
 
 #[test(needs(sandbox))]
-async fn a_tree_gets_so_many_sessions_a_minute_and_no_more() {
+async fn spawns_per_minute_are_limited_for_each_tree() {
     let (server, admin, project) = project_with("", json!({})).await;
     let (_, mut relay) = root(&server, &admin, &project).await;
     let (made, refused) = fifty(&mut relay).await;
@@ -378,15 +378,15 @@ async fn ending_a_session_ends_everything_below_it() {
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
     let working = |event: &Value| event["type"] == "tool_call";
     admin.follow(&child, working).await;
-    let child_told = keys_of_session(&server, &project, &child);
-    let mut below = Relay::attached(&server, &project, &child_told).await;
+    let child_keys = keys_of_session(&server, &project, &child);
+    let mut below = Relay::attached(&server, &project, &child_keys).await;
     let grandchild = below.request("session_message", long.clone()).await;
     let grandchild = result(&grandchild)["session_id"]
         .as_str()
         .unwrap()
         .to_owned();
     admin.follow(&grandchild, working).await;
-    // One that waits for the answer hears of the end.
+    // A call that waits for the answer gets an error.
     let waiting = json!({ "session_id": grandchild, "prompt": "/say never", "wait_seconds": 100 });
     relay.begin("waiting", "session_message", waiting).await;
 
@@ -408,7 +408,7 @@ async fn ending_a_session_ends_everything_below_it() {
         "{left}"
     );
 
-    // The whole tree ends with its root, however it came to be.
+    // The whole tree ends with its root.
     let child = relay.request("session_message", long).await;
     let child = result(&child)["session_id"].as_str().unwrap().to_owned();
     admin.follow(&child, working).await;
@@ -430,7 +430,7 @@ fn nested(depth: usize, leaf: &str) -> String {
 }
 
 #[test(needs(sandbox))]
-async fn a_tree_of_depth_three_works_and_its_results_come_back_up() {
+async fn results_of_a_tree_of_depth_three_reach_its_root() {
     let server = Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
         ..ServerOptions::default()
@@ -460,7 +460,7 @@ async fn a_tree_of_depth_three_works_and_its_results_come_back_up() {
     let file = server.workspace(&project).join("leaf");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "from the leaf\n");
 
-    // One deeper is refused, and the one that tried hears why.
+    // One level deeper is refused with the reason.
     let root = admin
         .spawn_with(&project, &nested(4, leaf), json!({ "new_session": true }))
         .await;
@@ -530,7 +530,7 @@ async fn an_agent_gets_its_one_answer_though_the_server_is_killed_while_it_waits
 }
 
 #[test]
-async fn the_tools_that_agents_see_take_only_what_the_server_takes() {
+async fn the_tools_that_agents_see_have_the_parameters_of_the_server() {
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};

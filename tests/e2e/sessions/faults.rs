@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions, StalledReader, event_types};
 
-/// Shorter than a supervisor is waited for whose connection broke, longer than a busy machine takes.
-const PROMPTLY: Duration = Duration::from_secs(12);
+/// Shorter than the server waits for a supervisor to reconnect, longer than a busy machine takes.
+const STOP_NOTICE_TIMEOUT: Duration = Duration::from_secs(12);
 
 const DEMO: &str = "exec /usr/local/bin/oubliette-client demo-agent";
 
@@ -34,7 +34,7 @@ async fn first_completion(admin: &Modern, project: &str, prompt: &str) -> (Strin
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_is_not_there_says_how_to_install_it() {
+async fn a_missing_agent_fails_the_session_with_the_install_command() {
     let (_server, admin, project) = with_agent(DEMO, "").await;
     let codex = json!({ "agent": "codex" });
     let session = admin.spawn_with(&project, "hi", codex).await;
@@ -69,7 +69,7 @@ async fn an_agent_that_dies_while_it_starts_is_quoted_and_can_be_tried_again() {
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_never_gets_ready_is_given_up() {
+async fn an_agent_that_does_not_start_in_time_fails_the_turn() {
     let (_server, admin, project) =
         with_agent("exec sleep 1000", "[sessions]\nstart_seconds = 1\n").await;
     let (_, completion) = first_completion(&admin, &project, "hi").await;
@@ -168,7 +168,7 @@ async fn an_agent_that_hangs_is_ended_when_it_does_not_stop() {
 }
 
 #[test(needs(sandbox))]
-async fn an_agent_that_says_nothing_for_too_long_is_taken_for_dead() {
+async fn an_agent_that_writes_nothing_for_too_long_fails_the_session() {
     let (_server, admin, project) = with_agent(DEMO, "[sessions]\nsilence_seconds = 1\n").await;
     let (session, completion) = first_completion(&admin, &project, "/hang").await;
     assert!(
@@ -182,7 +182,7 @@ async fn an_agent_that_says_nothing_for_too_long_is_taken_for_dead() {
 }
 
 #[test(needs(sandbox))]
-async fn ten_thousand_updates_are_all_taken_and_do_not_bury_the_log() {
+async fn ten_thousand_updates_are_merged_into_fewer_events() {
     let (_server, admin, project) = with_agent(DEMO, "").await;
     let (session, completion) = first_completion(&admin, &project, "/flood 10000\n/say end").await;
     assert!(completion["text"].as_str().unwrap().ends_with("end"));
@@ -199,8 +199,8 @@ async fn a_container_that_is_stopped_under_a_session_fails_it_at_once() {
         .call("container_stop", json!({ "project_id": project }))
         .await
         .ok();
-    let completion = tokio::time::timeout(PROMPTLY, admin.turn(&session, 1)).await;
-    let completion = completion.expect("a container that has ended is waited for");
+    let completion = tokio::time::timeout(STOP_NOTICE_TIMEOUT, admin.turn(&session, 1)).await;
+    let completion = completion.expect("the server waits for a container that has ended");
     assert_eq!(completion["stop_reason"], "error");
     assert_eq!(completion["error"], "the container ended");
     admin.status(&session, "failed").await;
@@ -241,13 +241,13 @@ async fn spawns_raced_on_one_workspace_make_one_session_and_lose_no_message() {
     assert_eq!(sessions.len(), 1, "{sessions:?}");
     admin.turn(&sessions[0], 12).await;
     let log = admin.log(&sessions[0]).await;
-    let mut said: Vec<i64> = log
+    let mut outputs: Vec<i64> = log
         .iter()
         .filter(|e| e["type"] == "completion")
         .map(|e| e["text"].as_str().unwrap().parse().unwrap())
         .collect();
-    said.sort_unstable();
-    assert_eq!(said, (0..12).collect::<Vec<_>>());
+    outputs.sort_unstable();
+    assert_eq!(outputs, (0..12).collect::<Vec<_>>());
 }
 
 #[test(needs(sandbox))]
@@ -269,7 +269,7 @@ async fn an_agent_killed_with_kill_9_is_resumed_with_its_memory() {
 
 #[test(needs(sandbox))]
 async fn an_agent_that_cannot_resume_gets_the_transcript() {
-    // It forgets everything between its lives, and answers with what it was told.
+    // It has no memory across restarts, and its answer shows whether the prompt had the transcript.
     let script = r#"while read -r l; do id=${l#*\"id\":}; id=${id%%,*}; case $l in
         *'"initialize"'*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"protocolVersion\":1}}";;
         *session/new*) echo "{\"jsonrpc\":\"2.0\",\"id\":$id,\"result\":{\"sessionId\":\"s\"}}";;
@@ -327,7 +327,7 @@ async fn credentials_reach_only_the_agent_that_needs_them() {
     );
     assert!(
         output.ends_with('0'),
-        "another agent's credential is there: {output}"
+        "another agent's credential is in the environment: {output}"
     );
     assert!(
         completion["error"].as_str().unwrap().contains("[redacted]"),
@@ -352,10 +352,10 @@ async fn credentials_reach_only_the_agent_that_needs_them() {
     let database = std::fs::read(server.home().join("oubliette.db")).unwrap();
     let wal = std::fs::read(server.home().join("oubliette.db-wal")).unwrap_or_default();
     for bytes in [database, wal] {
-        let there = bytes
+        let is_stored = bytes
             .windows(secret.len())
             .any(|window| window == secret.as_bytes());
-        assert!(!there, "the credential was stored");
+        assert!(!is_stored, "the credential was stored");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The relay socket as whatever runs in a container sees it.
+//! The relay socket as processes in a container see it.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use support::relay::{AgentKeys, RECORDER_CONFIG, keys_of_session};
 use support::{Modern, Relay, Server, ServerOptions};
 
-async fn project_with_teller(config: &str) -> (Server, Modern, String) {
+async fn project_with_recorder(config: &str) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
         config: format!("runtime = \"sandbox\"\n{config}\n{RECORDER_CONFIG}"),
         ..ServerOptions::default()
@@ -22,7 +22,7 @@ async fn another_project(admin: &Modern, name: &str) -> String {
     project.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
-/// A session that is idle, and what its client was agent_keys.
+/// Starts a session and waits until it is idle; the keys that its agent recorded.
 async fn session(server: &Server, admin: &Modern, project: &str) -> AgentKeys {
     let new = json!({ "new_session": true });
     let session = admin.spawn_with(project, "/say hello", new).await;
@@ -36,8 +36,8 @@ fn code(reply: &Value) -> i64 {
 }
 
 #[test(needs(sandbox))]
-async fn what_is_wrong_gets_its_code_and_the_connection_goes_on() {
-    let (server, admin, project) = project_with_teller("").await;
+async fn invalid_messages_get_error_codes_and_the_connection_stays_open() {
+    let (server, admin, project) = project_with_recorder("").await;
     session(&server, &admin, &project).await;
     let mut relay = Relay::connect(&server, &project).await;
     relay.raw(b"not json\n").await;
@@ -46,7 +46,7 @@ async fn what_is_wrong_gets_its_code_and_the_connection_goes_on() {
     assert_eq!(code(&relay.next().await.unwrap()), -32600);
     let shape = relay.next().await.unwrap();
     assert_eq!((&shape["id"], code(&shape)), (&json!(7), -32600));
-    // A line that is too long is left out when it ends, however it comes.
+    // A line that is too long is skipped to its end.
     let long = vec![b'x'; (16 << 20) + 10];
     relay.raw(&long).await;
     relay.raw(b"\n{\"id\": 8, \"method\": \"nothing\"}\n").await;
@@ -81,8 +81,8 @@ async fn what_is_wrong_gets_its_code_and_the_connection_goes_on() {
 }
 
 #[test(needs(sandbox))]
-async fn a_connection_speaks_for_a_session_only_with_its_key_and_from_its_container() {
-    let (server, admin, project) = project_with_teller("").await;
+async fn a_connection_attaches_to_a_session_only_with_its_key_and_from_its_container() {
+    let (server, admin, project) = project_with_recorder("").await;
     let other_project = another_project(&admin, "two").await;
     let first = session(&server, &admin, &project).await;
     let second = session(&server, &admin, &project).await;
@@ -141,7 +141,7 @@ async fn a_connection_speaks_for_a_session_only_with_its_key_and_from_its_contai
 
 #[test(needs(sandbox))]
 async fn a_key_ends_with_the_agent_it_was_made_for() {
-    let (server, admin, project) = project_with_teller("").await;
+    let (server, admin, project) = project_with_recorder("").await;
     let first = session(&server, &admin, &project).await;
     let mut relay = Relay::attached(&server, &project, &first).await;
     let end = json!({ "session_id": first.session_id });
@@ -162,7 +162,7 @@ async fn a_key_ends_with_the_agent_it_was_made_for() {
 
 #[test(needs(sandbox))]
 async fn wrong_keys_are_slowed_down_and_right_ones_are_not() {
-    let (server, admin, project) = project_with_teller("").await;
+    let (server, admin, project) = project_with_recorder("").await;
     let own = session(&server, &admin, &project).await;
     let mut flood = Vec::new();
     for _ in 0..30 {
@@ -173,8 +173,8 @@ async fn wrong_keys_are_slowed_down_and_right_ones_are_not() {
         }));
     }
     let mut slowed = 0;
-    for one in flood {
-        let reply = one.await.unwrap();
+    for attempt in flood {
+        let reply = attempt.await.unwrap();
         assert_eq!(code(&reply), -32001);
         slowed += usize::from(reply.to_string().contains("too many wrong keys"));
     }

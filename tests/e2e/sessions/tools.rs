@@ -71,7 +71,7 @@ async fn the_demo_agent_keeps_to_the_tools_of_its_session() {
 }
 
 #[test(needs(sandbox))]
-async fn a_tool_that_is_allowed_is_still_asked_for() {
+async fn an_allowed_tool_still_needs_permission() {
     let (_server, admin, project) = sandboxed().await;
     let careful = json!({ "tools_allowed": ["sh"], "autonomy": "low" });
     let prompt = "/sh echo one\n/tool config_limits {}\n/sh echo two";
@@ -92,7 +92,7 @@ async fn a_tool_that_is_allowed_is_still_asked_for() {
 }
 
 #[test(needs(sandbox))]
-async fn sessions_below_have_no_more_tools() {
+async fn child_sessions_have_no_more_tools_than_their_parent() {
     let (server, admin, project) = sandboxed().await;
     let below = |prompt: &str, more: Value| {
         let mut ask = more;
@@ -112,14 +112,14 @@ async fn sessions_below_have_no_more_tools() {
         admin.session(child).await["tools_allowed"],
         json!(["session_*", "config_limits"])
     );
-    for (turn, more, says) in [
+    for (turn, more, expected) in [
         (2, json!({ "tools_allowed": ["sh"] }), "names no tool"),
         (3, json!({ "agent": "opencode" }), "has other names"),
     ] {
         admin.message(&session, &below("/say x", more)).await;
         let completion = admin.turn(&session, turn).await;
         let text = completion["text"].as_str().unwrap();
-        assert!(text.contains(says), "{completion}");
+        assert!(text.contains(expected), "{completion}");
     }
 }
 
@@ -128,14 +128,14 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let server = Server::start();
     let admin = server.admin();
     let project = admin.project("one").await;
-    for (parameters, says) in [
+    for (parameters, expected) in [
         (
             json!({ "agent": "droid", "tools_allowed": ["Read"] }),
             "--only-tools",
         ),
         (
             json!({ "agent": "claude", "tools_disallowed": ["Bash"] }),
-            "cannot be kept",
+            "cannot be limited to some of its tools",
         ),
         (
             json!({ "agent": "opencode", "tools_disallowed": ["write"] }),
@@ -155,7 +155,11 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
         parameters["project_id"] = json!(project);
         parameters["prompt"] = json!("x");
         let refused = admin.call("session_spawn", parameters).await;
-        assert!(refused.sentence().contains(says), "{}", refused.sentence());
+        assert!(
+            refused.sentence().contains(expected),
+            "{}",
+            refused.sentence()
+        );
     }
     let options = admin.call("project_options", json!({})).await;
     let agents = options.ok()["agents"].as_array().unwrap();
@@ -175,11 +179,11 @@ async fn opencode_keeps_to_the_tools_of_its_session() {
     let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model" });
     let made = admin.call("project_create", made).await;
     let project = made.ok()["project_id"].as_str().unwrap().to_owned();
-    // What a repository says about the agent must not give it more.
+    // The agent's settings in a repository must not give it more tools.
     let config = r#"{ "permission": { "bash": "allow" },
         "agent": { "build": { "permission": { "bash": "allow", "*": "allow" } } } }"#;
     std::fs::write(server.workspace(&project).join("opencode.json"), config).unwrap();
-    for (tools, gone, there) in [
+    for (tools, absent, present) in [
         (json!({ "tools_disallowed": ["bash"] }), "bash", "read"),
         (
             json!({ "tools_allowed": ["read", "oubliette_*"] }),
@@ -197,8 +201,8 @@ async fn opencode_keeps_to_the_tools_of_its_session() {
         let given = steps[before].body["tools"].as_array().unwrap().iter();
         let given = given.map(|tool| tool["function"]["name"].as_str().unwrap());
         let given: Vec<&str> = given.collect();
-        assert!(!given.contains(&gone), "{tools}: {given:?}");
-        assert!(given.contains(&there), "{tools}: {given:?}");
+        assert!(!given.contains(&absent), "{tools}: {given:?}");
+        assert!(given.contains(&present), "{tools}: {given:?}");
         let is_meant = |name: &&str| *name == "read" || name.starts_with("oubliette_");
         let only = tools.get("tools_allowed").is_some();
         assert!(!only || given.iter().all(is_meant), "{given:?}");

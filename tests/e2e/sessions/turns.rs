@@ -66,14 +66,14 @@ async fn a_prompt_becomes_a_turn_whose_every_step_is_in_the_log(runtime: &str) {
         (&json!(1), &json!("demo"))
     );
 
-    // The second turn knows of the first.
+    // The second turn has the context of the first.
     admin.message(&session, "hello?").await;
     let second = admin.turn(&session, 2).await;
     assert!(second["text"].as_str().unwrap().contains("2"), "{second}");
 }
 
 #[test(needs(sandbox))]
-async fn a_workspace_goes_on_with_its_newest_session_unless_a_new_one_is_wanted() {
+async fn a_spawn_continues_the_newest_session_of_the_workspace_unless_a_new_one_is_requested() {
     let (_server, admin, project) = sandboxed("").await;
     let first = admin.spawn(&project, "/say one").await;
     admin.turn(&first, 1).await;
@@ -142,12 +142,12 @@ async fn messages_sent_in_mid_turn_wait_in_order() {
     }
     admin.turn(&session, 4).await;
     let log = admin.log(&session).await;
-    let said: Vec<&str> = log
+    let texts: Vec<&str> = log
         .iter()
         .filter(|e| e["type"] == "completion")
         .map(|e| e["text"].as_str().unwrap())
         .collect();
-    assert_eq!(said, ["zero", "one", "two", "three"]);
+    assert_eq!(texts, ["zero", "one", "two", "three"]);
     let order = event_types(&log);
     let prompts: Vec<usize> = (0..order.len()).filter(|n| order[*n] == "prompt").collect();
     let ends: Vec<usize> = (0..order.len())
@@ -162,7 +162,7 @@ async fn messages_sent_in_mid_turn_wait_in_order() {
 }
 
 #[test(needs(sandbox))]
-async fn attachments_are_in_the_workspace_before_the_agent_hears_of_them() {
+async fn attachments_are_in_the_workspace_when_the_agent_gets_the_prompt() {
     let (server, admin, project) = sandboxed("").await;
     let files = json!({ "attachments": [
         { "name": "docs/note.txt", "text": "from the caller" },
@@ -186,7 +186,7 @@ async fn attachments_are_in_the_workspace_before_the_agent_hears_of_them() {
 }
 
 #[test(needs(sandbox))]
-async fn a_turn_can_be_interrupted_and_the_session_goes_on() {
+async fn a_turn_can_be_interrupted_and_the_session_takes_the_next_message() {
     let (_server, admin, project) = sandboxed("").await;
     let session = admin
         .spawn(&project, "/say begun\n/sh sleep 1000\n/say never")
@@ -214,7 +214,7 @@ async fn a_turn_can_be_interrupted_and_the_session_goes_on() {
 }
 
 #[test(needs(sandbox))]
-async fn what_the_policy_does_not_settle_is_asked_and_answered_once() {
+async fn permission_requests_are_answered_once_and_denied_without_an_answer() {
     let (_server, admin, project) = sandboxed("[sessions]\npermission_seconds = 3\n").await;
     let low = json!({ "autonomy": "low" });
     let session = admin
@@ -252,7 +252,7 @@ async fn what_the_policy_does_not_settle_is_asked_and_answered_once() {
         (&json!("allow"), &json!("caller"))
     );
 
-    // A request without an answer counts as denied, and the turn goes on.
+    // A request without an answer counts as denied, and the turn continues.
     admin.message(&session, "/ask And now?").await;
     let completion = admin.turn(&session, 2).await;
     assert!(
@@ -434,7 +434,7 @@ async fn many_sessions_that_begin_at_once_in_one_container_all_work() {
 }
 
 #[test(needs(sandbox))]
-async fn many_who_wait_for_the_same_are_told_the_same_and_those_further_on_what_is_theirs() {
+async fn concurrent_long_polls_each_get_the_events_after_their_own_index() {
     let (_server, admin, project) = sandboxed("").await;
     let session = admin.spawn(&project, "/say first").await;
     admin.turn(&session, 1).await;
@@ -449,7 +449,7 @@ async fn many_who_wait_for_the_same_are_told_the_same_and_those_further_on_what_
     };
     let same: Vec<_> = (0..40).map(|_| read(last, 200)).collect();
     let (one, further) = (read(last, 1), read(last + 1, 200));
-    // A call behind them: they wait by then, or see what comes at once.
+    // After this call the polls wait, or get the next events at once.
     admin.status(&session, "idle").await;
     admin.message(&session, "/say second").await;
     for page in same {
@@ -468,13 +468,16 @@ async fn many_who_wait_for_the_same_are_told_the_same_and_those_further_on_what_
 }
 
 #[test(needs(sandbox))]
-async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
+async fn invalid_spawns_are_refused_with_the_reason_and_control_characters_are_kept() {
     let (_server, admin, project) = sandboxed("").await;
-    for (parameters, says) in [
+    for (parameters, expected) in [
         (json!({ "prompt": "" }), "prompt"),
         (json!({ "prompt": " \n" }), "prompt"),
         (json!({}), "prompt"),
-        (json!({ "prompt": "a", "message": "b" }), "same parameter"),
+        (
+            json!({ "prompt": "a", "message": "b" }),
+            "alias of `prompt`",
+        ),
         (
             json!({ "prompt": "a", "agent": "dmeo" }),
             "did you mean `demo`",
@@ -493,7 +496,11 @@ async fn what_an_agent_cannot_do_and_what_makes_no_sense_is_refused() {
         let mut parameters = parameters;
         parameters["project_id"] = json!(project);
         let refused = admin.call("session_spawn", parameters).await;
-        assert!(refused.sentence().contains(says), "{}", refused.sentence());
+        assert!(
+            refused.sentence().contains(expected),
+            "{}",
+            refused.sentence()
+        );
     }
     let odd = format!("/say {}\u{1b}[31m\u{7}end", "x".repeat(1 << 19));
     let session = admin.spawn(&project, &odd).await;

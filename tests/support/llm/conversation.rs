@@ -1,4 +1,4 @@
-//! A request to a model, whatever protocol it came in.
+//! A request to a model, in any of the protocols.
 
 use serde_json::{Map, Value};
 
@@ -35,7 +35,7 @@ impl Conversation {
 }
 
 impl Tool {
-    /// Arguments that fit the tool: what is given, and something for whatever else it requires.
+    /// Arguments that fit the tool: the given ones, and placeholders for the other required ones.
     pub(super) fn arguments(&self, given: Map<String, Value>) -> Map<String, Value> {
         let mut arguments = given;
         let required = self.schema["required"].as_array();

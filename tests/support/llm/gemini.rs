@@ -65,7 +65,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
             },
         })
     };
-    let said = json!([{ "text": reply.text }]);
+    let text_parts = json!([{ "text": reply.text }]);
     let mut parts = Vec::new();
     if let Some(call) = &reply.call {
         let call = json!({ "id": call.id, "name": call.tool.name, "args": call.arguments });
@@ -75,7 +75,7 @@ pub(super) fn write(reply: &Reply) -> Wire {
     let whole: Vec<Value> = whole.into_iter().chain(parts.clone()).collect();
     Wire {
         events: vec![
-            data(&chunk(said, None)),
+            data(&chunk(text_parts, None)),
             data(&chunk(Value::Array(parts), Some("STOP"))),
         ],
         opening: 1,

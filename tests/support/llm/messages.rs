@@ -21,9 +21,10 @@ pub(super) fn read(body: &Value) -> Conversation {
         let content = &message["content"];
         let is_user = message["role"] == "user";
         let Some(blocks) = content.as_array() else {
-            match is_user {
-                true => conversation.user(text(content)),
-                false => conversation.entries.push(Entry::Assistant),
+            if is_user {
+                conversation.user(text(content));
+            } else {
+                conversation.entries.push(Entry::Assistant);
             }
             continue;
         };

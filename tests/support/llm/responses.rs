@@ -75,9 +75,9 @@ pub(super) fn write(reply: &Reply) -> Wire {
                 "content": content,
             })
         };
-        let place = |kind: &str| json!({ "type": kind, "item_id": "msg_mock", "output_index": 0, "content_index": 0 });
+        let base_event = |kind: &str| json!({ "type": kind, "item_id": "msg_mock", "output_index": 0, "content_index": 0 });
         let with = |kind: &str, name: &str, value: Value| {
-            let mut event = place(kind);
+            let mut event = base_event(kind);
             event[name] = value;
             event
         };
@@ -123,11 +123,11 @@ pub(super) fn write(reply: &Reply) -> Wire {
         let mut added = item.clone();
         added["status"] = json!("in_progress");
         added["arguments"] = json!("");
-        let place = |kind: &str, name: &str| json!({ "type": kind, "item_id": item["id"], "output_index": index, name: arguments });
+        let arguments_event = |kind: &str, name: &str| json!({ "type": kind, "item_id": item["id"], "output_index": index, name: arguments });
         events.extend([
             event(&json!({ "type": "response.output_item.added", "output_index": index, "item": added })),
-            event(&place("response.function_call_arguments.delta", "delta")),
-            event(&place("response.function_call_arguments.done", "arguments")),
+            event(&arguments_event("response.function_call_arguments.delta", "delta")),
+            event(&arguments_event("response.function_call_arguments.done", "arguments")),
             event(&json!({ "type": "response.output_item.done", "output_index": index, "item": item })),
         ]);
         output.push(item);

@@ -3,7 +3,7 @@
 //! - `use bash: COMMAND` calls the shell tool, whatever the agent calls it;
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
-//! - `say TEXT` says it;
+//! - `say TEXT` answers with the text;
 //! - `stall` never ends the answer that it is in, and `hold` ends it when the test lets it;
 //!   `fail STATUS` is an HTTP error.
 //!
@@ -30,7 +30,7 @@ const SEARCH: &str = "ToolSearch";
 pub(super) struct Reply {
     pub(super) text: String,
     pub(super) call: Option<Call>,
-    /// Before its end: all of the text has been said.
+    /// Before its end: all of the text has been sent.
     pub(super) pause: Option<Pause>,
     pub(super) fail: Option<u16>,
 }
@@ -59,17 +59,17 @@ enum Line {
 
 pub(super) fn reply(conversation: &Conversation) -> Reply {
     if conversation.wants_json {
-        // What Gemini's router asks for.
+        // The reply that Gemini's router expects.
         let choice = json!({ "reasoning": "It is simple.", "model_choice": "flash" });
-        return said(choice.to_string());
+        return text_reply(choice.to_string());
     }
     if conversation.tools.is_empty() {
-        return said("A short title".to_owned());
+        return text_reply("A short title".to_owned());
     }
     let entries = &conversation.entries;
     let messages = entries.iter().filter(|entry| is_message(entry)).count();
     let Some(start) = entries.iter().rposition(is_message) else {
-        return said("Nobody said anything.".to_owned());
+        return text_reply("There is no message.".to_owned());
     };
     let Entry::User(message) = &entries[start] else {
         return Reply::default();
@@ -78,7 +78,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
     let lines: Vec<Line> = message.lines().filter_map(read).collect();
     if lines.is_empty() {
         let words: String = message.trim().chars().take(200).collect();
-        return said(format!("You said: {words} (message {messages})"));
+        return text_reply(format!("You said: {words} (message {messages})"));
     }
     let mut done = entries[start..]
         .iter()
@@ -97,7 +97,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
             step += 1;
         }
         if done > 0 {
-            // Said and done in an earlier answer of this turn.
+            // Done in an earlier answer of this turn.
             done -= usize::from(is_call);
             continue;
         }
@@ -126,7 +126,10 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
             Line::Bash(command) => {
                 let shell = |tool: &&Tool| SHELLS.contains(&tool.name.as_str());
                 let Some(tool) = conversation.tools.iter().find(shell) else {
-                    return said(format!("There is no shell; {}", names(&conversation.tools)));
+                    return text_reply(format!(
+                        "There is no shell; {}",
+                        names(&conversation.tools)
+                    ));
                 };
                 (tool, shell_arguments(tool, command))
             }
@@ -145,7 +148,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
                     }
                     None => {
                         let names = names(&conversation.tools);
-                        return said(format!("There is no tool {name}; {names}"));
+                        return text_reply(format!("There is no tool {name}; {names}"));
                     }
                 },
             },
@@ -168,11 +171,11 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
     texts.extend(last.map(|result| format!("The tool said: {}", result.trim())));
     Reply {
         pause,
-        ..said(texts.join("\n"))
+        ..text_reply(texts.join("\n"))
     }
 }
 
-fn said(text: String) -> Reply {
+fn text_reply(text: String) -> Reply {
     Reply {
         text,
         ..Reply::default()
@@ -206,7 +209,7 @@ fn read(line: &str) -> Option<Line> {
     }
 }
 
-/// A message without what the agent put into it for the model alone.
+/// A message without the reminders that the agent adds for the model.
 fn without_reminders(message: &str) -> String {
     let mut kept = String::new();
     let mut rest = message;
@@ -219,7 +222,7 @@ fn without_reminders(message: &str) -> String {
     kept + rest
 }
 
-/// The shell's arguments: some want the command in words.
+/// The arguments of the shell tool: some agents take the command as a list of words.
 fn shell_arguments(tool: &Tool, command: String) -> Map<String, Value> {
     let properties = &tool.schema["properties"];
     let name = match properties.get("cmd") {
@@ -255,7 +258,7 @@ fn search<'a>(
     Some((tool, query))
 }
 
-/// A word of a request that ends so.
+/// A word of a request that has this ending.
 fn word(value: &Value, end: &str) -> Option<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     match value {

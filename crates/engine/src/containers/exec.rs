@@ -117,8 +117,7 @@ impl Operation for Exec {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let project = engine.store().project(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         if params.interactive.is_requested()? {
             return interactive::run_call(engine, actor, &project, params, &call).await;
         }

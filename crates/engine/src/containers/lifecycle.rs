@@ -15,7 +15,7 @@ use crate::{EngineError, Result};
 const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The same for a container that ran before the server started. After it the container is started
 /// anew, and its processes are lost.
-const ADOPTED_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+const RECOVERED_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long processes may take to exit when the server stops together with its containers.
 const SHUTDOWN_STOP_GRACE: Duration = Duration::from_millis(500);
 const STARTUP_LOG_LINES: usize = 20;
@@ -31,13 +31,13 @@ pub(crate) struct RunningContainer {
 
 impl Containers<'_> {
     /// The directory that holds a directory with a socket for each container.
-    pub(super) fn relay_dirs(self) -> PathBuf {
+    pub(super) fn relay_root(self) -> PathBuf {
         self.engine.settings().data_dir.join("run").join("c")
     }
 
     pub(super) fn make_relay_dir(self, id: &ContainerId) -> Result<PathBuf> {
         use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-        let parent = self.relay_dirs();
+        let parent = self.relay_root();
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -63,7 +63,9 @@ impl Containers<'_> {
         if link.is_none() && self.is_running_in_runtime(&id).await? {
             self.listen(&id).await?;
             self.keep_channel(&id).await?;
-            let connected = self.state().wait_for_link(&id, ADOPTED_CONNECTION_TIMEOUT);
+            let connected = self
+                .state()
+                .wait_for_link(&id, RECOVERED_CONNECTION_TIMEOUT);
             link = connected.await.ok();
             if link.is_none() {
                 tracing::warn!(container = %id, "supervisor does not connect; starting the container anew");
@@ -186,7 +188,7 @@ impl Containers<'_> {
         if let Ok(listeners) = state.relay_listeners() {
             listeners.close(id);
         }
-        match std::fs::remove_dir_all(self.relay_dirs().join(id.as_str())) {
+        match std::fs::remove_dir_all(self.relay_root().join(id.as_str())) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }

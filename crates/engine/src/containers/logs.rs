@@ -53,8 +53,7 @@ impl Operation for Logs {
                 "`lines` is {lines}; it must be 1 to 10000"
             )));
         }
-        let project = engine.store().project(project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let project = engine.project(project_id).await?;
         let workspace = params.workspace_id.unwrap_or_default();
         engine.workspaces().require(project_id, &workspace).await?;
         let id = ContainerScope::of_workspace(&project, &workspace).container_id();

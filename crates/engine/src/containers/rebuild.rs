@@ -120,8 +120,7 @@ async fn affected_projects(
 ) -> Result<(String, Vec<Project>)> {
     match (&params.container_type, params.project_id) {
         (None, Some(id)) => {
-            let project = engine.store().project(id).await?;
-            let project = project.ok_or_else(|| EngineError::project_not_found(id))?;
+            let project = engine.project(id).await?;
             Ok((container_type(&project), vec![project]))
         }
         (Some(name), None) => {

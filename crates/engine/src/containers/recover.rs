@@ -26,14 +26,14 @@ impl Containers<'_> {
     fn remove_unfinished_relay_dirs(self) -> io::Result<()> {
         for name in self.relay_dir_names()? {
             if name.starts_with('.') {
-                fs::remove_dir_all(self.relay_dirs().join(name))?;
+                fs::remove_dir_all(self.relay_root().join(name))?;
             }
         }
         Ok(())
     }
 
     fn relay_dir_names(self) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(self.relay_dirs()) {
+        let entries = match fs::read_dir(self.relay_root()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
         };
@@ -110,7 +110,7 @@ impl Containers<'_> {
     async fn remove_orphaned_relay_dir(self, id: &ContainerId) -> Result<()> {
         let _lock = self.state().lock_container(id).await;
         if self.engine.store().container(id.as_str()).await?.is_none() {
-            fs::remove_dir_all(self.relay_dirs().join(id.as_str()))?;
+            fs::remove_dir_all(self.relay_root().join(id.as_str()))?;
             self.state().forget_container(id);
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use oubliette_model::{ApiKey, Network as NetworkSetting, WorkspaceId};
+use oubliette_model::{Network as NetworkSetting, WorkspaceId};
 use oubliette_runtime::{
     ContainerId, ContainerLimits, ContainerSpec, ImageSource, Init, Mount, Network,
 };
@@ -48,9 +48,7 @@ impl Containers<'_> {
         } = plan;
         let engine = self.engine;
         let settings = engine.settings();
-        let mut random = [0; 32];
-        getrandom::fill(&mut random).map_err(|e| EngineError::fault(e.to_string()))?;
-        let key = ApiKey::from_random(random);
+        let key = crate::tokens::generate_key()?;
         let container = Container {
             id: id.to_string(),
             project_id: project.id,

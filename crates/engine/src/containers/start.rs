@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::WorkspaceChoice;
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -46,8 +46,7 @@ impl Operation for Start {
     }
 
     async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        let project = engine.store().project(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         let choice = WorkspaceChoice {
             workspace_id: params.workspace_id,
             create_workspace: false,

@@ -15,11 +15,11 @@ use super::disk::DiskUsage;
 use super::interactive::IdleTimers;
 use super::process::{PendingStreams, Process};
 use super::supervisor_link::SupervisorLink;
-use super::{RelayListeners, RuntimeChoice, container_ended, container_unreachable};
+use super::{AvailableRuntime, RelayListeners, container_ended, container_unreachable};
 use crate::{EngineError, Result};
 
 /// How long a supervisor whose connection was lost may take to connect again.
-pub(super) const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the runtime is asked whether a container still runs while its supervisor is awaited.
 const STATUS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A container whose supervisor has just disconnected is most likely ending.
@@ -31,7 +31,7 @@ pub(super) type OperationLock = Arc<tokio::sync::Mutex<()>>;
 #[derive(Debug)]
 pub(crate) struct ContainerState {
     /// None until the choice is made, which takes a while because runtimes are tried out.
-    runtime: watch::Sender<Option<RuntimeChoice>>,
+    runtime: watch::Sender<Option<AvailableRuntime>>,
     relay_listeners: Mutex<Option<Arc<dyn RelayListeners>>>,
     links: Mutex<HashMap<ContainerId, watch::Sender<Option<Arc<SupervisorLink>>>>>,
     pub(super) pending_streams: PendingStreams,
@@ -72,7 +72,7 @@ impl ContainerState {
         }
     }
 
-    pub(crate) fn set_runtime(&self, choice: RuntimeChoice) {
+    pub(crate) fn set_runtime(&self, choice: AvailableRuntime) {
         self.runtime.send_replace(Some(choice));
     }
 
@@ -83,12 +83,12 @@ impl ContainerState {
 
     /// The runtime, once one is available: the choice may be made again.
     pub(super) async fn available_runtime(&self) -> Result<Arc<dyn Runtime>> {
-        self.wait_for_runtime(RuntimeChoice::is_ok).await
+        self.wait_for_runtime(AvailableRuntime::is_ok).await
     }
 
     async fn wait_for_runtime(
         &self,
-        accepts: impl Fn(&RuntimeChoice) -> bool,
+        accepts: impl Fn(&AvailableRuntime) -> bool,
     ) -> Result<Arc<dyn Runtime>> {
         let mut runtime = self.runtime.subscribe();
         let chosen = runtime
@@ -102,7 +102,7 @@ impl ContainerState {
     }
 
     /// Whether a runtime was chosen and the choice matches.
-    pub(super) fn is_runtime(&self, matches: impl Fn(&RuntimeChoice) -> bool) -> bool {
+    pub(super) fn is_runtime(&self, matches: impl Fn(&AvailableRuntime) -> bool) -> bool {
         self.runtime.borrow().as_ref().is_some_and(matches)
     }
 

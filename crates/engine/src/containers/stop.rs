@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ContainerScope;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -45,8 +45,7 @@ impl Operation for Stop {
 
     async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let project_id = params.project_id;
-        let project = engine.store().project(project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let project = engine.project(project_id).await?;
         let containers = match &params.workspace_id {
             Some(workspace) => {
                 engine.workspaces().require(project_id, workspace).await?;

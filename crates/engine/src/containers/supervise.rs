@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oubliette_model::ApiKey;
 use oubliette_runtime::ContainerId;
-use oubliette_wire::Supervise;
+use oubliette_wire::{ProcessReport, Supervise};
 
 use super::process::Process;
 use super::{Containers, IncomingStream, NAMED_PREFIX, Stream, SupervisorLink, UNNAMED_PREFIX};
@@ -34,12 +34,13 @@ impl Containers<'_> {
     ) {
         self.resume_idle_timers(container, &hello).await;
         let reports = hello.processes.iter();
-        let abandoned: Vec<String> = {
+        let abandoned: Vec<ProcessReport> = {
             let awaited = self.state().awaited_commands.lock();
+            let is_abandoned =
+                |id: &String| id.starts_with(UNNAMED_PREFIX) && !awaited.contains(id);
             reports
                 .clone()
-                .map(|report| &report.process_id)
-                .filter(|id| id.starts_with(UNNAMED_PREFIX) && !awaited.contains(*id))
+                .filter(|report| is_abandoned(&report.process_id))
                 .cloned()
                 .collect()
         };
@@ -80,11 +81,14 @@ impl Containers<'_> {
         pending.deliver(container, stream_id, incoming);
     }
 
-    /// Kills commands whose server died while it waited for them: no caller can join them.
-    async fn kill_abandoned(self, link: &Arc<SupervisorLink>, process_ids: Vec<String>) {
-        for id in process_ids {
-            let process = Process::new(self.state(), link.clone(), id);
-            process.kill().await;
+    /// Kills commands whose server died while it waited for them: no caller can join them. A command that
+    /// has exited is only forgotten, so that the processes it left running keep running, as usual.
+    async fn kill_abandoned(self, link: &Arc<SupervisorLink>, commands: Vec<ProcessReport>) {
+        for command in commands {
+            let process = Process::new(self.state(), link.clone(), command.process_id);
+            if command.exited.is_none() {
+                process.kill().await;
+            }
             if process.exited().await.is_ok() {
                 process.forget().await;
             }

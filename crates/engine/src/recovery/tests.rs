@@ -23,7 +23,7 @@ use crate::{Actor, Call, Engine, EngineError, NewToken, RelayListeners, Settings
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Lists containers of a dead server. It cannot create any, and fails to list and to remove when told.
+/// Lists containers of a dead server. It cannot create any, and can be set to fail to list and to remove.
 #[derive(Debug)]
 struct FailingRuntime {
     capabilities: Capabilities,

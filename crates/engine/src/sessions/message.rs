@@ -51,8 +51,7 @@ impl Operation for Message {
                 "give `session_id`, or `project_id` for the newest session of its workspace",
             ));
         };
-        let project = engine.store().project(project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(project_id))?;
+        let project = engine.project(project_id).await?;
         let origin = sessions.origin(actor).await?;
         sessions.spawn(&project, message, origin, &call).await
     }

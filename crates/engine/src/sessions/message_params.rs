@@ -188,9 +188,9 @@ impl MessageParams {
     ) -> Result<SessionChoices> {
         let row = agents::find(engine.settings(), agent)?;
         let tools = self.tools_below(origin.parent.as_ref(), agent)?;
-        if let Some(objection) = row.tool_enforcement.unsupported_reason(&tools) {
+        if let Some(reason) = row.tool_enforcement.unsupported_reason(&tools) {
             return Err(EngineError::invalid(format!(
-                "the agent `{agent}` {objection}; omit `tools_allowed` and `tools_disallowed`, or \
+                "the agent `{agent}` {reason}; omit `tools_allowed` and `tools_disallowed`, or \
                  change them"
             )));
         }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::deliver::Delivered;
 use super::message_params::MessageParams;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result};
+use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -36,8 +36,7 @@ impl Operation for Spawn {
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {
-        let project = engine.store().project(params.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(params.project_id))?;
+        let project = engine.project(params.project_id).await?;
         let sessions = engine.sessions();
         let origin = sessions.origin(actor).await?;
         sessions

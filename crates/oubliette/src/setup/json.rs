@@ -81,7 +81,7 @@ impl Map for CstObject {
         }
     }
 
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
+    fn get_or_create_map(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
         let property = match find(self, key) {
             Some(property) => property,
             None => self.append(key, CstInputValue::Object(Vec::new())),

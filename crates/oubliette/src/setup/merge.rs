@@ -14,7 +14,7 @@ pub(super) trait Map {
     fn set(&mut self, key: &str, value: &Value);
     fn remove(&mut self, key: &str);
     /// The map at `key`, created if the key is missing; the error is the value that is not a map.
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue>;
+    fn get_or_create_map(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue>;
 }
 
 /// A value that we write.
@@ -48,9 +48,9 @@ pub(super) fn merge(
     connection: &Connection,
 ) -> Result<Vec<String>, MergeError> {
     let mut edits = Vec::new();
-    let mut servers = enter(root, client.servers, client.servers)?;
+    let mut servers = get_or_create_map(root, client.servers, client.servers)?;
     let path = format!("{}.{SERVER}", client.servers);
-    let mut entry = enter(servers.as_mut(), SERVER, &path)?;
+    let mut entry = get_or_create_map(servers.as_mut(), SERVER, &path)?;
     // Two spellings of one header would both be sent.
     let spellings = client.entry.iter().filter(|field| field.is_secret());
     for conflicting in client
@@ -65,7 +65,7 @@ pub(super) fn merge(
         match field.key.within {
             None => put(entry.as_mut(), field, &value, &mut edits),
             Some(map) => {
-                let mut inner = enter(entry.as_mut(), map, &format!("{path}.{map}"))?;
+                let mut inner = get_or_create_map(entry.as_mut(), map, &format!("{path}.{map}"))?;
                 put(inner.as_mut(), field, &value, &mut edits);
             }
         }
@@ -73,11 +73,16 @@ pub(super) fn merge(
     Ok(edits)
 }
 
-fn enter<'a>(map: &'a mut dyn Map, key: &str, path: &str) -> Result<Box<dyn Map + 'a>, MergeError> {
-    map.enter(key).map_err(|found| MergeError::Shape {
-        what: format!("`{path}`"),
-        found: found.kind(),
-    })
+fn get_or_create_map<'a>(
+    map: &'a mut dyn Map,
+    key: &str,
+    path: &str,
+) -> Result<Box<dyn Map + 'a>, MergeError> {
+    map.get_or_create_map(key)
+        .map_err(|found| MergeError::Shape {
+            what: format!("`{path}`"),
+            found: found.kind(),
+        })
 }
 
 fn drop_conflicting_key(
@@ -89,7 +94,7 @@ fn drop_conflicting_key(
     match conflicting.within {
         None => drop_spellings(entry, conflicting, client, edits),
         Some(map) if entry.get(map).is_some() => {
-            if let Ok(mut inner) = entry.enter(map) {
+            if let Ok(mut inner) = entry.get_or_create_map(map) {
                 drop_spellings(inner.as_mut(), conflicting, client, edits);
             }
         }

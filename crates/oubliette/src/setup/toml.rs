@@ -103,7 +103,7 @@ impl Map for Node<'_> {
         self.table.remove(key);
     }
 
-    fn enter(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
+    fn get_or_create_map(&mut self, key: &str) -> Result<Box<dyn Map + '_>, FoundValue> {
         if !self.table.contains_key(key) {
             self.table.insert(key, self.make());
         }

@@ -235,7 +235,7 @@ fn without_network_there_is_only_loopback(host: &Host) {
 }
 in_modes!(without_network_there_is_only_loopback: root, user, bwrap);
 
-fn the_hosts_network_comes_with_working_name_resolution(host: &Host) {
+fn the_hosts_network_has_the_hosts_interfaces_and_resolver_files(host: &Host) {
     let mut spec = host.spec("a");
     spec.network = NetworkNamespace::Host;
     let sandbox = host.launch(spec);
@@ -251,7 +251,7 @@ fn the_hosts_network_comes_with_working_name_resolution(host: &Host) {
     }
     sandbox.remove();
 }
-in_modes!(the_hosts_network_comes_with_working_name_resolution: root, user, bwrap);
+in_modes!(the_hosts_network_has_the_hosts_interfaces_and_resolver_files: root, user, bwrap);
 
 fn abstract_sockets_of_the_host_are_out_of_reach(host: &Host) {
     use std::os::linux::net::SocketAddrExt;

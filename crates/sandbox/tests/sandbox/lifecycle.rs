@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use oubliette_sandbox::{Error, find_running, launch, remove};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{GRACE, Host, in_modes, init_binary, request_at, wait_for_ends};
+use crate::support::{Host, STOP_TIMEOUT, in_modes, init_binary, request_at, wait_for_ends};
 
 fn a_sandbox_is_found_again_by_its_state(host: &Host) {
     let sandbox = host.start("a");
@@ -25,7 +25,7 @@ fn a_sandbox_is_found_again_by_its_state(host: &Host) {
         Err(Error::StillRunning { pid: found }) => assert_eq!(found, pid),
         other => panic!("{other:?}"),
     }
-    again.stop(GRACE).unwrap();
+    again.stop(STOP_TIMEOUT).unwrap();
     assert!(!sandbox.running.is_alive());
     assert!(find_running(&sandbox.spec.state_dir).is_none());
     sandbox.remove();
@@ -93,7 +93,7 @@ fn a_sandbox_outlives_the_process_that_launched_it(host: &Host) {
         &serde_json::json!({ "argv": ["echo", "alive"] }),
     );
     assert_eq!(output.stdout, "alive\n");
-    running.stop(GRACE).unwrap();
+    running.stop(STOP_TIMEOUT).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }
@@ -137,7 +137,7 @@ fn a_launch_works_with_a_huge_environment(host: &Host) {
     }
     command.output().unwrap();
     let running = find_running(&spec.state_dir).expect("the sandbox runs");
-    running.stop(GRACE).unwrap();
+    running.stop(STOP_TIMEOUT).unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
 }
 in_modes!(a_launch_works_with_a_huge_environment: root, user);
@@ -213,7 +213,10 @@ fn concurrent_launches_of_one_sandbox_make_one(host: &Host) {
             "{error:?}"
         );
     }
-    find_running(&spec.state_dir).unwrap().stop(GRACE).unwrap();
+    find_running(&spec.state_dir)
+        .unwrap()
+        .stop(STOP_TIMEOUT)
+        .unwrap();
     remove(&spec.state_dir, &spec.layers_dir).unwrap();
     host.assert_nothing_left();
 }

@@ -131,8 +131,8 @@ impl AsUser {
         Self { home }
     }
 
-    /// A program where the user can run it: the build directory may be closed to other users.
-    fn place(&self, program: &Path, name: &str) -> std::path::PathBuf {
+    /// Copies a program to where the user can run it: the build directory may be closed to other users.
+    fn copy_program(&self, program: &Path, name: &str) -> std::path::PathBuf {
         let to = self.home.path().join(name);
         if fs::hard_link(program, &to).is_err() {
             fs::copy(program, &to).unwrap();
@@ -144,12 +144,15 @@ impl AsUser {
         let tmp = self.home.path().join("t");
         fs::create_dir(&tmp).unwrap();
         chown(&tmp, Some(ORDINARY_USER), Some(ORDINARY_USER)).unwrap();
-        Command::new(self.place(&std::env::current_exe().unwrap(), "tests"))
+        Command::new(self.copy_program(&std::env::current_exe().unwrap(), "tests"))
             .args(["--in-process", test])
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TMPDIR", &tmp)
-            .env("OUBLIETTE_TEST_INIT", self.place(&init_binary(), "init"))
+            .env(
+                "OUBLIETTE_TEST_INIT",
+                self.copy_program(&init_binary(), "init"),
+            )
             .current_dir(&tmp)
             .uid(ORDINARY_USER)
             .gid(ORDINARY_USER)

@@ -34,8 +34,7 @@ fn bubblewrap_is_tried_only_if_needed(host: &Host) {
 }
 in_modes!(bubblewrap_is_tried_only_if_needed: root, user);
 
-/// With a binary that is not a launcher nothing works, and nothing is left.
-fn the_probe_reports_what_does_not_work(host: &Host) {
+fn the_probe_of_a_binary_that_is_not_a_launcher_reports_the_failure(host: &Host) {
     let probe = probe("/bin/true".as_ref(), host.dir.path());
     assert_eq!(probe.method, None);
     let native = probe
@@ -46,4 +45,4 @@ fn the_probe_reports_what_does_not_work(host: &Host) {
     assert!(!native.works && !native.detail.is_empty());
     host.assert_nothing_left();
 }
-in_modes!(the_probe_reports_what_does_not_work: root, user);
+in_modes!(the_probe_of_a_binary_that_is_not_a_launcher_reports_the_failure: root, user);

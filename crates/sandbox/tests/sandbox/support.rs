@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 pub(crate) use crate::modes::{Mode, in_modes};
 
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// For events that take a fraction of a second on an idle machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -244,7 +244,7 @@ impl Sandbox {
     }
 
     pub(crate) fn stop(&self) {
-        self.running.stop(GRACE).unwrap();
+        self.running.stop(STOP_TIMEOUT).unwrap();
     }
 
     pub(crate) fn remove(&self) {

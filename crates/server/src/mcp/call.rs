@@ -33,16 +33,16 @@ impl Handler {
     ) -> Result<CallToolResponse, ErrorData> {
         let actor = requesting_actor(&context)?;
         let arguments = request.arguments.unwrap_or_default();
-        let quiet_call = Call::new().with_cancellation(context.ct.clone());
+        let call_without_progress = Call::new().with_cancellation(context.ct.clone());
         let (call, notifier) = match context.meta.get_progress_token() {
             Some(token) => {
                 let (latest, changes) = watch::channel(None);
-                let call =
-                    quiet_call.with_progress(move |progress| drop(latest.send(Some(progress))));
+                let call = call_without_progress
+                    .with_progress(move |progress| drop(latest.send(Some(progress))));
                 let notifier = notify_progress(context.peer.clone(), token, changes);
                 (call, Some(notifier))
             }
-            None => (quiet_call, None),
+            None => (call_without_progress, None),
         };
         let session_argument = session_argument(&arguments);
         let running = self.engine.call(&actor, &request.name, arguments, call);

@@ -12,7 +12,8 @@ use std::time::Duration;
 use oubliette_engine::{AttachedSession, Call, Stream, ToolListSubscriber};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, LineReader, Message, RpcError, codes, relay_methods,
+    Attach, Attached, CallerTools, Cancel, InvalidRequest, LineReader, Message, Request, RpcError,
+    codes, relay_methods,
 };
 use serde_json::{Map, Value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
@@ -25,7 +26,6 @@ use super::Relay;
 use super::methods::{self, RequestSource, RpcResult, parse_params, to_json};
 use super::replies::{self, MAX_UNREAD_KIB_PER_CONTAINER, ReplySender};
 use crate::errors;
-use oubliette_wire::{InvalidRequest, Request};
 
 /// Fewer than the listener accepts: the supervisor always gets a connection.
 const MAX_CLIENT_CONNECTIONS: usize = 256;

@@ -1,12 +1,13 @@
-//! The handshake: reads lines until one identifies the peer. Until then every other line gets an error
-//! and has no effect: invalid JSON, lines that are too long, wrong keys.
+//! The handshake: reads lines until one identifies the peer. A supervisor or stream with a wrong key gets an
+//! error and may try again; any other first line makes the peer a client.
 
 use std::time::Duration;
 
 use oubliette_engine::Stream;
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    LineReader, LineTooLong, Message, RpcError, StreamOpened, Supervise, codes, supervisor_methods,
+    LineReader, LineTooLong, Message, Request, RpcError, StreamOpened, Supervise, codes,
+    supervisor_methods,
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,7 +16,6 @@ use super::Relay;
 use super::client::ReceivedLine;
 use super::methods::parse_params;
 use super::pending_connections::PendingConnections;
-use oubliette_wire::Request;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Few lines longer than this are read at once.

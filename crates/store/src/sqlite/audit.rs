@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, named_params, params};
 
 use super::Sqlite;
 use super::convert::{ReadColumns, conversion_error, to_millis};
-use crate::{Audit, AuditEntry, AuditFilter, AuditOutcome, AuditRecord, Page, Result};
+use crate::{AuditEntry, AuditFilter, AuditOutcome, AuditRecord, AuditStore, Page, Result};
 
 /// Appends an entry in the transaction of the write that it belongs to.
 pub(super) fn append_audit_entry(connection: &Connection, entry: Option<AuditEntry>) -> Result<()> {
@@ -46,7 +46,7 @@ fn record(row: &Row<'_>) -> rusqlite::Result<AuditRecord> {
 }
 
 #[async_trait]
-impl Audit for Sqlite {
+impl AuditStore for Sqlite {
     async fn append_audit(&self, entries: Vec<AuditEntry>) -> Result<()> {
         self.write(move |connection| {
             entries

@@ -17,7 +17,7 @@ use super::convert::{
 };
 use super::sessions::{append_events, find_seq, find_with_seq};
 use crate::{
-    AddRequestOutcome, AuditEntry, CallerRequest, CallerRequestResult, Callers, DeclaredTools,
+    AddRequestOutcome, AuditEntry, CallerRequest, CallerRequestResult, CallerStore, DeclaredTools,
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, Result, Session,
     StoreError, ToolDeclaration,
 };
@@ -249,7 +249,7 @@ fn end_request(
 }
 
 #[async_trait]
-impl Callers for Sqlite {
+impl CallerStore for Sqlite {
     async fn caller_tools(&self, session: SessionId) -> Result<Option<DeclaredTools>> {
         self.read(|connection| {
             Ok(connection

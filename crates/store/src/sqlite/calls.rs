@@ -13,7 +13,7 @@ use super::events::stored_event;
 use super::schedules;
 use super::sessions::{find, find_seq, queue_message};
 use crate::{
-    AuditEntry, CallTurn, Calls, ChildCall, Result, Session, SessionMessage, StopRequest,
+    AuditEntry, CallStore, CallTurn, ChildCall, Result, Session, SessionMessage, StopRequest,
     ToolCallStart,
 };
 
@@ -85,7 +85,7 @@ pub(super) fn record_turn_start(
 }
 
 #[async_trait]
-impl Calls for Sqlite {
+impl CallStore for Sqlite {
     async fn queue_call(
         &self,
         caller: SessionId,

@@ -9,7 +9,7 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
-use crate::{AuditEntry, Container, Containers, Exec, Result};
+use crate::{AuditEntry, Container, ContainerStore, Exec, Result};
 
 const SELECT_CONTAINERS: &str =
     "select id, project_id, workspace_id, key_hash, created_at from containers";
@@ -49,7 +49,7 @@ fn find_exec(
 }
 
 #[async_trait]
-impl Containers for Sqlite {
+impl ContainerStore for Sqlite {
     async fn put_container(&self, container: &Container) -> Result<bool> {
         let container = container.clone();
         self.write(move |connection| {

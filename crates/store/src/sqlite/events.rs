@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, params};
 use super::Sqlite;
 use super::convert::{ReadColumns, conversion_error, to_millis};
 use super::sessions::{TREE, find_seq};
-use crate::{Events, Result, StoredEvent};
+use crate::{EventStore, Result, StoredEvent};
 
 /// Up to this number of events is read on the calling thread.
 const MAX_INLINE_EVENTS: u32 = 16;
@@ -59,7 +59,7 @@ fn events_after(
 }
 
 #[async_trait]
-impl Events for Sqlite {
+impl EventStore for Sqlite {
     async fn events(
         &self,
         id: SessionId,

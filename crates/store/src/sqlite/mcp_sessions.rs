@@ -7,10 +7,10 @@ use rusqlite::{OptionalExtension, params};
 
 use super::Sqlite;
 use super::convert::{ReadColumns, to_millis};
-use crate::{McpSession, McpSessions, Result};
+use crate::{McpSession, McpSessionStore, Result};
 
 #[async_trait]
-impl McpSessions for Sqlite {
+impl McpSessionStore for Sqlite {
     async fn put_mcp_session(&self, session: &McpSession, max_sessions: u32) -> Result<()> {
         let session = session.clone();
         self.write(move |connection| {

@@ -9,7 +9,7 @@ use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, json_column, to_json, to_millis};
 use super::schedules::remove_project_targets;
 use crate::{
-    AuditEntry, Page, Project, ProjectState, ProjectUpdate, Projects, Result, VisibleProjects,
+    AuditEntry, Page, Project, ProjectState, ProjectStore, ProjectUpdate, Result, VisibleProjects,
 };
 
 const COLUMNS: &str = "id, name, revision, settings, created_at, updated_at";
@@ -41,7 +41,7 @@ pub(super) fn is_ready(connection: &Connection, id: ProjectId) -> Result<bool> {
 }
 
 #[async_trait]
-impl Projects for Sqlite {
+impl ProjectStore for Sqlite {
     async fn reserve_project(&self, project: &Project) -> Result<()> {
         let settings = to_json(&project.settings)?;
         let project = project.clone();

@@ -15,7 +15,7 @@ use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
 use crate::{
     AuditEntry, CallTurn, FinishedRun, Firing, Lease, Page, Result, RunBinding, RunFilter,
-    Schedule, ScheduleRun, ScheduleTarget, ScheduleUpdate, Schedules, Session, SessionMessage,
+    Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate, Session, SessionMessage,
     VisibleProjects,
 };
 use row::{brief_columns, find, find_run, insert, insert_targets, select, select_runs, update_row};
@@ -98,7 +98,7 @@ fn update(connection: &Connection, schedule: &Schedule) -> Result<ScheduleUpdate
 }
 
 #[async_trait]
-impl Schedules for Sqlite {
+impl ScheduleStore for Sqlite {
     async fn add_schedule(&self, schedule: &Schedule, audit: Option<AuditEntry>) -> Result<bool> {
         let schedule = schedule.clone();
         self.write(move |connection| {

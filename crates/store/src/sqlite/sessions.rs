@@ -14,7 +14,7 @@ use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, enum_from_string, enum_to_string, json_column, to_millis};
 use crate::{
     AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision, Result, Session,
-    SessionFilter, SessionMessage, SessionStep, Sessions, SpawnOutcome, StopRequest, TreeUsage,
+    SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeUsage,
     VisibleProjects,
 };
 use row::{COLUMNS, session};
@@ -28,7 +28,7 @@ pub(super) const TREE: &str = "with recursive tree (id) as (
     )";
 
 #[async_trait]
-impl Sessions for Sqlite {
+impl SessionStore for Sqlite {
     async fn spawn_session(
         &self,
         new: &NewSession,

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::contract::CASES;
-use crate::{Audit, AuditEntry, AuditFilter, AuditOutcome, StoreError};
+use crate::{AuditEntry, AuditFilter, AuditOutcome, AuditStore, StoreError};
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ async fn an_older_database_is_migrated() {
         1
     );
     assert!(
-        crate::Containers::containers(&store)
+        crate::ContainerStore::containers(&store)
             .await
             .unwrap()
             .is_empty()

@@ -9,7 +9,7 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
-use crate::{AuditEntry, Page, Result, RevokeOutcome, Token, Tokens};
+use crate::{AuditEntry, Page, Result, RevokeOutcome, Token, TokenStore};
 
 const COLUMNS: &str = "id, name, scope, created_at, expires_at, revoked_at, session, minted";
 
@@ -98,7 +98,7 @@ fn count_other_admins(connection: &Connection, id: Option<TokenId>, now: Timesta
 }
 
 #[async_trait]
-impl Tokens for Sqlite {
+impl TokenStore for Sqlite {
     async fn add_token(
         &self,
         token: &Token,

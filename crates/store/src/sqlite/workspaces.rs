@@ -8,7 +8,7 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
-use crate::{AuditEntry, Page, Result, StoreError, Workspace, Workspaces};
+use crate::{AuditEntry, Page, Result, StoreError, Workspace, WorkspaceStore};
 
 fn workspace(row: &Row<'_>) -> rusqlite::Result<Workspace> {
     Ok(Workspace {
@@ -18,7 +18,7 @@ fn workspace(row: &Row<'_>) -> rusqlite::Result<Workspace> {
 }
 
 #[async_trait]
-impl Workspaces for Sqlite {
+impl WorkspaceStore for Sqlite {
     async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool> {
         let workspace = workspace.clone();
         self.write(move |connection| {

@@ -144,7 +144,7 @@ async fn a_protocol_violation_ends_the_session_and_an_unknown_kind_is_ignored() 
 }
 
 #[tokio::test]
-async fn only_a_server_that_knows_the_key_is_accepted() {
+async fn only_a_server_with_the_key_is_accepted() {
     let (mut a, mut b) = duplex(100);
     let hash = hash_key("secret");
     let (asked, given) = tokio::join!(

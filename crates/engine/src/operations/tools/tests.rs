@@ -111,7 +111,7 @@ fn a_parameter_name_has_one_type_everywhere() {
 }
 
 #[test]
-fn a_list_contains_exactly_what_a_scope_may_call() {
+fn a_list_contains_exactly_the_operations_that_a_scope_may_call() {
     for scope in scopes() {
         let mut split: Vec<&str> = list(scope, ToolStyle::Split)
             .iter()

@@ -62,24 +62,24 @@ fn due_times(runs: &[ScheduleRun]) -> Vec<String> {
 
 #[tokio::test]
 async fn runs_are_not_repeated_when_the_clock_is_set_back_and_are_missed_when_it_is_set_forward() {
-    let world = TestEngine::new(at(START), |_| {}).await;
-    world.engine.schedules().start();
-    let hourly = world.schedule(1, "@hourly", "UTC");
-    let hourly = world.add(hourly).await;
-    world.clock.set(at("2027-03-01T11:00:00Z"));
-    world.ended_runs(&hourly, 1).await;
-    world.clock.set(at("2027-03-01T12:00:01Z"));
-    world.ended_runs(&hourly, 2).await;
+    let fixture = TestEngine::new(at(START), |_| {}).await;
+    fixture.engine.schedules().start();
+    let hourly = fixture.schedule(1, "@hourly", "UTC");
+    let hourly = fixture.add(hourly).await;
+    fixture.clock.set(at("2027-03-01T11:00:00Z"));
+    fixture.ended_runs(&hourly, 1).await;
+    fixture.clock.set(at("2027-03-01T12:00:01Z"));
+    fixture.ended_runs(&hourly, 2).await;
     // Back by more than an hour, and through the same times again.
     for time in ["10:30:00", "11:00:00", "11:59:00", "12:00:00", "12:59:59"] {
-        world.clock.set(at(&format!("2027-03-01T{time}Z")));
+        fixture.clock.set(at(&format!("2027-03-01T{time}Z")));
         tokio::task::yield_now().await;
     }
-    world.clock.set(at("2027-03-01T13:00:00Z"));
-    world.ended_runs(&hourly, 3).await;
+    fixture.clock.set(at("2027-03-01T13:00:00Z"));
+    fixture.ended_runs(&hourly, 3).await;
     // Forward over a day.
-    world.clock.set(at("2027-03-02T16:20:00Z"));
-    let runs = world.ended_runs(&hourly, 4).await;
+    fixture.clock.set(at("2027-03-02T16:20:00Z"));
+    let runs = fixture.ended_runs(&hourly, 4).await;
     let expected = [
         "2027-03-01T11:00:00Z",
         "2027-03-01T12:00:00Z",
@@ -96,32 +96,36 @@ async fn runs_are_not_repeated_when_the_clock_is_set_back_and_are_missed_when_it
             .contains("2027-03-01T14:00:00Z")
     );
     assert_eq!(
-        world.sessions().await.len(),
+        fixture.sessions().await.len(),
         3,
         "one session for each that ran"
     );
     let error = runs[0].error.as_ref().unwrap();
     assert!(error.contains("no containers here"), "{error}");
-    world.engine.stop().await;
+    fixture.engine.stop().await;
 }
 
 #[tokio::test]
 async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_record() {
-    let mut world = TestEngine::new(at(START), |_| {}).await;
-    let schedule = world.schedule(1, "@yearly", "UTC");
-    let schedule = world.add(schedule).await;
+    let mut fixture = TestEngine::new(at(START), |_| {}).await;
+    let schedule = fixture.schedule(1, "@yearly", "UTC");
+    let schedule = fixture.add(schedule).await;
     for point in 0..4 {
-        let firing = world.firing(&schedule);
-        let run = world
+        let firing = fixture.firing(&schedule);
+        let run = fixture
             .store()
             .fire_schedules(vec![firing], None)
             .await
             .unwrap()
             .remove(0);
         if point >= 1 {
-            let lease = world.engine.schedules().lease();
+            let lease = fixture.engine.schedules().lease();
             let deadline = lease.at + seconds(3600);
-            let claimed = world.store().claim_runs(&lease, deadline, 9).await.unwrap();
+            let claimed = fixture
+                .store()
+                .claim_runs(&lease, deadline, 9)
+                .await
+                .unwrap();
             assert_eq!(claimed.len(), 1);
         }
         if point >= 2 {
@@ -131,12 +135,12 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
                 pin: false,
                 note: None,
             };
-            let actor = actor(world.token);
+            let actor = actor(fixture.token);
             let parameters =
-                json!({ "project_id": world.project, "prompt": "x", "new_session": true });
+                json!({ "project_id": fixture.project, "prompt": "x", "new_session": true });
             let call = Call::new().for_schedule_run(mark);
             let arguments = parameters.as_object().cloned().unwrap();
-            let spawned = world
+            let spawned = fixture
                 .engine
                 .call(&actor, "session_spawn", arguments, call)
                 .await;
@@ -144,50 +148,50 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
         }
         if point >= 3 {
             // The turn is over and the run's end not stored.
-            let found = world.store().schedule_run(run.id).await.unwrap().unwrap();
+            let found = fixture.store().schedule_run(run.id).await.unwrap().unwrap();
             let session = found.session_id.unwrap();
             let failed =
-                world
+                fixture
                     .engine
                     .sessions()
                     .wait_until(session, Duration::from_secs(30), |s| s.status.is_ended());
             assert!(failed.await.unwrap());
         }
-        world.restart().await;
+        fixture.restart().await;
         // Recovery does this once a runtime works.
-        world.engine.recover_sessions().await.unwrap();
-        world.engine.schedules().start();
-        let runs = world.ended_runs(&schedule, point + 1).await;
+        fixture.engine.recover_sessions().await.unwrap();
+        fixture.engine.schedules().start();
+        let runs = fixture.ended_runs(&schedule, point + 1).await;
         assert_eq!(runs.len(), point + 1);
         let sessions: HashSet<_> = runs.iter().map(|run| run.session_id.unwrap()).collect();
         assert_eq!(sessions.len(), point + 1, "each run has its own session");
         assert_eq!(
-            world.sessions().await.len(),
+            fixture.sessions().await.len(),
             point + 1,
             "there are no other sessions"
         );
         for id in sessions {
-            let session = world.store().session(id).await.unwrap().unwrap();
+            let session = fixture.store().session(id).await.unwrap().unwrap();
             assert_eq!(session.turns, 1, "each got one prompt");
         }
-        world.restart().await;
+        fixture.restart().await;
     }
 }
 
 #[tokio::test]
 async fn a_thousand_runs_due_at_once_all_start_in_order_within_the_concurrency_limit() {
-    let world = TestEngine::new(at(START), |settings| {
+    let fixture = TestEngine::new(at(START), |settings| {
         settings.schedules.max_concurrent_runs = 3;
     })
     .await;
     for n in 1..=1000 {
-        let schedule = world.schedule(n, "0 11 * * *", "UTC");
-        assert!(world.store().add_schedule(&schedule, None).await.unwrap());
+        let schedule = fixture.schedule(n, "0 11 * * *", "UTC");
+        assert!(fixture.store().add_schedule(&schedule, None).await.unwrap());
     }
-    world.clock.set(at("2027-03-01T11:00:00Z"));
-    world.engine.schedules().start();
+    fixture.clock.set(at("2027-03-01T11:00:00Z"));
+    fixture.engine.schedules().start();
     let ids: Vec<_> = (1..=1000)
-        .map(|n| world.schedule(n, "@daily", "UTC").id)
+        .map(|n| fixture.schedule(n, "@daily", "UTC").id)
         .collect();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(120);
     let mut ended = 0;
@@ -195,19 +199,19 @@ async fn a_thousand_runs_due_at_once_all_start_in_order_within_the_concurrency_l
         assert!(tokio::time::Instant::now() < deadline, "{ended} have ended");
         ended = 0;
         for id in &ids {
-            let runs = world.history(*id).await;
+            let runs = fixture.history(*id).await;
             assert!(runs.len() <= 1, "{runs:#?}");
             ended += runs.iter().filter(|run| run.ended_at.is_some()).count();
-            assert!(world.engine.schedules().state().running.lock().len() <= 3);
+            assert!(fixture.engine.schedules().state().running.lock().len() <= 3);
         }
     }
     // Sessions are listed newest first. They are created in the order of the runs, except for runs
     // that started at the same time.
-    let mut sessions = world.sessions().await;
+    let mut sessions = fixture.sessions().await;
     sessions.reverse();
     assert_eq!(sessions.len(), 1000);
     for (position, id) in ids.iter().enumerate() {
-        let run = world.history(*id).await.remove(0);
+        let run = fixture.history(*id).await.remove(0);
         let session = run.session_id.unwrap();
         let found = sessions.iter().position(|other| *other == session).unwrap();
         assert!(
@@ -215,16 +219,16 @@ async fn a_thousand_runs_due_at_once_all_start_in_order_within_the_concurrency_l
             "run {position} was number {found}"
         );
     }
-    world.engine.stop().await;
+    fixture.engine.stop().await;
 }
 
 #[tokio::test]
 async fn runs_with_an_expired_token_fail_and_five_failures_disable_the_schedule() {
-    let mut world = TestEngine::new(at(START), |_| {}).await;
+    let mut fixture = TestEngine::new(at(START), |_| {}).await;
     let soon = at("2027-03-01T11:30:00Z");
     let NewToken { token, key } =
         NewToken::generate("short", Scope::Write, at(START), Some(soon)).unwrap();
-    world
+    fixture
         .store()
         .add_token(&token, key.hash(), None)
         .await
@@ -233,17 +237,17 @@ async fn runs_with_an_expired_token_fail_and_five_failures_disable_the_schedule(
         owner_id: token.id,
         overlap: Overlap::Skip,
         session_behavior: SessionBehavior::Resume,
-        ..world.schedule(1, "@hourly", "UTC")
+        ..fixture.schedule(1, "@hourly", "UTC")
     };
-    let hourly = world.add(hourly).await;
-    world.engine.schedules().start();
+    let hourly = fixture.add(hourly).await;
+    fixture.engine.schedules().start();
     for hour in 11..=15 {
-        world.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
-        world.ended_runs(&hourly, hour - 10).await;
+        fixture.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
+        fixture.ended_runs(&hourly, hour - 10).await;
     }
-    world.clock.set(at("2027-03-01T16:00:00Z"));
+    fixture.clock.set(at("2027-03-01T16:00:00Z"));
     assert!(
-        world
+        fixture
             .engine
             .schedules()
             .fire_due()
@@ -251,7 +255,7 @@ async fn runs_with_an_expired_token_fail_and_five_failures_disable_the_schedule(
             .unwrap()
             .is_empty()
     );
-    let runs = world.history(hourly.id).await;
+    let runs = fixture.history(hourly.id).await;
     assert_eq!(runs.len(), 5, "disabled after the fifth: {runs:#?}");
     assert!(runs[0].session_id.is_some() && runs[0].error.as_ref().unwrap().contains("containers"));
     for run in &runs[1..] {
@@ -261,26 +265,26 @@ async fn runs_with_an_expired_token_fail_and_five_failures_disable_the_schedule(
             "{run:?}"
         );
     }
-    let stored = world.store().schedule(hourly.id).await.unwrap().unwrap();
+    let stored = fixture.store().schedule(hourly.id).await.unwrap().unwrap();
     assert!(!stored.enabled && stored.next_at.is_none());
     assert!(stored.disabled_reason.unwrap().contains("5 runs in a row"));
-    world.restart().await;
+    fixture.restart().await;
 }
 
 #[tokio::test]
 async fn a_session_that_fails_twice_in_a_row_is_replaced_with_a_note_in_the_history() {
-    let mut world = TestEngine::new(at(START), |_| {}).await;
+    let mut fixture = TestEngine::new(at(START), |_| {}).await;
     let schedule = Schedule {
         session_behavior: SessionBehavior::Resume,
-        ..world.schedule(1, "@hourly", "UTC")
+        ..fixture.schedule(1, "@hourly", "UTC")
     };
-    let schedule = world.add(schedule).await;
-    world.engine.schedules().start();
+    let schedule = fixture.add(schedule).await;
+    fixture.engine.schedules().start();
     for hour in 11..=13 {
-        world.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
-        world.ended_runs(&schedule, hour - 10).await;
+        fixture.clock.set(at(&format!("2027-03-01T{hour}:00:00Z")));
+        fixture.ended_runs(&schedule, hour - 10).await;
     }
-    let runs = world.ended_runs(&schedule, 3).await;
+    let runs = fixture.ended_runs(&schedule, 3).await;
     assert_eq!(runs[0].session_id, runs[1].session_id);
     assert_ne!(runs[1].session_id, runs[2].session_id);
     let note = runs[2].note.as_ref().unwrap();
@@ -288,17 +292,17 @@ async fn a_session_that_fails_twice_in_a_row_is_replaced_with_a_note_in_the_hist
         note.contains("failed twice") && note.contains("new one"),
         "{note}"
     );
-    world.restart().await;
+    fixture.restart().await;
 }
 
 #[tokio::test]
 async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
-    let world = TestEngine::new(at(START), |_| {}).await;
-    world.engine.schedules().start();
-    let admin = actor(world.token);
+    let fixture = TestEngine::new(at(START), |_| {}).await;
+    fixture.engine.schedules().start();
+    let admin = actor(fixture.token);
     let call = async |actor: &Actor, name: &str, parameters: Value| {
         let parameters = parameters.as_object().cloned().unwrap();
-        world
+        fixture
             .engine
             .call(actor, name, parameters, Call::new())
             .await
@@ -306,10 +310,10 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
     // A session whose agent is not started.
     let own = SessionId::new(Uuid::from_u128(7));
     let session = Session {
-        owner_id: Some(world.token),
+        owner_id: Some(fixture.token),
         ..Session::new(
             own,
-            world.project,
+            fixture.project,
             WorkspaceId::default(),
             "demo",
             at(START),
@@ -328,7 +332,7 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
             spawns_per_minute: 9,
         },
     };
-    world.store().spawn_session(&new, None).await.unwrap();
+    fixture.store().spawn_session(&new, None).await.unwrap();
     // An admin key that is used on the connection of that session.
     let agent = Actor {
         session: Some(own),
@@ -336,16 +340,21 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
     };
     let parameters = json!({
         "name": "mine", "cron_expr": "@yearly", "prompt": "x",
-        "targets": [{ "project_id": world.project }],
+        "targets": [{ "project_id": fixture.project }],
     });
     let created = call(&agent, "schedule_create", parameters).await.unwrap();
     let id = json!({ "schedule_id": created["schedule_id"] });
     let schedule_id = created["schedule_id"].as_str().unwrap().parse().unwrap();
-    let schedule = world.store().schedule(schedule_id).await.unwrap().unwrap();
+    let schedule = fixture
+        .store()
+        .schedule(schedule_id)
+        .await
+        .unwrap()
+        .unwrap();
     call(&agent, "schedule_trigger", id.clone()).await.unwrap();
-    let runs = world.ended_runs(&schedule, 1).await;
+    let runs = fixture.ended_runs(&schedule, 1).await;
     let child_id = runs[0].session_id.unwrap();
-    let child = world.store().session(child_id).await.unwrap().unwrap();
+    let child = fixture.store().session(child_id).await.unwrap().unwrap();
     assert_eq!((child.parent_id, child.root_id), (Some(own), own));
 
     let ended = SessionStep {
@@ -353,9 +362,9 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
         status: Some(Status::Completed),
         ..SessionStep::default()
     };
-    world.store().commit_step(own, ended).await.unwrap();
+    fixture.store().commit_step(own, ended).await.unwrap();
     call(&admin, "schedule_trigger", id.clone()).await.unwrap();
-    let runs = world.ended_runs(&schedule, 2).await;
+    let runs = fixture.ended_runs(&schedule, 2).await;
     assert_eq!(runs[1].session_id, None);
     let error = runs[1].error.as_ref().unwrap();
     assert!(
@@ -370,9 +379,9 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
         "{refused:?}"
     );
     call(&admin, "schedule_trigger", id).await.unwrap();
-    let runs = world.ended_runs(&schedule, 3).await;
+    let runs = fixture.ended_runs(&schedule, 3).await;
     let session_id = runs[2].session_id.unwrap();
-    let session = world.store().session(session_id).await.unwrap().unwrap();
+    let session = fixture.store().session(session_id).await.unwrap().unwrap();
     assert_eq!(session.parent_id, None);
-    world.engine.stop().await;
+    fixture.engine.stop().await;
 }

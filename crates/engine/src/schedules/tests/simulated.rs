@@ -165,8 +165,8 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
         settings.schedules.keep_days = 10_000;
         settings.schedules.keep_runs = 1_000_000;
     };
-    let mut world = TestEngine::new(start, keep_everything).await;
-    let grace = seconds(world.settings.schedules.grace_seconds.into());
+    let mut fixture = TestEngine::new(start, keep_everything).await;
+    let grace = seconds(fixture.settings.schedules.grace_seconds.into());
 
     let mut schedules = Vec::new();
     for n in 0..SCHEDULES {
@@ -175,12 +175,12 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
         let missed_runs = random.one_of(&[MissedRuns::Skip, MissedRuns::RunOnce]);
         schedules.push(Schedule {
             missed_runs,
-            ..world.schedule(u128::from(n) + 1, &expression, zone)
+            ..fixture.schedule(u128::from(n) + 1, &expression, zone)
         });
     }
     let additions = schedules
         .iter()
-        .map(|s| world.store().add_schedule(s, None));
+        .map(|s| fixture.store().add_schedule(s, None));
     assert!(
         join_all(additions)
             .await
@@ -193,7 +193,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
     let interval = end.duration_since(start) / RESTARTS as i32;
     let mut restart_at = start + interval;
     loop {
-        let Some(due) = world.store().next_due_at().await.unwrap() else {
+        let Some(due) = fixture.store().next_due_at().await.unwrap() else {
             break;
         };
         // A server is a little late.
@@ -207,32 +207,32 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
                 _ => SignedDuration::from_hours(random.below(150) as i64),
             };
             restart_at = now + interval;
-            world.restart().await;
+            fixture.restart().await;
             now += down;
             crash_point = Some(random.below(3));
         }
         if now > end {
             break;
         }
-        world.clock.set(now);
+        fixture.clock.set(now);
         checks.push(now);
-        world.engine.schedules().fire_due().await.unwrap();
+        fixture.engine.schedules().fire_due().await.unwrap();
         match crash_point {
             // With runs that are not started, and with started runs that have not ended.
-            Some(0) => world.restart().await,
+            Some(0) => fixture.restart().await,
             Some(1) => {
-                let lease = world.engine.schedules().lease();
-                world.store().claim_runs(&lease, end, 3).await.unwrap();
-                world.restart().await;
-                let adopted = world
+                let lease = fixture.engine.schedules().lease();
+                fixture.store().claim_runs(&lease, end, 3).await.unwrap();
+                fixture.restart().await;
+                let adopted = fixture
                     .store()
-                    .adopt_runs(&world.engine.schedules().lease())
+                    .adopt_runs(&fixture.engine.schedules().lease())
                     .await;
-                world.record(adopted.unwrap()).await;
+                fixture.record(adopted.unwrap()).await;
             }
             _ => {}
         }
-        world.finish_all_runs().await;
+        fixture.finish_all_runs().await;
     }
     let spent = started.elapsed();
 
@@ -240,7 +240,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
     for schedule in &schedules {
         let instants = instants(schedule, start, end);
         let expected = expected(schedule, &instants, &checks, grace);
-        let found = world.history(schedule.id).await;
+        let found = fixture.history(schedule.id).await;
         let found: Vec<_> = found
             .iter()
             .map(|run| (run.due_at, run.cause, run.status))
@@ -250,7 +250,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
         for (_, cause, status) in found {
             *kinds.entry(format!("{cause:?} {status:?}")).or_insert(0) += 1;
         }
-        let next = world.store().schedule(schedule.id).await.unwrap();
+        let next = fixture.store().schedule(schedule.id).await.unwrap();
         let due = next.and_then(|schedule| schedule.next_at);
         assert!(due.is_none_or(|next| next > checks[checks.len() - 1]));
     }
@@ -259,7 +259,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
         checks.len()
     );
     assert!(runs > 15_000 && kinds.len() == 3, "{runs} {kinds:?}");
-    let frequent = world.history(schedules[0].id).await;
+    let frequent = fixture.history(schedules[0].id).await;
     assert!(frequent.len() > 1000, "it runs four times a day");
-    drop(world.home);
+    drop(fixture.home);
 }

@@ -9,13 +9,11 @@ use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
 use crate::containers::process::{Process, ProcessError};
-use crate::containers::{CommandResult, InUseGuard};
+use crate::containers::{CommandResult, InUseGuard, SUPERVISOR_RECONNECT_TIMEOUT};
 use crate::sessions::connection::AgentConnection;
 use crate::sessions::live_agent::{LiveAgent, Turn};
 use crate::{EngineError, SupervisorLink};
 
-/// A supervisor that lost its connection reconnects within this time, or its container has ended.
-const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 pub(super) struct AgentProcess {

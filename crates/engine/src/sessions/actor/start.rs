@@ -45,7 +45,7 @@ impl SessionActor<'_> {
         self.start_process().await?;
         let seconds = self.engine.settings().sessions.start_seconds;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        let opened = self.shake_hands(deadline).await?;
+        let opened = self.perform_handshake(deadline).await?;
         Ok(self.finish_start(opened).await?)
     }
 
@@ -54,15 +54,13 @@ impl SessionActor<'_> {
         let settings = engine.settings();
         // Looked up again: the configuration may have changed.
         self.agent = agents::find(settings, &self.session.agent)?;
-        if let Some(objection) = self
+        if let Some(reason) = self
             .agent
             .tool_enforcement
             .unsupported_reason(&self.tools())
         {
             let name = &self.agent.name;
-            return Err(StartError::Failed(format!(
-                "the agent `{name}` {objection}"
-            )));
+            return Err(StartError::Failed(format!("the agent `{name}` {reason}")));
         }
         let workspace = self.session.workspace_id.clone();
         let found = engine.store().workspace(self.project.id, &workspace);
@@ -167,7 +165,7 @@ impl SessionActor<'_> {
         Ok(())
     }
 
-    async fn shake_hands(&mut self, deadline: Instant) -> Result<OpenedSession, StartError> {
+    async fn perform_handshake(&mut self, deadline: Instant) -> Result<OpenedSession, StartError> {
         let plan = self.handshake_plan().await?;
         let (mut handshake, first) = Handshake::start(plan);
         self.send_uncommitted(&first);

@@ -104,6 +104,10 @@ impl Host {
         let dir = self.dir.path().to_str().unwrap();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(dir), "mounts were left: {mounts}");
+        if self.mode == Mode::Bwrap {
+            // The monitor of bwrap exits by itself after PID 1 has.
+            self.wait_for_ends();
+        }
         let processes = self.processes();
         assert!(processes.is_empty(), "processes were left: {processes:?}");
         let groups = cgroups_of(dir);

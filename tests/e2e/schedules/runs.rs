@@ -428,7 +428,7 @@ async fn invalid_schedules_are_refused_with_the_reason() {
         (
             "cron_expr",
             json!("* * * * * *"),
-            "shortest interval here is 60 seconds",
+            "the shortest interval is 60 seconds",
         ),
         ("cron_expr", json!("@every 5m"), "is not a cron expression"),
         ("cron_expr", json!(""), "is not a cron expression"),
@@ -437,11 +437,11 @@ async fn invalid_schedules_are_refused_with_the_reason() {
         (
             "prompt",
             json!("x".repeat((1 << 20) + 1)),
-            "at most 1048576",
+            "the maximum is 1048576",
         ),
         ("name", json!("a\u{7}b"), "is not a name"),
         ("targets", json!([]), "`targets` is empty"),
-        ("targets", json!(many), "at most 100"),
+        ("targets", json!(many), "the maximum is 100"),
         ("targets", json!([target, target]), "twice"),
         (
             "targets",

@@ -439,7 +439,7 @@ async fn invalid_schedules_are_refused_with_the_reason() {
             json!("x".repeat((1 << 20) + 1)),
             "the maximum is 1048576",
         ),
-        ("name", json!("a\u{7}b"), "is not a name"),
+        ("name", json!("a\u{7}b"), "is not a schedule name"),
         ("targets", json!([]), "`targets` is empty"),
         ("targets", json!(many), "the maximum is 100"),
         ("targets", json!([target, target]), "twice"),

@@ -62,6 +62,8 @@ const WORDS: [&str; 32] = [
     "arguments",
 ];
 
+const PROJECT_ID: Uuid = Uuid::from_u128(1);
+
 pub(crate) struct Frames {
     runtime: Runtime,
     relay: RelayServer,
@@ -93,7 +95,12 @@ impl Frames {
             relay.open(&container, None).await.unwrap();
             let added = store.add_token(&reader.token, reader.key.hash(), None);
             assert!(added.await.unwrap());
-            (engine, relay, add_session(&*store, &key).await)
+            let session = add_session(&*store, &key).await;
+            let project = home.path().join("projects").join(PROJECT_ID.to_string());
+            for directory in ["workspace", "workspaces"] {
+                std::fs::create_dir_all(project.join(directory)).unwrap();
+            }
+            (engine, relay, session)
         });
         Self {
             runtime,
@@ -114,7 +121,7 @@ impl Frames {
 async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
     let now = Timestamp::now();
     let project = Project {
-        id: ProjectId::new(Uuid::from_u128(1)),
+        id: ProjectId::new(PROJECT_ID),
         name: "fuzzed".parse().unwrap(),
         revision: 1,
         settings: ProjectSettings::default(),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use oubliette_model::{SessionId, Status};
-use oubliette_store::StoredEvent;
+use oubliette_store::{Session, StoredEvent};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -129,10 +129,13 @@ impl LogReader {
             // If this future is dropped before the read is done, the next call must not wait.
             self.caught_up = false;
             may_wait = may_wait && Instant::now() < deadline;
-            if let Some(actor) = follower {
-                let session = self.request.session;
-                self.engine.permit_following(actor, session).await?;
-            }
+            let followed = match follower {
+                Some(actor) => {
+                    let session = self.request.session;
+                    Some(self.engine.permit_following(actor, session).await?)
+                }
+                None => None,
+            };
             let wakeup = self.subscription.borrow_and_update().clone();
             if woken && let Some(page) = wakeup.shared_page(self.request) {
                 return Ok(self.advance(page));
@@ -141,6 +144,11 @@ impl LogReader {
             if events.is_empty() && may_wait {
                 self.caught_up = true;
                 continue;
+            }
+            if let Some(session) = followed {
+                // A follower only sends the events, so nothing else is looked up for it.
+                let page = self.page(session, events, Vec::new(), 0);
+                return Ok(self.advance(page));
             }
             let bytes: usize = events.iter().map(|event| event.body.len()).sum();
             let page = self.build_page(events).await?;
@@ -187,6 +195,16 @@ impl LogReader {
         let session = self.engine.sessions().get(self.request.session).await?;
         let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
         let queued = self.engine.store().queued_messages(session.id).await?;
+        Ok(self.page(session, events, pending_caller_requests, queued))
+    }
+
+    fn page(
+        &self,
+        session: Session,
+        events: Vec<StoredEvent>,
+        pending_caller_requests: Vec<PendingRequest>,
+        queued: u32,
+    ) -> LogPage {
         let ended = session.status.is_ended();
         let (last_index, next, cursor) = match self.request.cursor {
             LogCursor::Session(index) => {
@@ -202,7 +220,7 @@ impl LogReader {
                 (last, LogCursor::Tree { root, position }, Some(text))
             }
         };
-        Ok(LogPage {
+        LogPage {
             session_id: session.id,
             status: session.status,
             last_index,
@@ -215,7 +233,7 @@ impl LogReader {
             trimmed_before: session.trimmed_before,
             cursor,
             next,
-        })
+        }
     }
 }
 

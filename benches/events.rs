@@ -99,7 +99,7 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
         let new = NewSession {
             session,
             message: None,
-            join: false,
+            join: None,
             call: None,
             run: None,
             limits,

@@ -144,12 +144,13 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
             token_id: oubliette_model::TokenId::new(Uuid::from_u128(3)),
         }),
         change_id: None,
+        sender_scope: None,
         created_at: now,
     };
     let new = NewSession {
         session,
         message: Some(message),
-        join: false,
+        join: None,
         call: None,
         run: None,
         limits: TreeLimits {

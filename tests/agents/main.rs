@@ -14,24 +14,19 @@ use support::{Llm, agents};
 
 use process::Agent;
 
-#[test(needs(opencode))]
-fn opencode_works_offline_and_resumes_its_session_after_a_kill() {
-    works_and_resumes_after_kill("opencode");
-}
+/// Codex shows its model only the tools of servers that its settings name: see the tests with Oubliette.
+const HIDES_TOOLS: [&str; 1] = ["codex"];
+/// Gemini finds a session only from the minute after its creation on.
+const LOADS_LATER: [&str; 1] = ["gemini"];
 
-#[test(needs(droid))]
-fn droid_works_offline_and_resumes_its_session_after_a_kill() {
-    works_and_resumes_after_kill("droid");
-}
-
-fn works_and_resumes_after_kill(name: &str) {
-    let directory = agents::directory(name);
+#[test(each(claude, codex, droid, gemini, opencode))]
+fn an_agent_works_offline_and_resumes_its_session_after_a_kill(name: &str) {
     let llm = Llm::start();
     let home = tempfile::tempdir().unwrap();
     let workspace = home.path().join("workspace");
     std::fs::create_dir(&workspace).unwrap();
     let setup = agents::Setup::for_agent(name, &llm);
-    setup.write(home.path());
+    setup.write(name, home.path());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/support/mcp-server.sh");
     let server = json!({
         "name": "marks",
@@ -40,33 +35,33 @@ fn works_and_resumes_after_kill(name: &str) {
         "env": [],
     });
 
-    let mut agent = Agent::start(&directory, &setup, home.path());
+    let mut agent = Agent::start(name, &setup, home.path());
     let created = agent.call(
         "session/new",
         json!({ "cwd": workspace, "mcpServers": [server] }),
     );
     let session = created.result["sessionId"].as_str().unwrap().to_owned();
+    agent.set_mode(&session);
 
     let turn = agent.prompt(
         &session,
-        "use bash: echo made by $((40 + 2)) | tee made.txt",
+        "use bash: printf 'made by %d\\n' 42 | tee made.txt",
     );
     assert_eq!(turn.result["stopReason"], "end_turn");
-    assert!(
-        turn.text().contains("The tool said: made by 42"),
-        "{}",
-        turn.text()
-    );
+    // Gemini puts words of its own around it.
+    let text = turn.text();
+    assert!(text.contains("The tool said: "), "{text}");
+    assert!(text.contains("made by 42"), "{text}");
     assert!(turn.has_call("completed"), "{:?}", turn.updates);
     let made = std::fs::read_to_string(workspace.join("made.txt")).unwrap();
     assert_eq!(made, "made by 42\n");
 
-    let turn = agent.prompt(
-        &session,
-        "say Calling.\nuse tool app_echo {\"text\": \"ping\"}",
-    );
-    assert!(turn.text().contains("Calling."), "{}", turn.text());
-    assert!(turn.text().contains("echo: ping"), "{}", turn.text());
+    if !HIDES_TOOLS.contains(&name) {
+        let call = "say Calling.\nuse tool app_echo {\"text\": \"ping\"}";
+        let turn = agent.prompt(&session, call);
+        assert!(turn.text().contains("Calling."), "{}", turn.text());
+        assert!(turn.text().contains("echo: ping"), "{}", turn.text());
+    }
 
     let stalled = agent.send_prompt(&session, "say Wait.\nstall");
     llm.wait_for("stall");
@@ -77,8 +72,12 @@ fn works_and_resumes_after_kill(name: &str) {
     assert!(matches!(reason, "cancelled" | "end_turn"), "{reason}");
 
     agent.kill();
-    let mut agent = Agent::start(&directory, &setup, home.path());
+    if LOADS_LATER.contains(&name) {
+        return;
+    }
+    let mut agent = Agent::start(name, &setup, home.path());
     let params = json!({ "sessionId": session, "cwd": workspace, "mcpServers": [] });
+    assert!(agent.can_resume);
     agent.call("session/resume", params.clone());
     let turn = agent.prompt(&session, "What came before?");
     assert!(
@@ -87,10 +86,11 @@ fn works_and_resumes_after_kill(name: &str) {
         turn.text()
     );
     let last = llm.steps().pop().unwrap();
-    assert!(last.mentions("tee made.txt") && last.mentions("echo: ping"));
+    assert!(last.mentions("tee made.txt"));
+    assert!(HIDES_TOOLS.contains(&name) || last.mentions("echo: ping"));
 
     agent.kill();
-    let mut agent = Agent::start(&directory, &setup, home.path());
+    let mut agent = Agent::start(name, &setup, home.path());
     let loaded = agent.call("session/load", params);
     assert!(
         loaded.text().contains("The tool said: made by 42"),

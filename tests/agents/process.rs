@@ -7,9 +7,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use oubliette_agent::ToolFilter;
+use oubliette_model::Level;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
-use support::agents::Setup;
+use support::agents::{self, Setup};
 
 /// Far longer than any answer takes, on a busy machine too.
 const LINE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -19,6 +21,8 @@ pub(crate) struct Agent {
     stdin: ChildStdin,
     lines: Receiver<String>,
     next: u64,
+    mode: Option<String>,
+    pub(crate) can_resume: bool,
 }
 
 /// The updates until a request was answered, and its result.
@@ -29,18 +33,23 @@ pub(crate) struct Answer {
 
 impl Agent {
     /// Starts an agent that reaches nothing but loopback.
-    pub(crate) fn start(directory: &Path, setup: &Setup, home: &Path) -> Self {
-        let program = directory.join("bin").join(setup.command[0]);
+    pub(crate) fn start(name: &str, setup: &Setup, home: &Path) -> Self {
+        let row = agents::row(name);
+        let program = row.package.unwrap().program;
+        let program = agents::directory(name).join("bin").join(program);
+        let key = setup.credential.map(|kind| &row.credentials[kind]);
         let closed_proxy = "http://127.0.0.1:9";
         let mut child = Command::new(program)
-            .args(&setup.command[1..])
+            .args(&row.argv[1..])
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", home)
             .env("HTTP_PROXY", closed_proxy)
             .env("HTTPS_PROXY", closed_proxy)
             .env("NO_PROXY", "127.0.0.1,localhost")
+            .envs(row.environment(Level::High, &ToolFilter::default()))
             .envs(setup.env.iter().map(|(name, value)| (name, value)))
+            .envs(key.map(|variable| (variable, agents::KEY)))
             .current_dir(home)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -63,10 +72,17 @@ impl Agent {
             stdin,
             lines,
             next: 0,
+            mode: row.mode(Level::High, &ToolFilter::default()).0,
+            can_resume: false,
         };
         let params = json!({ "protocolVersion": 1, "clientCapabilities": {} });
         let answer = agent.call("initialize", params);
         assert_eq!(answer.result["protocolVersion"], 1);
+        let capabilities = &answer.result["agentCapabilities"]["sessionCapabilities"];
+        agent.can_resume = capabilities["resume"].is_object();
+        if let Some(method) = row.auth_method.filter(|_| key.is_some()) {
+            agent.call("authenticate", json!({ "methodId": method }));
+        }
         agent
     }
 
@@ -74,6 +90,14 @@ impl Agent {
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Answer {
         let id = self.send(method, params);
         self.answer(id)
+    }
+
+    /// Sets the mode in which it asks nothing.
+    pub(crate) fn set_mode(&mut self, session: &str) {
+        if let Some(mode) = self.mode.clone() {
+            let params = json!({ "sessionId": session, "modeId": mode });
+            self.call("session/set_mode", params);
+        }
     }
 
     pub(crate) fn prompt(&mut self, session: &str, text: &str) -> Answer {

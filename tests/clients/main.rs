@@ -38,6 +38,28 @@ async fn typescript_client_negotiates_the_newest_protocol() {
     node("typescript", "client.mjs", "2026-07-28").await;
 }
 
+#[test(needs(python))]
+async fn older_python_sdks_speak_their_own_protocols() {
+    old_python("python-1.9", "2025-03-26").await;
+    old_python("python-1.12", "2025-06-18").await;
+}
+
+#[test(needs(typescript))]
+async fn older_typescript_sdks_speak_their_own_protocols() {
+    old_typescript("sdk-1.12", "2025-03-26").await;
+    old_typescript("sdk-1.17", "2025-06-18").await;
+}
+
+#[test(needs(go))]
+async fn an_older_go_sdk_speaks_its_own_protocol() {
+    go("1.1", "2025-06-18").await;
+}
+
+#[test(needs(go))]
+async fn the_newest_go_sdk_speaks_the_newest_protocol() {
+    go("newest", "2026-07-28").await;
+}
+
 #[test(needs(inspector))]
 async fn inspector_speaks_the_older_protocol() {
     node("inspector", "inspector.mjs", "2025-11-25").await;
@@ -103,10 +125,50 @@ async fn python(mode: &str, protocol: &str) {
     check(command, protocol).await;
 }
 
-async fn node(client: &str, program: &str, protocol: &str) {
+async fn old_python(client: &str, protocol: &str) {
     let directory = clients::client(client);
+    let mut command = clean(&directory.join("bin/python"), &directory.join("bin"));
+    command.arg(clients::source("python/old_sdk.py"));
+    check(command, protocol).await;
+}
+
+async fn go(version: &str, protocol: &str) {
+    let directory = clients::client("go");
+    let command = clean(&directory.join(version), &directory);
+    check(command, protocol).await;
+}
+
+async fn node(client: &str, program: &str, protocol: &str) {
     let source = clients::source(&format!("typescript/{program}"));
     let code = std::fs::read_to_string(source).unwrap();
+    node_code(client, code, protocol).await;
+}
+
+/// The program of the newest version 1, with an older one.
+async fn old_typescript(package: &str, protocol: &str) {
+    let source = clients::source("typescript/sdk.mjs");
+    let code = std::fs::read_to_string(source).unwrap();
+    let code = code
+        .replace("@modelcontextprotocol/sdk/", &format!("{package}/"))
+        // Not all of these versions know structured results or tell the protocol.
+        .replace("made.structuredContent", "JSON.parse(made.content[0].text)")
+        .replace("transport.protocolVersion", "initialized.protocolVersion")
+        .replace(
+            "await client.connect(transport);",
+            "let initialized;\n\
+             const request = client.request.bind(client);\n\
+             client.request = async (...all) => {\n\
+                 const result = await request(...all);\n\
+                 initialized ??= result;\n\
+                 return result;\n\
+             };\n\
+             await client.connect(transport);",
+        );
+    node_code("typescript", code, protocol).await;
+}
+
+async fn node_code(client: &str, code: String, protocol: &str) {
+    let directory = clients::client(client);
     let binaries = directory.join("node_modules/.bin");
     let mut command = clean(&binaries.join("node"), &binaries);
     // Code that is given, not named, finds its packages from the current directory.

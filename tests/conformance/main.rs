@@ -14,7 +14,10 @@ mod proxy;
 mod suite;
 mod transport;
 
-use support::Server;
+use std::time::Duration;
+
+use serde_json::json;
+use support::{Legacy, Modern, Server};
 
 use suite::Suite;
 use transport::Transport;
@@ -50,6 +53,34 @@ async fn transport_conforms_to_2025_11_25() {
 #[test(needs(conformance), multi_thread, limit = 600)]
 async fn transport_conforms_to_2026_07_28() {
     transport("2026-07-28").await;
+}
+
+#[test(multi_thread)]
+async fn a_call_that_panics_ends_no_other_call_and_no_session() {
+    let transport = Transport::start().await;
+    let url = format!("http://{}/mcp", transport.address);
+    let modern = Modern::new(&url, &transport.key);
+    let legacy = Legacy::connect(&url, &transport.key).await;
+    let stream = legacy.stream().await;
+    for _ in 0..3 {
+        // The product's handler answers such a call with an error; this one does not.
+        let unanswered = async {
+            tokio::join!(
+                modern.call("panic", json!({})),
+                legacy.call("panic", json!({}))
+            )
+        };
+        let _ = tokio::time::timeout(Duration::from_millis(500), unanswered).await;
+        let text = "This is a simple text response for testing.";
+        for reply in [
+            modern.call("test_simple_text", json!({})).await,
+            legacy.call("test_simple_text", json!({})).await,
+        ] {
+            let content = &reply.body["result"]["content"][0];
+            assert_eq!(content["text"], text, "{}", reply.text);
+        }
+    }
+    assert_eq!(stream.status(), 200);
 }
 
 async fn product(revision: &str) {

@@ -2,5 +2,8 @@
 
 mod full_session;
 mod keys;
-mod oubliette_tools;
+mod kills;
+mod levels;
+mod matrix;
+pub(crate) mod oubliette_tools;
 mod relay_tools;

@@ -2,3 +2,5 @@
 
 mod commands;
 mod sessions;
+mod stdio;
+mod words;

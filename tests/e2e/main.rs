@@ -9,6 +9,8 @@ mod agents;
 mod callers;
 mod cli;
 mod containers;
+mod credentials;
+mod hostile;
 mod openspec;
 mod projects;
 mod schedules;

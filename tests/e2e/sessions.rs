@@ -1,8 +1,12 @@
 //! Sessions: turns, trees, faults and crashes.
 
+mod agent_reports;
+mod budget;
 mod children;
 mod crashes;
 mod faults;
+mod joining;
 mod relay;
+mod settings;
 mod tools;
 mod turns;

@@ -26,6 +26,7 @@ async fn check(data_dir: &Path) {
         name: "base".to_owned(),
         image: None,
         dockerfile: None,
+        build_args: Default::default(),
     };
     contract::check(&sandbox, &Fixture { image, client }).await;
     let left = std::fs::read_dir(data_dir.join("run/s")).map_or(0, Iterator::count);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -86,7 +87,7 @@ impl AgentClient {
     /// The next reply to any request: its id and the whole message.
     pub async fn next(&mut self) -> (u64, Value) {
         loop {
-            let line = tokio::time::timeout(WAIT_TIMEOUT, self.output.next_line()).await;
+            let line = tokio::time::timeout(scaled(WAIT_TIMEOUT), self.output.next_line()).await;
             let line = line.expect("the client sends nothing").unwrap();
             let message: Value = serde_json::from_str(&line.expect("the client ended")).unwrap();
             if let Some(id) = message["id"].as_u64()

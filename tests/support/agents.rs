@@ -1,40 +1,50 @@
 //! Real agents, as `tests/install` installs them: how each is configured to use the model of these
-//! tests, and servers that have one.
+//! tests, and servers that have them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use oubliette_agent::{Agent, catalogue};
+use serde_json::{Value, json};
 
 use crate::{Llm, Server, ServerOptions, docker};
 
 pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_AGENTS";
-pub(crate) const KNOWN: [&str; 2] = ["opencode", "droid"];
+pub const KNOWN: [&str; 5] = ["claude", "codex", "droid", "gemini", "opencode"];
 
-/// The directory of an agent, with its program at `bin/NAME`.
+/// The value of every credential.
+pub const KEY: &str = "sk-mock-0123456789abcdef";
+
+/// The row of the product's catalogue.
+pub fn row(name: &str) -> Agent {
+    let row = catalogue().into_iter().find(|row| row.name == name);
+    row.unwrap_or_else(|| panic!("{name} is not in the catalogue"))
+}
+
+/// The directory of an agent, as the product installs it.
 ///
 /// # Panics
 /// If the agent is not installed, or not at the version that is pinned now.
 pub fn directory(name: &str) -> PathBuf {
-    let pinned: Vec<u8> = ["package.json", "package-lock.json"]
-        .iter()
-        .flat_map(|file| fs::read(tests().join("agents").join(file)).unwrap())
-        .collect();
-    let root = installed();
-    let record = fs::read(root.join("agents.installed"));
+    let directory = installed().join(name);
+    let manifest = fs::read_to_string(directory.join("package.json")).unwrap_or_default();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap_or_default();
+    let package = row(name).package.unwrap();
     assert!(
-        record.is_ok_and(|record| record == pinned),
+        manifest["dependencies"][package.npm] == package.version,
         "{VARIABLE} names {name}, which is missing or not as it is pinned; run tests/install"
     );
-    root.join(name)
+    directory
 }
 
-/// How an agent is started so that it needs nothing but a model on loopback: no account, no
+/// What an agent needs besides its row of the catalogue to use a model on loopback: no account, no
 /// update, no question.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Setup {
-    /// The program's name and its arguments.
-    pub command: Vec<&'static str>,
+    /// The model that it is told to use; its default if absent.
+    pub model: Option<&'static str>,
+    /// The kind of its credential.
+    pub credential: Option<&'static str>,
     /// Files below its home.
     pub files: Vec<(&'static str, String)>,
     pub env: Vec<(&'static str, String)>,
@@ -44,13 +54,16 @@ impl Setup {
     /// The settings of a known agent.
     pub fn for_agent(name: &str, llm: &Llm) -> Self {
         match name {
-            "opencode" => opencode(llm),
+            "claude" => claude(llm),
+            "codex" => codex(llm),
             "droid" => droid(llm),
+            "gemini" => gemini(llm),
+            "opencode" => opencode(llm),
             _ => panic!("no setup for {name}; known are {}", KNOWN.join(", ")),
         }
     }
 
-    /// The same as `[agents.NAME]` of a server's configuration.
+    /// The same as sections of a server's configuration.
     fn section(&self, name: &str, llm: &Llm) -> String {
         let closed_proxy = "http://127.0.0.1:9";
         // opencode connects to a server of its own on loopback.
@@ -69,29 +82,59 @@ impl Setup {
         for (path, content) in &self.files {
             text += &format!("{} = {}\n", json!(path), json!(content));
         }
+        if let Some(kind) = self.credential {
+            text += &format!("[credentials.{name}]\nkind = \"{kind}\"\nvalue = \"{KEY}\"\n");
+        }
         text
     }
 
-    /// Writes the files below a home.
-    pub fn write(&self, home: &Path) {
-        for (path, content) in &self.files {
+    /// Writes the files below a home, with those of the catalogue.
+    pub fn write(&self, name: &str, home: &Path) {
+        let row = row(name);
+        let write = |path: &str, content: &str| {
             let path = home.join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, content).unwrap();
+        };
+        for (path, content) in &self.files {
+            write(path, content);
         }
+        for file in &row.home.files {
+            let given = fs::read_to_string(home.join(file.path)).unwrap_or_default();
+            write(file.path, &file.merge(&given));
+        }
+    }
+
+    /// What `project_create` takes for a project of the agent.
+    pub fn project(&self, agent: &str) -> Value {
+        let mut project = json!({ "name": agent, "agent": agent });
+        if let Some(model) = self.model {
+            project["model"] = json!(model);
+        }
+        if self.credential.is_some() {
+            project["credential_refs"] = json!([agent]);
+        }
+        project
     }
 }
 
 /// A server whose containers have an agent as `oubliette agent install` puts it there, and the
 /// model that the agent uses.
 pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
-    let program = directory(name).join("bin").join(name);
+    server_with_agents(&[name], runtime)
+}
+
+/// The same with several agents.
+pub fn server_with_agents(names: &[&str], runtime: &str) -> (Server, Llm) {
     let (llm, image) = match runtime {
         "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
         _ => (Llm::start(), ""),
     };
     let mut config = format!("runtime = \"{runtime}\"\n");
-    config += &Setup::for_agent(name, &llm).section(name, &llm);
+    for name in names {
+        directory(name);
+        config += &Setup::for_agent(name, &llm).section(name, &llm);
+    }
     // For agents that count their tokens and nothing else.
     config += "[models.\"custom:Mock-0\"]\ninput_usd = 1.0\noutput_usd = 2.0\n";
     if !image.is_empty() {
@@ -101,13 +144,60 @@ pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
         config,
         ..ServerOptions::default()
     });
-    let directory = server.home().join("agents").join(name).join("bin");
-    fs::create_dir_all(&directory).unwrap();
-    // Hundreds of megabytes, so rather a second name for the file.
-    if fs::hard_link(&program, directory.join(name)).is_err() {
-        fs::copy(&program, directory.join(name)).unwrap();
-    }
+    // Hundreds of megabytes, so rather a second name for the directory.
+    std::os::unix::fs::symlink(installed(), server.home().join("agents")).unwrap();
     (server, llm)
+}
+
+/// A server whose containers have an agent that knows nothing of the model of these tests.
+pub fn server_without_setup(name: &str) -> (Server, Llm) {
+    directory(name);
+    let llm = Llm::start();
+    let config = format!(
+        "runtime = \"sandbox\"\n{}",
+        Setup::default().section(name, &llm)
+    );
+    let server = Server::start_with(ServerOptions {
+        config,
+        ..ServerOptions::default()
+    });
+    std::os::unix::fs::symlink(installed(), server.home().join("agents")).unwrap();
+    (server, llm)
+}
+
+/// Creates a project of an agent; its id.
+pub async fn project(server: &Server, agent: &str, llm: &Llm, more: Value) -> String {
+    let mut project = Setup::for_agent(agent, llm).project(agent);
+    for (name, value) in more.as_object().into_iter().flatten() {
+        project[name] = value.clone();
+    }
+    let made = server.admin().call("project_create", project).await;
+    made.ok()["project_id"].as_str().unwrap().to_owned()
+}
+
+fn claude(llm: &Llm) -> Setup {
+    Setup {
+        credential: Some("anthropic"),
+        env: vec![("ANTHROPIC_BASE_URL", llm.base())],
+        ..Setup::default()
+    }
+}
+
+fn codex(llm: &Llm) -> Setup {
+    let config = format!("openai_base_url = {}\n", json!(llm.v1()));
+    Setup {
+        credential: Some("openai"),
+        files: vec![(".codex/config.toml", config)],
+        ..Setup::default()
+    }
+}
+
+fn gemini(llm: &Llm) -> Setup {
+    Setup {
+        credential: Some("gemini"),
+        env: vec![("GOOGLE_GEMINI_BASE_URL", llm.base())],
+        ..Setup::default()
+    }
 }
 
 fn opencode(llm: &Llm) -> Setup {
@@ -133,12 +223,9 @@ fn opencode(llm: &Llm) -> Setup {
         "permission": { "*": "allow", "external_directory": "allow", "doom_loop": "allow" },
     });
     Setup {
-        command: vec!["opencode", "acp"],
+        model: Some("mock/mock-model"),
         files: vec![(".config/opencode/opencode.json", config.to_string())],
-        env: vec![
-            ("OPENCODE_DISABLE_AUTOUPDATE", "1".to_owned()),
-            ("OPENCODE_DISABLE_MODELS_FETCH", "1".to_owned()),
-        ],
+        ..Setup::default()
     }
 }
 
@@ -156,23 +243,17 @@ fn droid(llm: &Llm) -> Setup {
         "customModels": [model],
     });
     Setup {
-        command: vec!["droid", "exec", "--output-format", "acp"],
+        model: Some("custom:Mock-0"),
         files: vec![(".factory/settings.json", settings.to_string())],
-        env: vec![
-            ("FACTORY_AIRGAP_ENABLED", "true".to_owned()),
-            ("FACTORY_DROID_AUTO_UPDATE_ENABLED", "false".to_owned()),
-        ],
+        env: vec![("FACTORY_AIRGAP_ENABLED", "true".to_owned())],
+        ..Setup::default()
     }
-}
-
-fn tests() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The same rule as in `tests/install`.
 fn installed() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target
-        .unwrap_or_else(|| tests().join("../target"))
-        .join("test-agents")
+    let target = target.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"));
+    let installed = target.join("test-agents/agents");
+    installed.canonicalize().unwrap_or(installed)
 }

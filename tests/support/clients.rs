@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_CLIENTS";
-pub(crate) const KNOWN: [&str; 5] = [
+pub(crate) const KNOWN: [&str; 6] = [
+    "go",
     "python",
     "typescript",
     "inspector",
@@ -11,13 +12,25 @@ pub(crate) const KNOWN: [&str; 5] = [
     "openspec",
 ];
 
-/// The directory of a client's interpreter.
+/// The directory of a client's interpreter, or of its binary.
 ///
 /// # Panics
 /// If the client is not installed, or not at the versions that are pinned now.
 pub fn client(name: &str) -> PathBuf {
     let (directory, manifests) = match name {
         "python" => ("python", &["python/requirements.txt"][..]),
+        "python-1.9" => ("python-1.9", &["python/requirements-1.9.txt"][..]),
+        "python-1.12" => ("python-1.12", &["python/requirements-1.12.txt"][..]),
+        "go" => (
+            "go",
+            &[
+                "go/main.go",
+                "go/1.1/go.mod",
+                "go/1.1/go.sum",
+                "go/newest/go.mod",
+                "go/newest/go.sum",
+            ][..],
+        ),
         _ => (
             "node",
             &["typescript/package.json", "typescript/package-lock.json"][..],

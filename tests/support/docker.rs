@@ -30,6 +30,19 @@ const FILES: [(&str, &str); 3] = [
     ),
 ];
 
+/// Programs that do nothing, for builds of the product's own Dockerfiles.
+const STUBS: [(&str, &str); 3] = [
+    (
+        "usr/bin/apt-get",
+        "#!/bin/sh\necho \"$@\" >> /apt-get.log\n",
+    ),
+    ("usr/local/bin/node", "#!/bin/sh\n"),
+    (
+        "usr/local/lib/node_modules/npm/bin/npm-cli.js",
+        "#!/bin/sh\n",
+    ),
+];
+
 /// Asks the Docker engine; none if there is none.
 pub(crate) fn request(method: &str, path: &str) -> Option<Value> {
     let answer = send(method, path, &[])?;
@@ -77,7 +90,7 @@ fn first_address(subnet: &str) -> Option<Ipv4Addr> {
 
 /// The name of an image with glibc, a shell, git and the usual commands. Made once: its name says
 /// which files are in it, so that the next run finds it.
-pub(crate) fn userland() -> &'static str {
+pub fn userland() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| {
         let files = userland_files();
         let (repository, tag) = ("oubliette-test-userland", digest(&files));
@@ -107,7 +120,14 @@ fn userland_files() -> BTreeSet<(PathBuf, PathBuf)> {
         files.insert((program, Path::new("usr/bin").join(name)));
     }
     // Agents need these libraries too, and no program above links to them.
-    for name in ["libpthread.so.0", "libdl.so.2", "libm.so.6"] {
+    for name in [
+        "libpthread.so.0",
+        "libdl.so.2",
+        "libm.so.6",
+        "librt.so.1",
+        "libstdc++.so.6",
+        "libgcc_s.so.1",
+    ] {
         let beside = libraries.iter().find(|path| path.ends_with("libc.so.6"));
         libraries.extend(beside.map(|libc: &PathBuf| libc.with_file_name(name)));
     }
@@ -137,7 +157,8 @@ fn digest(files: &BTreeSet<(PathBuf, PathBuf)>) -> String {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
-    FILES.iter().for_each(|file| add(format!("{file:?}")));
+    let texts = FILES.iter().chain(&STUBS);
+    texts.for_each(|file| add(format!("{file:?}")));
     for (from, to) in files {
         let about = fs::metadata(from).unwrap();
         add(format!("{to:?} {} {}", about.len(), about.mtime()));
@@ -159,6 +180,12 @@ fn archive(files: &BTreeSet<(PathBuf, PathBuf)>) -> Vec<u8> {
         let to = root.path().join(to);
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(from, to).unwrap();
+    }
+    for (path, text) in STUBS {
+        let to = root.path().join(path);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::write(&to, text).unwrap();
+        fs::set_permissions(to, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let archive = Command::new("tar")
         .args([

@@ -22,7 +22,6 @@ const PERMANENT_FILES: [&str; 16] = [
     "oubliette.db-wal",
     "oubliette.toml",
     "projects",
-    "projects/.deleted",
     "run",
     "run/c",
     "run/git",
@@ -30,6 +29,7 @@ const PERMANENT_FILES: [&str; 16] = [
     "run/probe",
     "run/s",
     "run/server.json",
+    "run/server.sock",
 ];
 /// How long killed processes may take to disappear on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -113,6 +113,8 @@ impl Server {
 /// or that have some of it mounted: all processes of a container share a mount namespace with its files.
 fn processes(home: &Path, server: u32) -> BTreeSet<String> {
     let directory_path = home.to_str().unwrap();
+    // A mount shows the path within its file system, which need not begin at the root.
+    let directory_name = home.file_name().unwrap().to_str().unwrap();
     let mut namespaces: HashMap<PathBuf, bool> = HashMap::new();
     let own = fs::read_link("/proc/self/ns/mnt").unwrap();
     let mut found = BTreeSet::new();
@@ -136,7 +138,7 @@ fn processes(home: &Path, server: u32) -> BTreeSet<String> {
         let mounts_directory = namespace != own
             && *namespaces
                 .entry(namespace)
-                .or_insert_with(|| text("mountinfo").contains(directory_path));
+                .or_insert_with(|| text("mountinfo").contains(directory_name));
         if names_directory || links_into_directory || mounts_directory {
             found.insert(format!("{pid} {command}"));
         }

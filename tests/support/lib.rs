@@ -34,6 +34,7 @@ mod stalled_reader;
 
 pub use agent_client::AgentClient;
 pub use binary::{binary, built, built_as, cli, run_cli, stderr, stdout};
+pub use docker::userland;
 pub use docker_proxy::{DockerProxy, DockerState};
 pub use leftovers::{Leftovers, images, kill_containers};
 pub use legacy::Legacy;
@@ -44,7 +45,7 @@ pub use random::Random;
 pub use relay::Relay;
 pub use reply::Reply;
 pub use runtimes::{docker_options, runtime_name, server_with};
-pub use server::{Server, ServerOptions};
+pub use server::{RunAs, Server, ServerOptions};
 pub use sessions::event_types;
 pub use stalled_reader::StalledReader;
 

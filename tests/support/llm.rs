@@ -11,7 +11,7 @@ mod messages;
 mod responses;
 mod script;
 
-use std::convert::Infallible;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::{StreamExt, stream};
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 use conversation::Conversation;
-use script::{Pause, Reply};
+use script::{Failure, Pause, Reply};
 
 /// How many requests are recorded; a runaway agent must not fill the memory.
 const MAX_REQUESTS: usize = 2000;
@@ -52,6 +52,8 @@ pub struct Llm {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub path: String,
+    /// The key or token that came with it.
+    pub key: String,
     pub body: Value,
 }
 
@@ -65,9 +67,11 @@ impl Request {
 
     /// Whether it is a step of a turn, and not a question for a title or the like.
     pub fn is_step(&self) -> bool {
-        self.body
-            .get("tools")
-            .is_some_and(|tools| *tools != json!([]))
+        let has_tools = |list: &Value| list.as_array().is_some_and(|tools| !tools.is_empty());
+        let items = self.body["input"].as_array().into_iter().flatten();
+        let wants_title = self.body["text"]["format"]["type"] == "json_schema";
+        has_tools(&self.body["tools"])
+            || (!wants_title && items.into_iter().any(|item| has_tools(&item["tools"])))
     }
 }
 
@@ -75,6 +79,10 @@ impl Request {
 struct Recorded {
     requests: Mutex<Vec<Request>>,
     changed: Condvar,
+    /// The status of the error with which every request is answered.
+    failing: Mutex<Option<u16>>,
+    /// The length of the conversation in which requests fail, and how many have.
+    failed: Mutex<(usize, usize)>,
     /// Changes when answers that `hold` delays may continue.
     released: watch::Sender<()>,
 }
@@ -140,6 +148,11 @@ impl Llm {
         self.recorded.released.send_replace(());
     }
 
+    /// Answers every request with this error from now on, or none.
+    pub fn fail_with(&self, status: Option<u16>) {
+        *self.recorded.failing.lock().unwrap() = status;
+    }
+
     /// Every request so far, in order.
     pub fn requests(&self) -> Vec<Request> {
         self.recorded.requests.lock().unwrap().clone()
@@ -182,8 +195,26 @@ impl Drop for Llm {
     }
 }
 
-async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: Bytes) -> Response {
+fn key_of(headers: &HeaderMap) -> String {
+    let names = ["x-api-key", "x-goog-api-key", "authorization"];
+    let mut keys = names.into_iter().filter_map(|name| headers.get(name));
+    let key = keys.next().and_then(|key| key.to_str().ok());
+    let key = key.unwrap_or_default();
+    key.strip_prefix("Bearer ").unwrap_or(key).to_owned()
+}
+
+async fn handle_request(
+    State(recorded): State<Arc<Recorded>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let path = uri.path();
+    if method == Method::GET && path.ends_with("/responses") {
+        // Codex asks for a WebSocket first, and uses HTTP after this answer.
+        return error_response(StatusCode::UPGRADE_REQUIRED, "there are no WebSockets");
+    }
     // Subscribed before the request is recorded, so that no release is missed.
     let mut released = recorded.released.subscribe();
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
@@ -199,6 +230,7 @@ async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: B
         }
         requests.push(Request {
             path: path.to_owned(),
+            key: key_of(&headers),
             body: body.clone(),
         });
         recorded.changed.notify_all();
@@ -217,10 +249,25 @@ async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: B
         body: body.clone(),
         ..read(&body)
     };
-    let reply = script::reply(&conversation);
-    if let Some(status) = reply.fail {
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return error_response(status, "the prompt wanted this to fail");
+    let failing = *recorded.failing.lock().unwrap();
+    let failing = failing.map(|status| Failure {
+        status,
+        times: None,
+    });
+    let reply = {
+        let mut failed = recorded.failed.lock().unwrap();
+        let turn = conversation.entries.len();
+        if failed.0 != turn {
+            *failed = (turn, 0);
+        }
+        let reply = script::reply(&conversation, failed.1);
+        failed.1 += usize::from(reply.fail.is_some());
+        reply
+    };
+    if let Some(failure) = failing.or(reply.fail) {
+        let status = StatusCode::from_u16(failure.status);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        return error_response(status, "the test wanted this to fail");
     }
     let wire = write(&reply);
     let streamed = body["stream"] == true || path.contains(":streamGenerateContent");
@@ -237,12 +284,13 @@ async fn handle_request(State(recorded): State<Arc<Recorded>>, uri: Uri, body: B
             Some(Pause::Stall) => std::future::pending().await,
             // It fails if the model is dropped.
             Some(Pause::Hold) => drop(released.changed().await),
+            Some(Pause::Cut) => return stream::iter(vec![Err(ErrorKind::ConnectionReset)]),
             None => {}
         }
-        stream::iter(rest)
+        stream::iter(rest.into_iter().map(Ok).collect::<Vec<_>>())
     });
-    let stream = stream::iter(events).chain(rest.flatten());
-    let stream = stream.map(Ok::<_, Infallible>);
+    let stream = stream::iter(events.into_iter().map(Ok)).chain(rest.flatten());
+    let stream = stream.map(|piece| piece.map_err(io::Error::from));
     let kind = [(header::CONTENT_TYPE, "text/event-stream")];
     (kind, Body::from_stream(stream)).into_response()
 }
@@ -275,6 +323,17 @@ fn json_body(value: &Value) -> Response {
 }
 
 fn error_response(status: StatusCode, why: &str) -> Response {
-    let error = json!({ "type": "error", "error": { "type": "mock_error", "message": why } });
+    // What each provider has in its errors, in one.
+    let (kind, name) = match status.as_u16() {
+        400 => ("invalid_request_error", "INVALID_ARGUMENT"),
+        401 => ("authentication_error", "UNAUTHENTICATED"),
+        403 => ("permission_error", "PERMISSION_DENIED"),
+        429 => ("rate_limit_error", "RESOURCE_EXHAUSTED"),
+        529 => ("overloaded_error", "UNAVAILABLE"),
+        _ => ("api_error", "INTERNAL"),
+    };
+    let code = status.as_u16();
+    let error = json!({ "type": kind, "code": code, "status": name, "message": why });
+    let error = json!({ "type": "error", "error": error });
     (status, json_body(&error)).into_response()
 }

@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{Reply, http, http_kept_alive};
+
+/// A server that was killed is back, and has answered, within this time.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone)]
 pub struct Modern {
@@ -77,17 +82,26 @@ impl Modern {
         .await
     }
 
-    /// Repeats a call until a server answers it, for tests that kill servers.
+    /// Repeats a call until a server answers it, for tests that kill servers. A refusal is an
+    /// answer; a reply that is no message of MCP is none.
+    ///
+    /// # Panics
+    /// If no server answers in time.
     pub async fn call_until_answered(&self, tool: &str, arguments: Value) -> Reply {
         let call = json!({ "name": tool, "arguments": arguments });
-        loop {
-            let reply = self.try_send("tools/call", call.clone()).await;
-            match reply.filter(|reply| reply.body["result"].is_object()) {
-                Some(reply) => return reply,
-                // There is no event for the start of the next server.
-                None => tokio::time::sleep(Duration::from_millis(20)).await,
+        let deadline = Instant::now() + scaled(ANSWER_TIMEOUT);
+        let mut last = None;
+        while Instant::now() < deadline {
+            last = self.try_send("tools/call", call.clone()).await;
+            let is_answer =
+                |reply: &Reply| reply.body["result"].is_object() || reply.body["error"].is_object();
+            if let Some(reply) = last.take_if(|reply| is_answer(reply)) {
+                return reply;
             }
+            // There is no event for the start of the next server.
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        panic!("no server answered {tool}; the last reply was {last:?}");
     }
 
     pub async fn tools(&self) -> Vec<Value> {

@@ -9,6 +9,7 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -93,7 +94,7 @@ impl Pty {
     /// # Panics
     /// If it does not.
     pub fn wait_for(&mut self, text: &str) {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         let mut bytes = self.shown.bytes.lock().unwrap();
         loop {
             let new = &bytes[self.at..];
@@ -137,7 +138,7 @@ impl Pty {
 
     /// Waits for the end of the command line; its exit code.
     pub fn exit_code(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();

@@ -19,6 +19,11 @@ impl Random {
         Self(oubliette_test_harness::seed(Some(INCREMENT)))
     }
 
+    /// The sequence of a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         // Splitmix64.

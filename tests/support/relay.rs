@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
@@ -67,7 +68,7 @@ impl Relay {
     pub async fn connect(server: &Server, project: &str) -> Self {
         let container = project.replace('-', "");
         let path = server.home().join("run/c").join(container);
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         let stream = loop {
             match UnixStream::connect(path.join("relay.sock")).await {
                 Ok(stream) => break stream,
@@ -130,7 +131,8 @@ impl Relay {
 
     async fn read(&mut self) -> Option<Value> {
         let mut line = String::new();
-        let read = tokio::time::timeout(WAIT_TIMEOUT, self.reader.read_line(&mut line)).await;
+        let reading = self.reader.read_line(&mut line);
+        let read = tokio::time::timeout(scaled(WAIT_TIMEOUT), reading).await;
         match read.expect("the relay sends nothing") {
             Ok(0) | Err(_) => None,
             Ok(_) => Some(serde_json::from_str(&line).unwrap()),

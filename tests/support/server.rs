@@ -6,10 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use oubliette_test_harness::scaled;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::{Modern, binary, cli};
+
+/// A server that was asked to stop has ended within this time.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +22,17 @@ pub struct ServerOptions {
     pub config: String,
     /// Environment variables besides the usual ones.
     pub env: Vec<(String, String)>,
+    /// The user whom the server runs as, if it is not that of the test, who must be root.
+    pub run_as: Option<RunAs>,
+}
+
+/// A user of the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+    /// Another group of the user.
+    pub group: u32,
 }
 
 /// A running server. Dropping it kills the process and removes the directory.
@@ -39,6 +54,9 @@ impl Server {
         let home = Arc::new(tempfile::tempdir().unwrap());
         if !options.config.is_empty() {
             std::fs::write(home.path().join("oubliette.toml"), &options.config).unwrap();
+        }
+        if let Some(user) = options.run_as {
+            std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid)).unwrap();
         }
         let (child, url, log) = spawn(binary(), home.path(), "127.0.0.1:0", &options);
         Self {
@@ -111,7 +129,7 @@ impl Server {
 
     /// Waits for a server that was asked to stop; the exit code.
     pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + scaled(STOP_TIMEOUT);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
@@ -119,6 +137,11 @@ impl Server {
             assert!(Instant::now() < deadline, "the server does not stop");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// How the server ended, if it did so by itself.
+    pub fn has_exited(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -153,10 +176,29 @@ impl Drop for Server {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
             }
         }
+        if self.options.run_as.is_some() {
+            let name = format!("oubliette-test-binary-{}", std::process::id());
+            let _ = std::fs::remove_file(std::env::temp_dir().join(name));
+        }
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         }
     }
+}
+
+/// A command that runs a copy of a program as another user, whom its own directory may not let in.
+fn as_user(program: &Path, user: RunAs) -> Command {
+    let copy = std::env::temp_dir().join(format!("oubliette-test-binary-{}", std::process::id()));
+    if !copy.exists() {
+        std::fs::copy(program, &copy).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .arg(format!("--reuid={}", user.uid))
+        .arg(format!("--regid={}", user.gid))
+        .arg(format!("--groups={}", user.group))
+        .arg(copy);
+    command
 }
 
 fn spawn(
@@ -165,7 +207,11 @@ fn spawn(
     listen: &str,
     options: &ServerOptions,
 ) -> (Child, String, Arc<Mutex<String>>) {
-    let mut child = Command::new(program)
+    let mut command = match options.run_as {
+        Some(user) => as_user(program, user),
+        None => Command::new(program),
+    };
+    let mut child = command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
-
 use tokio::time::Instant;
 
 use crate::Modern;
@@ -61,7 +61,7 @@ impl Modern {
         mut since: i64,
         wanted: impl Fn(&Value) -> bool,
     ) -> Vec<Value> {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         let mut events = Vec::new();
         loop {
             let page = json!({
@@ -96,7 +96,7 @@ impl Modern {
 
     /// Waits until a session has this status.
     pub async fn status(&self, session: &str, status: &str) -> Value {
-        let deadline = Instant::now() + WAIT_TIMEOUT;
+        let deadline = Instant::now() + scaled(WAIT_TIMEOUT);
         let mut since = -1;
         loop {
             let found = self.session(session).await;
@@ -114,5 +114,8 @@ impl Modern {
 /// The types of events, without those that depend on timing.
 pub fn event_types(events: &[Value]) -> Vec<&str> {
     let kinds = events.iter().map(|event| event["type"].as_str().unwrap());
-    kinds.filter(|kind| *kind != "delta").collect()
+    // An agent reports its commands and modes at any time after its start.
+    kinds
+        .filter(|kind| !matches!(*kind, "delta" | "commands" | "mode"))
+        .collect()
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use oubliette_test_harness::scaled;
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
@@ -71,7 +72,7 @@ impl StalledReader {
     pub async fn read_to_end(self) -> String {
         let mut stream = self.stream.into_std().unwrap();
         stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        stream.set_read_timeout(Some(scaled(READ_TIMEOUT))).unwrap();
         let reading = tokio::task::spawn_blocking(move || {
             let mut bytes = Vec::new();
             stream

@@ -105,10 +105,7 @@ fn operations_page() -> String {
                 ""
             };
             let about = schema["description"].as_str().unwrap_or_default();
-            let about = about
-                .replace('\n', " ")
-                .replace('|', "\\|")
-                .replace('<', "&lt;");
+            let about = about.replace('\n', " ").replace('|', "\\|");
             let _ = writeln!(page, "| `{name}` | {}{required} | {about} |", kind(schema));
         }
         let fields: Vec<&str> = entry

@@ -5,17 +5,19 @@
 
 use agent_client_protocol_schema::ProtocolVersion;
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, AuthenticateRequest, ClientCapabilities, EnvVariable, Implementation,
-    InitializeRequest, LoadSessionRequest, McpServer, McpServerStdio, NewSessionRequest,
-    ResumeSessionRequest, SessionConfigOptionValue, SetSessionConfigOptionRequest,
-    SetSessionModeRequest,
+    AGENT_METHOD_NAMES, AuthenticateRequest, ClientCapabilities, ClientSessionCapabilities,
+    EnvVariable, Implementation, InitializeRequest, LoadSessionRequest, McpServer, McpServerStdio,
+    NewSessionRequest, NoticeCapabilities, ResumeSessionRequest, SessionConfigOptionValue,
+    SetSessionConfigOptionRequest, SetSessionModeRequest,
 };
 use oubliette_model::{Level, nearest};
 use oubliette_wire::{Message, RpcError};
 use serde_json::{Value, json};
 
 use crate::message::AgentMessage;
+use crate::opened_session::{find_config_option, model_in_use, offered_models};
 use crate::request::method_not_found;
+use crate::update::AgentUpdate;
 
 /// An MCP server that the agent starts.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +41,11 @@ pub struct SessionOptions {
     /// Whether the handshake fails if the agent does not have that mode.
     pub requires_mode: bool,
     pub model: Option<String>,
+    /// Whether the agent was started with the model, so that it need not offer it.
+    pub is_model_set: bool,
     pub reasoning: Option<Level>,
+    /// `_meta` of the request that opens the session, if it is an object.
+    pub meta: Value,
 }
 
 /// How a session was opened.
@@ -60,8 +66,16 @@ pub struct OpenedSession {
     pub resume_method: ResumeMethod,
     /// The first request id that is not used yet.
     pub next_id: u64,
+    /// The model that the agent uses, as far as it says.
+    pub model: Option<String>,
+    /// The models that the agent offers.
+    pub models: Vec<String>,
     /// What failed and does not keep the session from working.
     pub warnings: Vec<String>,
+    /// Whether the agent takes images in prompts.
+    pub takes_images: bool,
+    /// The agent's mode and slash commands, if it has reported them.
+    pub updates: Vec<AgentUpdate>,
 }
 
 /// What to do after a message of the agent.
@@ -98,13 +112,15 @@ pub struct Handshake {
     session: String,
     resume_method: ResumeMethod,
     warnings: Vec<String>,
+    mode: Option<AgentUpdate>,
+    commands: Option<AgentUpdate>,
 }
 
 impl Handshake {
     /// Starts a handshake and returns the first line for the agent.
     pub fn start(options: SessionOptions) -> (Self, Vec<u8>) {
         let request = InitializeRequest::new(ProtocolVersion::V1)
-            .client_capabilities(ClientCapabilities::new())
+            .client_capabilities(client_capabilities())
             .client_info(Implementation::new("oubliette", env!("CARGO_PKG_VERSION")));
         let handshake = Self {
             options,
@@ -115,6 +131,8 @@ impl Handshake {
             session: String::new(),
             resume_method: ResumeMethod::New,
             warnings: Vec::new(),
+            mode: None,
+            commands: None,
         };
         let line = Message::request(1, AGENT_METHOD_NAMES.initialize, &request).to_line();
         (handshake, line)
@@ -128,7 +146,15 @@ impl Handshake {
             AgentMessage::Request { id, method, .. } => {
                 HandshakeStep::Send(method_not_found(id, method))
             }
-            // For example the updates of a session that is loaded: the log has them already.
+            AgentMessage::Notification { method, params } => {
+                match AgentUpdate::from_notification(method, params) {
+                    Some(update @ AgentUpdate::Mode(_)) => self.mode = Some(update),
+                    Some(update @ AgentUpdate::Commands(_)) => self.commands = Some(update),
+                    // For example those of a session that is loaded: the log has them already.
+                    _ => {}
+                }
+                HandshakeStep::Wait
+            }
             _ => HandshakeStep::Wait,
         }
     }
@@ -195,8 +221,8 @@ impl Handshake {
             }
             (Stage::Mode, Err(error)) if self.options.requires_mode => {
                 HandshakeStep::Failed(format!(
-                    "the agent has no mode `{}`, and no other way to enforce the tools of the session: \
-                 {error}",
+                    "the agent has no mode `{}`, and no other way to keep to the permissions of the \
+                     session: {error}",
                     self.options.mode.as_deref().unwrap_or_default()
                 ))
             }
@@ -256,18 +282,23 @@ impl Handshake {
         let cwd = self.options.cwd.clone();
         let servers: Vec<McpServer> = self.options.servers.iter().map(mcp_server).collect();
         let old_id = self.options.resume.clone().unwrap_or_default();
+        let meta = self.options.meta.as_object().cloned();
         let stage = Stage::Open(how);
         match how {
             ResumeMethod::Resume => {
-                let request = ResumeSessionRequest::new(old_id, cwd).mcp_servers(servers);
+                let request = ResumeSessionRequest::new(old_id, cwd)
+                    .mcp_servers(servers)
+                    .meta(meta);
                 self.send_request(stage, names.session_resume, &request)
             }
             ResumeMethod::Load => {
-                let request = LoadSessionRequest::new(old_id, cwd).mcp_servers(servers);
+                let request = LoadSessionRequest::new(old_id, cwd)
+                    .mcp_servers(servers)
+                    .meta(meta);
                 self.send_request(stage, names.session_load, &request)
             }
             ResumeMethod::New | ResumeMethod::FromTranscript => {
-                let request = NewSessionRequest::new(cwd).mcp_servers(servers);
+                let request = NewSessionRequest::new(cwd).mcp_servers(servers).meta(meta);
                 self.send_request(stage, names.session_new, &request)
             }
         }
@@ -286,12 +317,18 @@ impl Handshake {
         let Some(model) = self.options.model.clone() else {
             return self.set_reasoning();
         };
-        let Some((option, values)) = self.find_config_option("model", &["model"]) else {
+        let Some((option, values)) = find_config_option(&self.opened, "model", &["model"]) else {
             // Not in the protocol; agents without configuration options support it.
             let params = json!({ "sessionId": self.session, "modelId": model });
             return self.send_request(Stage::Model, "session/set_model", &params);
         };
         if !values.is_empty() && !values.contains(&model) {
+            if self.options.is_model_set {
+                self.warnings.push(format!(
+                    "the agent does not offer the model `{model}`; it was started with it all the same"
+                ));
+                return self.set_reasoning();
+            }
             let nearest = nearest(&model, values.iter().map(String::as_str));
             let hint = nearest.map_or_else(
                 || {
@@ -310,7 +347,7 @@ impl Handshake {
             return self.ready();
         };
         let ids = ["reasoning", "reasoning_effort", "thought_level", "effort"];
-        let Some((option, values)) = self.find_config_option("thought_level", &ids) else {
+        let Some((option, values)) = find_config_option(&self.opened, "thought_level", &ids) else {
             self.warnings
                 .push("the agent has no setting for `reasoning`".to_owned());
             return self.ready();
@@ -343,39 +380,32 @@ impl Handshake {
         )
     }
 
-    /// A configuration option of the session, by category or id, and its possible values.
-    fn find_config_option(&self, category: &str, ids: &[&str]) -> Option<(String, Vec<String>)> {
-        let options = self.opened["configOptions"].as_array()?;
-        let is_wanted = |option: &&Value| {
-            let id = option["id"].as_str().unwrap_or_default();
-            option["category"] == category || ids.contains(&id)
-        };
-        let option = options.iter().find(is_wanted)?;
-        let mut values = Vec::new();
-        collect_values(&option["options"], &mut values);
-        Some((option["id"].as_str()?.to_owned(), values))
-    }
-
     fn ready(&mut self) -> HandshakeStep {
         HandshakeStep::Ready(OpenedSession {
             session: self.session.clone(),
             resume_method: self.resume_method,
             next_id: self.request_id + 1,
+            model: model_in_use(&self.opened, self.options.model.as_deref()),
+            models: offered_models(&self.opened),
             warnings: std::mem::take(&mut self.warnings),
+            takes_images: self.capabilities["promptCapabilities"]["image"] == Value::Bool(true),
+            updates: self
+                .mode
+                .take()
+                .into_iter()
+                .chain(self.commands.take())
+                .collect(),
         })
     }
 }
 
-/// Values may be nested in groups.
-fn collect_values(options: &Value, into: &mut Vec<String>) {
-    for option in options.as_array().into_iter().flatten() {
-        match option["value"].as_str() {
-            Some(value) => into.push(value.to_owned()),
-            None => collect_values(&option["options"], into),
-        }
-    }
+/// Without notices, agents write warnings into their answers.
+fn client_capabilities() -> ClientCapabilities {
+    let session = ClientSessionCapabilities::new().notices(NoticeCapabilities::new());
+    ClientCapabilities::new().session(session)
 }
 
+/// Values may be nested in groups.
 fn mcp_server(server: &McpServerConfig) -> McpServer {
     let env = server
         .env
@@ -457,6 +487,35 @@ mod tests {
             (opened.resume_method, opened.warnings.len()),
             (ResumeMethod::New, 1)
         );
+    }
+
+    #[test]
+    fn notices_meta_images_mode_and_commands_are_part_of_the_handshake() {
+        let (mut handshake, first) = Handshake::start(SessionOptions {
+            meta: json!({ "x": 1 }),
+            ..options()
+        });
+        let first: Value = serde_json::from_slice(&first).unwrap();
+        let notices = &first["params"]["clientCapabilities"]["session"]["notices"];
+        assert!(notices.is_object(), "{first}");
+        let capabilities = json!({ "protocolVersion": 1,
+            "agentCapabilities": { "promptCapabilities": { "image": true } } });
+        let new = sent(handshake.handle_message(&success(1, capabilities)));
+        assert_eq!(new["params"]["_meta"]["x"], 1);
+        let commands = AgentMessage::Notification {
+            method: "session/update".to_owned(),
+            params: json!({ "update": { "sessionUpdate": "available_commands_update",
+                "availableCommands": [{ "name": "compact" }] } }),
+        };
+        handshake.handle_message(&commands);
+        let HandshakeStep::Ready(opened) =
+            handshake.handle_message(&success(2, json!({ "sessionId": "s" })))
+        else {
+            panic!()
+        };
+        assert!(opened.takes_images);
+        let commands = AgentUpdate::Commands(json!([{ "name": "compact" }]));
+        assert_eq!(opened.updates, [commands]);
     }
 
     #[test]

@@ -4,23 +4,41 @@
 //! Nothing here does I/O. Functions take lines of an agent's output and return lines for its input,
 //! so that the session actor can commit both together with the events that they cause.
 
+mod autonomy;
 mod catalogue;
 mod droid;
 mod handshake;
+mod home;
+mod merge;
 mod message;
+mod opened_session;
 mod permission_request;
 mod request;
+mod restrictions;
+mod sign_in;
+mod signals;
 mod tool_filter;
+mod tool_input;
 mod update;
 mod usage;
 
-pub use catalogue::{Agent, Package, SessionFile, TranscriptFile, UsageFile, catalogue};
+pub use autonomy::{AutonomyPolicy, Ruling};
+pub use catalogue::{
+    Agent, ModelSetting, Package, SessionFile, ToolRefresh, TranscriptFile, UsageFile, catalogue,
+};
 pub use handshake::{
     Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod, SessionOptions,
 };
+pub use home::{FileFormat, HomeFile, HomeLayout};
 pub use message::AgentMessage;
-pub use permission_request::{AutonomyPolicy, PermissionRequest};
-pub use request::{Attachment, cancel_notification, method_not_found, prompt_request};
+pub use opened_session::offered_models;
+pub use permission_request::PermissionRequest;
+pub use request::{Attachment, Image, cancel_notification, method_not_found, prompt_request};
+pub use restrictions::{RestrictionSettings, Restrictions};
+pub use sign_in::{
+    Gateway, GatewayPath, GatewaySetting, Login, LoginCommand, LoginFile, SignInMethods,
+};
+pub use signals::{AgentState, Signal};
 pub use tool_filter::{PermissionRules, ToolEnforcement, ToolFilter};
 pub use update::{AgentUpdate, TextChunk, ToolCall, ToolOutcome};
-pub use usage::UsageReport;
+pub use usage::{UsageReport, model_of_turn};

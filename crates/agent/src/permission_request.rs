@@ -3,11 +3,12 @@
 use agent_client_protocol_schema::v1::{
     RequestPermissionOutcome, RequestPermissionResponse, SelectedPermissionOutcome,
 };
-use oubliette_model::{Level, PermissionDecision};
+use oubliette_model::PermissionDecision;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::request::reply;
+use crate::tool_input::{named_paths, shown_text, tool_input};
 
 const MAX_OPTIONS: usize = 32;
 
@@ -23,6 +24,9 @@ pub struct PermissionRequest {
     pub title: String,
     pub kind: String,
     pub input: Value,
+    /// The files that the request itself names.
+    #[serde(default)]
+    paths: Vec<String>,
     options: Vec<PermissionOption>,
 }
 
@@ -30,6 +34,12 @@ pub struct PermissionRequest {
 struct PermissionOption {
     id: String,
     kind: String,
+}
+
+/// The name of a tool, which some agents send in an extension of the protocol.
+fn tool_name(call: &Value) -> Option<&str> {
+    let name = call["name"].as_str();
+    name.or_else(|| call["_meta"]["claudeCode"]["toolName"].as_str())
 }
 
 impl PermissionRequest {
@@ -48,10 +58,13 @@ impl PermissionRequest {
         Self {
             rpc_id: rpc_id.to_owned(),
             tool_call_id: call["toolCallId"].as_str().map(str::to_owned),
-            tool: call["name"].as_str().map(str::to_owned),
+            tool: tool_name(call).map(str::to_owned),
             title: field("title"),
             kind: field("kind"),
-            input: call["rawInput"].clone(),
+            input: tool_input(call)
+                .or_else(|| shown_text(call))
+                .unwrap_or_default(),
+            paths: named_paths(call),
             options: options.filter_map(parse_option).take(MAX_OPTIONS).collect(),
         }
     }
@@ -59,6 +72,24 @@ impl PermissionRequest {
     /// The tool's name, or the title of the call.
     pub fn tool_name(&self) -> &str {
         self.tool.as_deref().unwrap_or(&self.title)
+    }
+
+    /// The files that an edit changes, as far as the agent says.
+    pub fn edited_paths(&self) -> Vec<String> {
+        let mut paths = self.paths.clone();
+        for path in named_paths(&json!({ "rawInput": self.input })) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
+        paths
+    }
+
+    /// Whether the agent offers to allow this one call, and not more than it.
+    pub fn can_allow_once(&self) -> bool {
+        self.options
+            .iter()
+            .any(|option| option.kind == "allow_once")
     }
 
     /// The response to the agent, as a line.
@@ -91,29 +122,8 @@ impl PermissionRequest {
     }
 }
 
-/// What an agent may do without the caller's permission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AutonomyPolicy(pub Level);
-
-impl AutonomyPolicy {
-    /// Whether the level of autonomy permits a request.
-    pub fn allows(self, request: &PermissionRequest) -> bool {
-        let reads = matches!(request.kind.as_str(), "read" | "search" | "think");
-        let edits = matches!(request.kind.as_str(), "edit" | "move" | "fetch");
-        match self.0 {
-            Level::Off => false,
-            Level::Low => reads,
-            Level::Medium => reads || edits,
-            // The container is the boundary.
-            Level::High => true,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn request() -> PermissionRequest {
@@ -173,17 +183,16 @@ mod tests {
     }
 
     #[test]
-    fn higher_levels_of_autonomy_allow_more() {
-        let of_kind = |kind: &str| PermissionRequest {
-            kind: kind.to_owned(),
-            ..request()
-        };
-        let allowed = |level| {
-            ["read", "edit", "execute", ""].map(|kind| AutonomyPolicy(level).allows(&of_kind(kind)))
-        };
-        assert_eq!(allowed(Level::Off), [false; 4]);
-        assert_eq!(allowed(Level::Low), [true, false, false, false]);
-        assert_eq!(allowed(Level::Medium), [true, true, false, false]);
-        assert_eq!(allowed(Level::High), [true; 4]);
+    fn a_request_shows_what_will_be_written_where() {
+        let request = PermissionRequest::parse(
+            "5",
+            &json!({ "toolCall": { "title": "Writing to secret.txt", "kind": "edit",
+                "content": [{ "type": "diff", "path": "/workspace/secret.txt", "oldText": "",
+                    "newText": "rm -rf everything" }],
+                "locations": [{ "path": "/workspace/secret.txt" }] } }),
+        );
+        let change = &request.input["changes"][0];
+        assert_eq!(change["path"], "/workspace/secret.txt");
+        assert_eq!(change["new_text"], "rm -rf everything");
     }
 }

@@ -1,7 +1,7 @@
 //! Lines for an agent's input.
 
 use agent_client_protocol_schema::v1::{
-    AGENT_METHOD_NAMES, CancelNotification, ContentBlock, PromptRequest, ResourceLink,
+    AGENT_METHOD_NAMES, CancelNotification, ContentBlock, ImageContent, PromptRequest, ResourceLink,
 };
 use oubliette_wire::{Message, RpcError, codes};
 use serde_json::Value;
@@ -13,6 +13,49 @@ pub struct Attachment {
     pub name: String,
     /// The path in the container.
     pub path: String,
+    /// Its content, for an agent that takes images.
+    pub image: Option<Image>,
+}
+
+/// A picture that a model can look at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Image {
+    mime_type: &'static str,
+    base64: String,
+}
+
+impl Image {
+    /// How large a picture may be to be sent with a prompt; larger ones are only files.
+    pub const MAX_BYTES: usize = 5 << 20;
+
+    /// A picture, recognised by its first bytes; none if models do not take it.
+    pub fn from_bytes(bytes: &[u8], base64: &str) -> Option<Self> {
+        let mime_type = match bytes {
+            [0x89, b'P', b'N', b'G', ..] => "image/png",
+            [0xff, 0xd8, 0xff, ..] => "image/jpeg",
+            [b'G', b'I', b'F', b'8', ..] => "image/gif",
+            [
+                b'R',
+                b'I',
+                b'F',
+                b'F',
+                _,
+                _,
+                _,
+                _,
+                b'W',
+                b'E',
+                b'B',
+                b'P',
+                ..,
+            ] => "image/webp",
+            _ => return None,
+        };
+        (bytes.len() <= Self::MAX_BYTES).then(|| Self {
+            mime_type,
+            base64: base64.to_owned(),
+        })
+    }
 }
 
 /// `session/prompt`.
@@ -23,11 +66,17 @@ pub fn prompt_request(
     attachments: &[Attachment],
 ) -> Vec<u8> {
     let texts = texts.iter().map(|text| ContentBlock::from(*text));
-    let links = attachments.iter().map(|file| {
+    let files = attachments.iter().map(|file| {
         let uri = format!("file://{}", file.path);
-        ContentBlock::ResourceLink(ResourceLink::new(file.name.clone(), uri))
+        match &file.image {
+            Some(image) => {
+                let image = ImageContent::new(image.base64.clone(), image.mime_type).uri(uri);
+                ContentBlock::Image(image)
+            }
+            None => ContentBlock::ResourceLink(ResourceLink::new(file.name.clone(), uri)),
+        }
     });
-    let request = PromptRequest::new(session.to_owned(), texts.chain(links).collect());
+    let request = PromptRequest::new(session.to_owned(), texts.chain(files).collect());
     Message::request(id, AGENT_METHOD_NAMES.session_prompt, &request).to_line()
 }
 
@@ -60,6 +109,7 @@ mod tests {
         let attachments = [Attachment {
             name: "a.txt".to_owned(),
             path: "/workspace/a.txt".to_owned(),
+            image: None,
         }];
         let line = prompt_request(7, "s", &["a\nb\u{0}\u{1b}[31m"], &attachments);
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
@@ -70,6 +120,28 @@ mod tests {
             value["params"]["prompt"][1]["uri"],
             "file:///workspace/a.txt"
         );
+    }
+
+    #[test]
+    fn a_picture_is_sent_as_an_image() {
+        let png = b"\x89PNG\r\n";
+        let attachment = Attachment {
+            name: "a.png".to_owned(),
+            path: "/workspace/a.png".to_owned(),
+            image: Image::from_bytes(png, "iVBORw0K"),
+        };
+        let line = prompt_request(7, "s", &["look"], &[attachment]);
+        let value: Value = serde_json::from_slice(&line).unwrap();
+        let block = &value["params"]["prompt"][1];
+        assert_eq!(
+            (&block["type"], &block["mimeType"], &block["data"]),
+            (&json!("image"), &json!("image/png"), &json!("iVBORw0K"))
+        );
+        assert_eq!(block["uri"], "file:///workspace/a.png");
+        assert_eq!(Image::from_bytes(b"<svg/>", "x"), None);
+        let mut large = png.to_vec();
+        large.resize(Image::MAX_BYTES + 1, 0);
+        assert_eq!(Image::from_bytes(&large, "x"), None);
     }
 
     #[test]

@@ -21,6 +21,11 @@ pub enum ToolEnforcement {
     PermissionRequests { mode: &'static str },
     /// The agent itself applies rules that it is started with.
     Rules(PermissionRules),
+    /// A hook that the agent runs before each tool call denies it.
+    Hooks,
+    /// The agent itself applies policies that know only whole names, and `*` for all tools or, after
+    /// this prefix, for all of a server.
+    Policies { server_prefix: &'static str },
 }
 
 /// Rules in an environment variable: a JSON object from tool names to actions. The last rule that
@@ -71,6 +76,12 @@ impl ToolFilter {
     }
 }
 
+/// What the `*` of a pattern with one of them stands for in a name that matches.
+pub(crate) fn captured_by_pattern<'a>(pattern: &str, name: &'a str) -> Option<&'a str> {
+    let (start, end) = pattern.split_once('*')?;
+    name.strip_prefix(start)?.strip_suffix(end)
+}
+
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -98,7 +109,21 @@ impl ToolEnforcement {
             Self::Unsupported(why) => {
                 Some(format!("cannot be limited to some of its tools: {why}"))
             }
-            Self::PermissionRequests { .. } => None,
+            Self::PermissionRequests { .. } | Self::Hooks => None,
+            Self::Policies { server_prefix } => {
+                let is_pattern = |name: &&String| {
+                    let rest = name.strip_suffix('*').unwrap_or(name);
+                    let is_whole = rest.len() == name.len();
+                    rest.contains('*')
+                        || !(is_whole || rest.is_empty() || rest.starts_with(server_prefix))
+                };
+                let name = tools.allowed.iter().chain(&tools.disallowed);
+                let name = name.into_iter().find(is_pattern)?;
+                Some(format!(
+                    "has policies for whole names, `*` and `{server_prefix}SERVER_*`, and none for \
+                     `{name}`; name each tool"
+                ))
+            }
             Self::Rules(rules) => {
                 let mut permitted = rules.grouped_tools.iter().map(|name| tools.permits(name));
                 let first = permitted.next();
@@ -145,10 +170,10 @@ impl PermissionRules {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn tools(allowed: &[&str], disallowed: &[&str]) -> ToolFilter {
+    pub(crate) fn tools(allowed: &[&str], disallowed: &[&str]) -> ToolFilter {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         ToolFilter {
             allowed: names(allowed),

@@ -6,11 +6,16 @@
 use serde_json::Value;
 
 use crate::UsageReport;
+use crate::signals::{self, Signal};
+use crate::tool_input::{tool_input, truncated};
 
-/// How many bytes of the input or output of one tool call are kept.
+/// How many bytes of the output of one tool call are kept.
 const MAX_TOOL_TEXT_BYTES: usize = 256 << 10;
 const MAX_ID_CHARS: usize = 200;
 const MAX_KIND_CHARS: usize = 60;
+const MAX_MODE_CHARS: usize = 60;
+const MAX_COMMANDS: usize = 256;
+const MAX_COMMAND_TEXT_CHARS: usize = 200;
 
 /// A part of a text that the agent streams.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,13 +57,36 @@ pub enum AgentUpdate {
     Plan(Value),
     Tool(ToolCall),
     Usage(UsageReport),
-    /// An update that the event log does not record: modes, commands, the user's own text.
+    /// The slash commands that the agent has now.
+    Commands(Value),
+    /// The agent's mode.
+    Mode(String),
+    /// What the agent says about itself.
+    Signal(Signal),
+    /// An update that the event log does not record: settings, titles, the user's own text.
     Ignored,
     /// A kind that this version does not know.
     Unknown(String),
 }
 
 impl AgentUpdate {
+    /// Parses a notification; none if it is not about the agent's work.
+    pub fn from_notification(method: &str, params: &Value) -> Option<Self> {
+        match method {
+            "session/update" => Some(Self::parse(params)),
+            signals::CLAUDE_MESSAGE => signals::from_claude_message(params).map(Self::Signal),
+            _ => None,
+        }
+    }
+
+    /// Whether the agent does something with it that a turn consists of.
+    pub fn is_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Text(_) | Self::Thought(_) | Self::Plan(_) | Self::Tool(_)
+        )
+    }
+
     /// Parses the parameters of a `session/update`.
     pub fn parse(params: &Value) -> Self {
         let update = &params["update"];
@@ -69,14 +97,40 @@ impl AgentUpdate {
             "plan" => Self::Plan(update["entries"].clone()),
             "tool_call" | "tool_call_update" => tool_call(update).map_or(Self::Ignored, Self::Tool),
             "usage_update" => Self::Usage(UsageReport::from_update(update)),
-            "user_message_chunk"
-            | "available_commands_update"
-            | "current_mode_update"
-            | "config_option_update"
-            | "session_info_update" => Self::Ignored,
+            "available_commands_update" => Self::Commands(commands(update)),
+            "current_mode_update" => match update["currentModeId"].as_str() {
+                Some(mode) => Self::Mode(mode.chars().take(MAX_MODE_CHARS).collect()),
+                None => Self::Ignored,
+            },
+            "notice" => signals::from_notice(update).map_or(Self::Ignored, Self::Signal),
+            "session_info_update" => {
+                signals::from_session_info(update).map_or(Self::Ignored, Self::Signal)
+            }
+            "user_message_chunk" | "config_option_update" => Self::Ignored,
             other => Self::Unknown(other.chars().take(MAX_KIND_CHARS).collect()),
         }
     }
+}
+
+fn commands(update: &Value) -> Value {
+    let commands = update["availableCommands"].as_array().into_iter().flatten();
+    let parse = |command: &Value| {
+        let mut parsed = serde_json::Map::new();
+        let hint = &command["input"]["hint"];
+        for (name, value) in [
+            ("name", &command["name"]),
+            ("description", &command["description"]),
+            ("input", hint),
+        ] {
+            let text = value.as_str().unwrap_or_default();
+            let text: String = text.chars().take(MAX_COMMAND_TEXT_CHARS).collect();
+            if !text.is_empty() {
+                parsed.insert(name.to_owned(), text.into());
+            }
+        }
+        parsed.contains_key("name").then_some(Value::Object(parsed))
+    };
+    commands.take(MAX_COMMANDS).filter_map(parse).collect()
 }
 
 fn text_chunk(update: &Value) -> Option<TextChunk> {
@@ -100,9 +154,8 @@ fn tool_call(update: &Value) -> Option<ToolCall> {
     let id = update["toolCallId"].as_str()?;
     let field = |key: &str| update[key].as_str().map(str::to_owned);
     let status = update["status"].as_str().unwrap_or_default();
-    let input = update.get("rawInput").filter(|input| !is_empty(input));
     let outcome = matches!(status, "completed" | "failed").then(|| {
-        let (output, truncated) = truncate(output(update));
+        let (output, truncated) = truncated(&output(update), MAX_TOOL_TEXT_BYTES);
         ToolOutcome {
             failed: status == "failed",
             output,
@@ -113,32 +166,12 @@ fn tool_call(update: &Value) -> Option<ToolCall> {
         id: id.chars().take(MAX_ID_CHARS).collect(),
         title: field("title").filter(|title| !title.is_empty()),
         kind: field("kind"),
-        input: input.map(bounded_input),
+        input: tool_input(update),
         is_first: update["sessionUpdate"] == "tool_call",
         output_delta: output_delta(update),
         started: status == "in_progress" || outcome.is_some(),
         outcome,
     })
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    }
-}
-
-/// An input that is too large is replaced by its size.
-fn bounded_input(input: &Value) -> Value {
-    let size = input.to_string().len();
-    if size > MAX_TOOL_TEXT_BYTES {
-        Value::String(format!("{size} bytes of input"))
-    } else {
-        input.clone()
-    }
 }
 
 /// The output of a tool: the raw output if it is a text, else the content blocks, which agents format
@@ -181,19 +214,7 @@ fn output_delta(update: &Value) -> String {
     let meta = &update["_meta"];
     let mut keys = ["terminal_output", "terminal_output_delta"].into_iter();
     let delta = keys.find_map(|key| meta[key]["data"].as_str());
-    truncate(delta.unwrap_or_default().to_owned()).0
-}
-
-fn truncate(mut text: String) -> (String, bool) {
-    if text.len() <= MAX_TOOL_TEXT_BYTES {
-        return (text, false);
-    }
-    let mut end = MAX_TOOL_TEXT_BYTES;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    (text, true)
+    truncated(delta.unwrap_or_default(), MAX_TOOL_TEXT_BYTES).0
 }
 
 #[cfg(test)]
@@ -302,8 +323,43 @@ mod tests {
     }
 
     #[test]
-    fn a_long_output_is_truncated_between_characters() {
-        let (text, truncated) = truncate("ü".repeat(MAX_TOOL_TEXT_BYTES));
-        assert!(truncated && text.len() <= MAX_TOOL_TEXT_BYTES && text.ends_with('ü'));
+    fn an_edit_that_is_only_a_diff_has_an_input() {
+        let diff = json!({ "type": "diff", "oldText": "EDITED by cx\n",
+            "newText": "EDITED again by cx\n", "path": "/workspace/made.txt" });
+        let begun = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "kind": "edit",
+            "title": "Editing files", "status": "in_progress", "content": [diff] });
+        let AgentUpdate::Tool(tool) = parse(begun) else {
+            panic!()
+        };
+        let change = &tool.input.unwrap()["changes"][0];
+        assert_eq!(change["path"], "/workspace/made.txt");
+        assert_eq!(change["new_text"], "EDITED again by cx\n");
+    }
+
+    #[test]
+    fn commands_modes_and_signals_are_parsed() {
+        let commands = json!({ "sessionUpdate": "available_commands_update", "availableCommands": [
+            { "name": "compact", "description": "d".repeat(900), "input": { "hint": "what" } },
+            { "description": "without a name" }, 3 ] });
+        let AgentUpdate::Commands(commands) = parse(commands) else {
+            panic!()
+        };
+        assert_eq!(commands.as_array().unwrap().len(), 1);
+        assert_eq!(commands[0]["name"], "compact");
+        assert_eq!(commands[0]["input"], "what");
+        assert_eq!(
+            commands[0]["description"].as_str().unwrap().len(),
+            MAX_COMMAND_TEXT_CHARS
+        );
+        let mode = json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" });
+        assert_eq!(parse(mode), AgentUpdate::Mode("plan".to_owned()));
+        let failed = json!({ "sessionUpdate": "session_info_update",
+            "_meta": { "codex": { "threadStatus": { "type": "systemError" } } } });
+        let failed_signal = AgentUpdate::Signal(Signal::State(crate::AgentState::Failed));
+        assert_eq!(parse(failed), failed_signal);
+        let title = json!({ "sessionUpdate": "session_info_update", "title": "x" });
+        assert_eq!(parse(title), AgentUpdate::Ignored);
+        let notification = AgentUpdate::from_notification("other/method", &json!({}));
+        assert_eq!(notification, None);
     }
 }

@@ -3,6 +3,8 @@
 use oubliette_model::Usage;
 use serde_json::Value;
 
+use crate::opened_session::MAX_MODEL_CHARS;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct UsageReport {
     /// Tokens of the turn that has just ended.
@@ -39,6 +41,18 @@ impl UsageReport {
     }
 }
 
+/// The model that a turn has used most, from the response to its prompt.
+pub fn model_of_turn(result: &Value) -> Option<String> {
+    let used = result["_meta"]["quota"]["model_usage"].as_array()?;
+    let tokens = |entry: &&Value| token_counts(&entry["token_count"]).map_or(0, total_tokens);
+    let model = used.iter().max_by_key(tokens)?["model"].as_str()?;
+    Some(model.chars().take(MAX_MODEL_CHARS).collect())
+}
+
+fn total_tokens(usage: Usage) -> u64 {
+    usage.input_tokens.saturating_add(usage.output_tokens)
+}
+
 fn is_plausible(cost: f64) -> bool {
     cost.is_finite() && (0.0..1e9).contains(&cost)
 }
@@ -54,6 +68,7 @@ pub(crate) fn token_counts(counts: &Value) -> Option<Usage> {
         output_tokens: first(&["outputTokens", "output_tokens"]),
         cached_tokens: first(&["cachedReadTokens", "cacheReadTokens"]),
         thought_tokens: first(&["thoughtTokens", "thinkingTokens"]),
+        unpriced_turns: 0,
     };
     (!usage.is_zero()).then_some(usage)
 }
@@ -63,6 +78,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_model_of_a_turn_is_the_one_with_most_tokens() {
+        let entry = |model: &str, tokens: u64| json!({ "model": model, "token_count": { "inputTokens": tokens } });
+        let usage = json!([entry("small", 3), entry("large", 30)]);
+        let result = json!({ "_meta": { "quota": { "model_usage": usage } } });
+        assert_eq!(model_of_turn(&result).as_deref(), Some("large"));
+        assert_eq!(model_of_turn(&json!({})), None);
+    }
 
     #[test]
     fn responses_and_updates_are_read() {

@@ -1,15 +1,17 @@
 //! The supervisor: PID 1 of every container.
 //!
-//! One thread. It connects to the server again whenever the connection is lost. Without a server,
+//! One thread, and others that only start processes. It connects to the server again whenever the connection is lost. Without a server,
 //! processes keep running and their output waits in spools; a process whose spool is full is blocked.
 
 mod control;
+mod default_user;
 mod mux_listener;
 mod process;
 mod process_table;
 mod process_tag;
 mod reaper;
 mod server_transport;
+mod spawner;
 mod spool;
 mod streams;
 
@@ -78,7 +80,8 @@ pub(crate) fn run() -> ExitCode {
 
 async fn supervise(settings: Settings) -> ExitCode {
     let boot_id = uuid::Uuid::new_v4().to_string();
-    let table = Rc::new(ProcessTable::new(&settings.spool_directory, &boot_id));
+    let user = default_user::prepare();
+    let table = Rc::new(ProcessTable::new(&settings.spool_directory, &boot_id, user));
     let reaping = match reaper::start(table.clone()) {
         Ok(reaping) => reaping,
         Err(error) => {

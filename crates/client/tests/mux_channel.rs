@@ -122,6 +122,7 @@ async fn commands_and_clients_use_the_runtimes_channel() {
         user: None,
         pty: None,
         spool_limit: 8 << 20,
+        isolated: false,
         streams: vec![OpenStream {
             stream_id: "s".to_owned(),
             process_id: "a".to_owned(),

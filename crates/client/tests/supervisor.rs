@@ -144,6 +144,7 @@ fn shell(id: &str, script: &str) -> Start {
         user: None,
         pty: None,
         spool_limit: 1 << 20,
+        isolated: false,
         streams: Vec::new(),
     }
 }

@@ -26,7 +26,7 @@ use crate::journal::Journal;
 use crate::output::Output;
 use crate::script;
 use crate::session::{Mode, Session};
-use crate::turn::Turn;
+use crate::turn::{SentFiles, Turn};
 
 const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
 
@@ -131,7 +131,7 @@ pub(crate) async fn serve(
                     Ok(session) => session,
                     Err(error) => return responder.respond_with_error(error),
                 };
-                let (text, attachments) = split_prompt(&request.prompt);
+                let (text, files) = split_prompt(&request.prompt);
                 let lines = match script::parse(&text) {
                     Ok(lines) => lines,
                     Err(error) => {
@@ -156,9 +156,7 @@ pub(crate) async fn serve(
                             () = request_cancelled.cancelled() => {}
                         }
                     };
-                    let outcome = Turn::new(&session, attachments)
-                        .run(&lines, cancelled)
-                        .await;
+                    let outcome = Turn::new(&session, files).run(&lines, cancelled).await;
                     session.end_turn();
                     responder.respond_with_result(outcome)
                 })
@@ -249,7 +247,7 @@ impl Sessions {
 fn initialize_response() -> InitializeResponse {
     let capabilities = AgentCapabilities::new()
         .load_session(true)
-        .prompt_capabilities(PromptCapabilities::new().embedded_context(true))
+        .prompt_capabilities(PromptCapabilities::new().embedded_context(true).image(true))
         .session_capabilities(SessionCapabilities::new().resume(SessionResumeCapabilities::new()));
     let name = Implementation::new("oubliette-demo-agent", env!("CARGO_PKG_VERSION"))
         .title("Demo agent".to_owned());
@@ -273,7 +271,7 @@ async fn send_commands(session: Arc<Session>) -> Result<(), Error> {
 }
 
 /// The text of a prompt, and the number of its other content blocks.
-fn split_prompt(prompt: &[ContentBlock]) -> (String, usize) {
+fn split_prompt(prompt: &[ContentBlock]) -> (String, SentFiles) {
     let texts: Vec<&str> = prompt
         .iter()
         .filter_map(|block| match block {
@@ -281,7 +279,13 @@ fn split_prompt(prompt: &[ContentBlock]) -> (String, usize) {
             _ => None,
         })
         .collect();
-    (texts.join("\n"), prompt.len() - texts.len())
+    let is_image = |block: &&ContentBlock| matches!(block, ContentBlock::Image(_));
+    let images = prompt.iter().filter(is_image).count();
+    let files = SentFiles {
+        attachments: prompt.len() - texts.len() - images,
+        images,
+    };
+    (texts.join("\n"), files)
 }
 
 fn stdio_server(server: McpServer) -> Result<McpServerStdio, Error> {

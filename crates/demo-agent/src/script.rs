@@ -13,11 +13,16 @@ const MAX_SLEEP_SECONDS: f64 = 86_400.0;
 const MAX_FLOOD_UPDATES: u32 = 1_000_000;
 
 /// The commands, with arguments and description, in the form that clients show.
-pub(crate) const COMMANDS: [(&str, &str, &str); 13] = [
+pub(crate) const COMMANDS: [(&str, &str, &str); 14] = [
     ("sh", "COMMAND", "run a shell command"),
     ("tool", "NAME {json}", "call a tool of an MCP server"),
     ("say", "TEXT", "stream text"),
     ("sleep", "SECONDS", "wait"),
+    (
+        "later",
+        "SECONDS TEXT",
+        "stream text after a time, also when the turn is over",
+    ),
     ("ask", "TEXT", "ask for permission"),
     ("repeat", "N LINE", "execute a line N times"),
     ("usage", "IN OUT USD", "report usage"),
@@ -44,6 +49,7 @@ pub(crate) enum Action {
     },
     Say(String),
     Sleep(Duration),
+    Later(Duration, String),
     Ask(String),
     Usage(Usage),
     Fail(String),
@@ -151,7 +157,15 @@ fn parse_action(line: &str) -> Result<Action, String> {
             }
         }
         "say" => Action::Say(text()?),
-        "sleep" => Action::Sleep(parse_sleep(rest)?),
+        "sleep" => Action::Sleep(parse_seconds(rest, "/sleep", "/sleep 1.5")?),
+        "later" => {
+            let (seconds, text) = split_first_word(rest);
+            let time = parse_seconds(seconds, "/later", "/later 2 done")?;
+            if text.is_empty() {
+                return Err("/later needs a text after its seconds, as in `/later 2 done`".into());
+            }
+            Action::Later(time, text.to_owned())
+        }
         "ask" => Action::Ask(text()?),
         "usage" => Action::Usage(parse_usage(rest)?),
         "fail" => Action::Fail(text()?),
@@ -199,10 +213,10 @@ fn parse_number<T: std::str::FromStr>(
         .map_err(|_| format!("{command} needs {what}, as in `{example}`, and got `{text}`"))
 }
 
-fn parse_sleep(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = parse_number(text, "/sleep", "a number of seconds", "/sleep 1.5")?;
+fn parse_seconds(text: &str, command: &str, example: &str) -> Result<Duration, String> {
+    let seconds: f64 = parse_number(text, command, "a number of seconds", example)?;
     if !(0.0..=MAX_SLEEP_SECONDS).contains(&seconds) {
-        return Err(format!("/sleep takes 0 to {MAX_SLEEP_SECONDS} seconds"));
+        return Err(format!("{command} takes 0 to {MAX_SLEEP_SECONDS} seconds"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
@@ -274,6 +288,10 @@ mod tests {
             ("/tool a_b {\"text\": \"a b\"}", tool("a_b", arguments)),
             ("/say hello", Action::Say("hello".into())),
             ("/sleep 0.25", Action::Sleep(Duration::from_millis(250))),
+            (
+                "/later 2 it is done",
+                Action::Later(Duration::from_secs(2), "it is done".into()),
+            ),
             ("/ask may I?", Action::Ask("may I?".into())),
             ("/usage 1200 80 0.004", Action::Usage(usage)),
             ("/fail so it is", Action::Fail("so it is".into())),
@@ -321,6 +339,7 @@ mod tests {
             ),
             ("/sleep -1", "0 to 86400"),
             ("/sleep NaN", "0 to 86400"),
+            ("/later 2", "/later needs a text"),
             ("/sh", "/sh needs something after it"),
             ("/tool", "/tool needs something after it"),
             ("/tool x [1]", "needs a JSON object after the name"),

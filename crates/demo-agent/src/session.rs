@@ -21,7 +21,7 @@ use crate::output::Output;
 /// When the agent requests permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Before shell commands, until the client always allows them.
+    /// Before shell commands and tool calls, until the client always allows them.
     Ask,
     /// Before each shell command and each tool call.
     Each,
@@ -124,16 +124,12 @@ impl Session {
         self.state.lock().turns
     }
 
-    pub(crate) fn shell_needs_permission(&self) -> bool {
+    pub(crate) fn calls_need_permission(&self) -> bool {
         match self.state.lock().mode {
             Mode::Ask => !self.always_allowed.load(Ordering::Relaxed),
             Mode::Each => true,
             Mode::Auto => false,
         }
-    }
-
-    pub(crate) fn tools_need_permission(&self) -> bool {
-        self.state.lock().mode == Mode::Each
     }
 
     /// In mode `ask`, this process requests no more permissions.
@@ -144,7 +140,7 @@ impl Session {
     pub(crate) fn modes(&self) -> SessionModeState {
         let modes = vec![
             SessionMode::new(Mode::Ask.name(), "Ask")
-                .description("Asks before it runs a shell command".to_owned()),
+                .description("Asks before it runs a shell command or calls a tool".to_owned()),
             SessionMode::new(Mode::Each.name(), "Ask each time")
                 .description("Asks before each shell command and each tool".to_owned()),
             SessionMode::new(Mode::Auto.name(), "Auto").description("Asks for nothing".to_owned()),

@@ -26,8 +26,8 @@ const MAX_LISTED_TOOLS: usize = 12;
 
 /// A running turn.
 pub(crate) struct Turn<'a> {
-    session: &'a Session,
-    attachments: usize,
+    session: &'a Arc<Session>,
+    files: SentFiles,
     has_text: bool,
     /// The text of the last shell command or tool call, which ends the turn's text.
     result: Option<String>,
@@ -36,6 +36,14 @@ pub(crate) struct Turn<'a> {
     open_call: Option<ToolCallId>,
     /// Whether a cancel is ignored, because the next line is `/hang`.
     ignores_cancel: Arc<AtomicBool>,
+}
+
+/// How many files came with a prompt.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SentFiles {
+    pub(crate) attachments: usize,
+    /// Pictures that are part of the prompt.
+    pub(crate) images: usize,
 }
 
 /// Why a turn ends before its last line.
@@ -59,10 +67,10 @@ enum PermissionAnswer {
 }
 
 impl<'a> Turn<'a> {
-    pub(crate) fn new(session: &'a Session, attachments: usize) -> Self {
+    pub(crate) fn new(session: &'a Arc<Session>, files: SentFiles) -> Self {
         Self {
             session,
-            attachments,
+            files,
             has_text: false,
             result: None,
             usage: None,
@@ -131,6 +139,7 @@ impl<'a> Turn<'a> {
             Action::Tool { name, arguments } => self.call_tool(name, arguments).await?,
             Action::Say(text) => self.stream_text(text).await?,
             Action::Sleep(time) => tokio::time::sleep(*time).await,
+            Action::Later(time, text) => self.send_later(*time, text.clone()),
             Action::Ask(question) => self.ask_permission(question).await?,
             Action::Usage(usage) => self.report_usage(*usage).await?,
             Action::Fail(reason) => return Err(TurnError::Failed(reason.clone())),
@@ -153,12 +162,22 @@ impl<'a> Turn<'a> {
         Ok(())
     }
 
+    /// Streams a text when the time is over, whether a turn runs then or not.
+    fn send_later(&self, time: Duration, text: String) {
+        let session = self.session.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(time).await;
+            // The text of a session that cannot be written is lost.
+            let _ = session.update(text_chunk(&text)).await;
+        });
+    }
+
     async fn run_shell(&mut self, command: &str) -> Result<(), TurnError> {
         let input = json!({ "command": command });
         let id = self
             .start_call("sh", command, ToolKind::Execute, &input)
             .await?;
-        if self.session.shell_needs_permission()
+        if self.session.calls_need_permission()
             && !self
                 .is_permitted(id, "sh", command, ToolKind::Execute, input)
                 .await?
@@ -195,7 +214,7 @@ impl<'a> Turn<'a> {
         let id = self.start_call(name, name, ToolKind::Other, &input).await?;
         let tool = self.session.servers().find(name).await;
         if let Ok(tool) = &tool
-            && self.session.tools_need_permission()
+            && self.session.calls_need_permission()
         {
             // By its full name, also if the script has only the end of it.
             let name = tool.name().to_owned();
@@ -362,9 +381,14 @@ impl<'a> Turn<'a> {
                 .to_owned(),
             workspace::describe(session.directory()),
         ];
-        if self.attachments > 0 {
-            let attachments = workspace::count(self.attachments, "attachment");
-            sentences.push(format!("You sent {attachments} with this prompt."));
+        for (number, what) in [
+            (self.files.attachments, "attachment"),
+            (self.files.images, "image"),
+        ] {
+            if number > 0 {
+                let files = workspace::count(number, what);
+                sentences.push(format!("You sent {files} with this prompt."));
+            }
         }
         match tokio::time::timeout(LIST_TOOLS_TIMEOUT, session.servers().tools()).await {
             Ok((tools, problems)) => {

@@ -12,6 +12,9 @@ pub struct Actor {
     pub scope: Scope,
     /// The session whose agent calls: the token belongs to it, or the connection is attached to it.
     pub session: Option<SessionId>,
+    /// Whether the call comes from a container, on a connection that is attached to no session, with a
+    /// key that belongs to none: which agent calls is unknown.
+    pub unattached: bool,
     /// The address of the caller, for the audit log.
     pub address: Option<String>,
 }

@@ -1,15 +1,20 @@
 //! The agents that projects can use: those of the catalogue, changed and extended by the
 //! configuration.
 
+use std::path::{Path, PathBuf};
+
 use oubliette_agent::{Agent, catalogue};
-use oubliette_model::{Secret, nearest, quoted};
-use oubliette_store::Project;
+use oubliette_model::{nearest, quoted};
+use uuid::Uuid;
 
 use crate::error::did_you_mean;
 use crate::{AgentCommand, EngineError, Result, Settings};
 
 /// Where containers see the agents that `agent install` has put into the data directory.
-pub(crate) const INSTALLED_AGENTS_DIR: &str = "/opt/oubliette/agents";
+pub const INSTALLED_AGENTS_DIR: &str = "/opt/oubliette/agents";
+
+/// Where the models that agents offer are stored, in the data directory.
+const MODELS_DIR: &str = "models";
 
 /// Every agent, sorted by name.
 pub(crate) fn all(settings: &Settings) -> Vec<Agent> {
@@ -68,33 +73,14 @@ pub(crate) fn find(settings: &Settings, name: &str) -> Result<Agent> {
     )))
 }
 
-/// The secrets that an agent gets from a project's credentials, each with its environment variable.
-pub(crate) fn secrets(
-    settings: &Settings,
-    project: &Project,
-    agent: &Agent,
-) -> Result<Vec<(String, Secret)>> {
-    let mut secrets = Vec::new();
-    for name in &project.settings.credential_refs {
-        let Some(credential) = settings.credentials.get(name) else {
-            return Err(EngineError::Failed(format!(
-                "the credential {} of the project is not in the server's configuration; add \
-                 [credentials.{name}] or change the project's `credential_refs`",
-                quoted(name)
-            )));
-        };
-        let Some(variable) = agent.credentials.get(&credential.kind) else {
-            continue;
-        };
-        let secret = credential.read().map_err(|why| {
-            EngineError::Failed(format!(
-                "the credential {} cannot be used: {why}",
-                quoted(name)
-            ))
-        })?;
-        secrets.push((variable.clone(), secret));
-    }
-    Ok(secrets)
+/// The kinds of credentials that an agent takes.
+pub(crate) fn credential_kinds(agent: &Agent) -> Vec<String> {
+    let files = agent
+        .sign_in
+        .login_files
+        .iter()
+        .map(|file| file.kind.to_owned());
+    agent.credentials.keys().cloned().chain(files).collect()
 }
 
 /// Whether `agent install` has installed an agent.
@@ -122,4 +108,32 @@ pub(crate) fn command_line(settings: &Settings, agent: &Agent) -> Vec<String> {
         );
     }
     argv
+}
+
+/// Stores which models an agent offers, as it said when it was started last.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn store_models(data_dir: &Path, agent: &str, models: &[String]) -> std::io::Result<()> {
+    if models.is_empty() || *models == stored_models(data_dir, agent) {
+        return Ok(());
+    }
+    let directory = data_dir.join(MODELS_DIR);
+    std::fs::create_dir_all(&directory)?;
+    // Renamed, so that a reader never sees a part of it.
+    let staged = directory.join(format!(".{}", Uuid::new_v4()));
+    std::fs::write(&staged, serde_json::to_vec(models)?)?;
+    std::fs::rename(staged, models_file(data_dir, agent))
+}
+
+/// The models that an agent offers; empty if it was never started.
+pub fn stored_models(data_dir: &Path, agent: &str) -> Vec<String> {
+    let text = std::fs::read(models_file(data_dir, agent)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+fn models_file(data_dir: &Path, agent: &str) -> PathBuf {
+    // The name is from the configuration and may have any character.
+    let name = agent.replace(['/', '\0'], "_");
+    data_dir.join(MODELS_DIR).join(format!("{name}.json"))
 }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 pub use declare::dry_declaration;
 pub use presence::{ListeningGuard, OpenStream};
 pub use request::CallerError;
+pub(crate) use tool_list::AwaitedTools;
 pub use tool_list::ToolListSubscriber;
 
 use declare::CompiledTools;

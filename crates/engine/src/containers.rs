@@ -10,10 +10,14 @@ mod command;
 mod disk;
 pub(crate) mod exec;
 mod idle;
+mod images;
 mod interactive;
 mod lifecycle;
 pub(crate) mod logs;
+mod named_command;
+mod ownership;
 pub(crate) mod process;
+mod protect;
 pub(crate) mod rebuild;
 mod recover;
 mod scope;
@@ -23,6 +27,7 @@ mod state;
 pub(crate) mod stop;
 mod supervise;
 mod supervisor_link;
+mod unattended;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +38,7 @@ use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) use command::CommandResult;
+pub(crate) use disk::DiskUse;
 pub use process::IncomingStream;
 pub(crate) use scope::ContainerScope;
 pub(crate) use spec::{ContainerPlan, mount};
@@ -103,6 +109,12 @@ impl<'a> Containers<'a> {
     /// The runtime, once it is chosen.
     pub(crate) async fn runtime(self) -> Result<Arc<dyn Runtime>> {
         self.state().runtime().await
+    }
+
+    /// The limits of a project, by their parameters, that have no effect on this machine; none if there
+    /// is no runtime yet.
+    pub(crate) fn unenforced_limits(self) -> Vec<&'static str> {
+        self.state().unenforced_limits()
     }
 
     /// Whether a container's supervisor is connected.

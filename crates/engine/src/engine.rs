@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::AuditLog;
 use crate::callers::{CallerState, Callers};
 use crate::containers::{AvailableRuntime, ContainerState, Containers};
+use crate::credentials::{CredentialState, Credentials};
 use crate::files::Files;
 use crate::git::Git;
 use crate::metrics::Metrics;
@@ -45,6 +46,7 @@ pub(crate) struct Parts {
     audit: AuditLog,
     metrics: Metrics,
     pub(crate) tokens: TokenState,
+    pub(crate) credentials: CredentialState,
     pub(crate) containers: Arc<ContainerState>,
     pub(crate) sessions: SessionState,
     pub(crate) schedules: ScheduleState,
@@ -68,6 +70,7 @@ impl Engine {
     ) -> Result<Self> {
         let tasks = TaskTracker::new();
         let files = Files::open(&settings.data_dir)?;
+        let credentials = CredentialState::open(&settings.data_dir)?;
         let git = Git::new(&settings.data_dir, settings.projects.clone())?;
         let containers = Arc::new(ContainerState::new());
         let choosing = containers.clone();
@@ -82,6 +85,7 @@ impl Engine {
                 audit,
                 metrics: Metrics::default(),
                 tokens: TokenState::default(),
+                credentials,
                 containers,
                 sessions: SessionState::default(),
                 schedules: ScheduleState::default(),
@@ -137,6 +141,7 @@ impl Engine {
 
     /// Ends the engine's own tasks after they have written what they hold.
     pub async fn stop(&self) {
+        self.drain();
         self.parts.stopping.cancel();
         self.parts.audit.close();
         self.parts.tasks.close();
@@ -208,6 +213,10 @@ impl Engine {
 
     pub fn schedules(&self) -> Schedules<'_> {
         Schedules::new(self)
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials<'_> {
+        Credentials::new(self)
     }
 
     pub fn tokens(&self) -> Tokens<'_> {

@@ -16,10 +16,12 @@ pub enum EngineError {
         name: String,
         nearest: Option<String>,
     },
-    #[error("tool not allowed for this token scope")]
+    #[error("tool not allowed for this token scope: {reason}")]
     Refused {
         /// The parameter that requires a wider scope; none if the operation itself does.
         parameter: Option<&'static str>,
+        /// What may not be done and who could do it.
+        reason: String,
     },
     #[error("{what} {} not found; {hint}", quoted(id))]
     NotFound {
@@ -62,7 +64,10 @@ impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
         match error {
             // The caller can act on it.
-            StoreError::DiskFull => Self::Failed(error.to_string()),
+            StoreError::DiskFull
+            | StoreError::QueueFull { .. }
+            | StoreError::TooManySchedules { .. }
+            | StoreError::TooManyWorkspaces { .. } => Self::Failed(error.to_string()),
             StoreError::NotOwner => Self::Failed(
                 "only the token that created the session can declare `caller_tools` for it; omit them, \
                  or start a session of your own with `new_session`"

@@ -4,21 +4,23 @@
 //! through a symlink and never executed. A removal has two steps, so that a crash leaves either all
 //! files or none: a rename into `.deleted`, then the deletion, which the next start finishes.
 
-mod size;
+mod session_homes;
 mod tree;
 
 use std::collections::HashSet;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oubliette_model::{ProjectId, WorkspaceId};
+use oubliette_trees::{Usage, disk_usage, move_tree, remove_tree};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+pub use session_homes::SESSION_HOMES_DIR;
 pub(crate) use tree::{ReadLimits, WorkspaceTree};
 
 use crate::workspaces::path_in_container;
@@ -35,6 +37,8 @@ pub(crate) struct Files {
     root: PathBuf,
     /// Drafts in use by this server; a server that died left the others.
     drafts: Arc<Mutex<HashSet<String>>>,
+    /// Held while something is moved into the trash, which exists only while it has entries.
+    trash: Arc<Mutex<()>>,
     /// Limits concurrent reads of workspaces.
     read_permits: Arc<Semaphore>,
 }
@@ -62,12 +66,15 @@ impl Drop for Draft {
 impl Files {
     pub(crate) fn open(data_dir: &Path) -> Result<Self> {
         let root = data_dir.join("projects");
-        create_private_dir(&root.join(TRASH_DIR))?;
-        Ok(Self {
+        create_private_dir(&root)?;
+        let files = Self {
             root,
             drafts: Arc::default(),
+            trash: Arc::default(),
             read_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_READS)),
-        })
+        };
+        files.remove_empty_trash();
+        Ok(files)
     }
 
     pub(crate) fn project_dir(&self, project: ProjectId) -> PathBuf {
@@ -115,15 +122,32 @@ impl Files {
         }
     }
 
-    /// How many bytes the files of a project take on the disk.
-    pub(crate) async fn disk_usage(&self, project: ProjectId) -> Result<u64> {
-        let directory = self.project_dir(project);
-        blocking(move || size::disk_usage(&directory)).await
+    /// What the files of a project take on the disk, with the layers that the embedded sandbox keeps
+    /// for its containers.
+    pub(crate) async fn disk_usage(
+        &self,
+        project: ProjectId,
+        containers: &[&str],
+    ) -> Result<Usage> {
+        let layers = self.root.with_file_name("layers");
+        let mut directories = vec![self.project_dir(project)];
+        directories.extend(containers.iter().map(|id| layers.join(id)));
+        blocking(move || {
+            let mut total = Usage::default();
+            for directory in directories {
+                let usage = disk_usage(&directory)?;
+                total.bytes = total.bytes.saturating_add(usage.bytes);
+                total.is_incomplete |= usage.is_incomplete;
+            }
+            Ok(total)
+        })
+        .await
     }
 
-    /// Removes all files of a project.
+    /// Removes all files of a project. After an error it can be repeated.
     pub(crate) async fn remove_project(&self, project: ProjectId) -> Result<()> {
-        self.remove(self.project_dir(project)).await
+        let in_trash = project.to_string();
+        self.remove(self.project_dir(project), in_trash).await
     }
 
     pub(crate) async fn remove_workspace(
@@ -131,39 +155,66 @@ impl Files {
         project: ProjectId,
         workspace: &WorkspaceId,
     ) -> Result<()> {
-        self.remove(self.workspace_dir(project, workspace)).await?;
-        self.remove(self.home_path(project, workspace)).await
+        for directory in [
+            self.workspace_dir(project, workspace),
+            self.home_path(project, workspace),
+        ] {
+            self.remove(directory, Uuid::new_v4().to_string()).await?;
+        }
+        Ok(())
     }
 
-    /// Removes a directory below the root, if it exists.
-    async fn remove(&self, directory: PathBuf) -> Result<()> {
-        let in_trash = self.move_to_trash(directory).await?;
-        blocking(move || in_trash.map_or(Ok(()), |path| remove_tree(&path))).await
-    }
-
-    /// The first step of a removal; [`Files::purge_trash`] does the second.
-    pub(crate) async fn move_project_to_trash(&self, project: ProjectId) -> Result<()> {
-        self.move_to_trash(self.project_dir(project))
-            .await
-            .map(drop)
-    }
-
-    /// Moves a directory into the trash, if it exists. Returns its new path.
-    async fn move_to_trash(&self, directory: PathBuf) -> Result<Option<PathBuf>> {
-        let target = self.root.join(TRASH_DIR).join(Uuid::new_v4().to_string());
-        blocking(move || match fs::rename(&directory, &target) {
-            Ok(()) => Ok(Some(target)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// Removes a directory below the root, if it exists, under a name of the trash.
+    async fn remove(&self, directory: PathBuf, in_trash: String) -> Result<()> {
+        let files = self.clone();
+        blocking(move || {
+            files.move_to_trash(&directory, &in_trash)?;
+            let removed = remove_tree(&files.root.join(TRASH_DIR).join(in_trash));
+            files.remove_empty_trash();
+            removed
         })
         .await
     }
 
+    /// The first step of a removal; [`Files::purge_trash`] does the second.
+    pub(crate) async fn move_project_to_trash(&self, project: ProjectId) -> Result<()> {
+        let (files, directory) = (self.clone(), self.project_dir(project));
+        blocking(move || files.move_to_trash(&directory, &project.to_string())).await
+    }
+
+    /// Moves a directory into the trash, if it exists.
+    fn move_to_trash(&self, directory: &Path, name: &str) -> io::Result<()> {
+        let trash = self.root.join(TRASH_DIR);
+        let _held = self.trash.lock();
+        if fs::symlink_metadata(directory).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(());
+        }
+        create_private_dir(&trash)?;
+        match move_tree(directory, &trash.join(name)) {
+            // An earlier removal under this name was not finished.
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
+                move_tree(directory, &trash.join(Uuid::new_v4().to_string()))
+            }
+            moved => moved,
+        }
+    }
+
+    fn remove_empty_trash(&self) {
+        let _held = self.trash.lock();
+        // It fails while there are entries.
+        let _ = fs::remove_dir(self.root.join(TRASH_DIR));
+    }
+
+    pub(crate) fn trash_dir(&self) -> PathBuf {
+        self.root.join(TRASH_DIR)
+    }
+
     pub(crate) async fn trash_entries(&self) -> Result<Vec<PathBuf>> {
         let trash = self.root.join(TRASH_DIR);
-        blocking(move || {
-            let entries = fs::read_dir(&trash)?;
-            entries.map(|entry| Ok(entry?.path())).collect()
+        blocking(move || match fs::read_dir(&trash) {
+            Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
         })
         .await
     }
@@ -174,21 +225,30 @@ impl Files {
         let files = self.clone();
         let purged = blocking(move || {
             entries.iter().for_each(|path| remove_or_warn(path));
-            for project in fs::read_dir(&files.root)? {
-                let workspaces = project?.path().join("workspaces");
-                for entry in fs::read_dir(workspaces).into_iter().flatten().flatten() {
-                    let name = entry.file_name().to_string_lossy().into_owned();
-                    if name.starts_with(DRAFT_PREFIX) && !files.drafts.lock().contains(&name) {
-                        let target = files.root.join(TRASH_DIR).join(&name);
-                        fs::rename(entry.path(), &target)?;
-                        remove_or_warn(&target);
-                    }
-                }
+            for project in fs::read_dir(&files.root)?.flatten() {
+                files.purge_drafts(&project.path().join("workspaces"));
             }
+            files.remove_empty_trash();
             Ok(())
         });
         if let Err(error) = purged.await {
             tracing::warn!(%error, "could not remove leftover files");
+        }
+    }
+
+    fn purge_drafts(&self, workspaces: &Path) {
+        for entry in fs::read_dir(workspaces).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !is_draft_name(&name) || self.drafts.lock().contains(&name) {
+                continue;
+            }
+            match self.move_to_trash(&entry.path(), &name) {
+                Ok(()) => remove_or_warn(&self.root.join(TRASH_DIR).join(&name)),
+                Err(error) => {
+                    let path = entry.path();
+                    tracing::warn!(path = %path.display(), %error, "could not remove a draft");
+                }
+            }
         }
     }
 
@@ -221,7 +281,8 @@ impl Files {
     }
 
     pub(crate) async fn remove_draft(&self, project: ProjectId, draft: &Draft) -> Result<()> {
-        self.remove(self.draft_dir(project, draft)).await
+        let in_trash = draft.name.clone();
+        self.remove(self.draft_dir(project, draft), in_trash).await
     }
 
     /// Renames a draft to its workspace. If the workspace exists already, the draft is removed.
@@ -243,7 +304,36 @@ impl Files {
     }
 
     pub(crate) fn has_workspace(&self, project: ProjectId, workspace: &WorkspaceId) -> bool {
-        self.workspace_dir(project, workspace).is_dir()
+        // A process in the container can replace it by a link, which must not be followed.
+        fs::symlink_metadata(self.workspace_dir(project, workspace)).is_ok()
+    }
+
+    /// Whether one of these paths of a workspace leads through a link, or cannot be examined.
+    pub(crate) async fn leads_through_link(
+        &self,
+        project: ProjectId,
+        workspace: &WorkspaceId,
+        paths: Vec<String>,
+    ) -> bool {
+        let directory = self.workspace_dir(project, workspace);
+        let examined = blocking(move || {
+            Ok(paths.iter().any(|path| {
+                let mut current = directory.clone();
+                let mut names = Path::new(path).iter();
+                loop {
+                    match fs::symlink_metadata(&current) {
+                        Ok(meta) if meta.is_symlink() => return true,
+                        Ok(_) => {}
+                        Err(error) => return error.kind() != ErrorKind::NotFound,
+                    }
+                    match names.next() {
+                        Some(name) => current.push(name),
+                        None => return false,
+                    }
+                }
+            }))
+        });
+        examined.await.unwrap_or(true)
     }
 
     /// Runs `read` on the files of a workspace in a blocking thread, within limits.
@@ -260,14 +350,19 @@ impl Files {
             .acquire_owned()
             .await
             .map_err(EngineError::fault)?;
-        blocking(move || {
+        let result = blocking(move || {
             // Held until the thread ends: it goes on when the call is cancelled.
             let _permit = permit;
-            WorkspaceTree::open(&directory, container_root, limits)
-                .map(|tree| read(&tree))
-                .map_err(io::Error::other)
+            let tree = WorkspaceTree::open(&directory, container_root, limits);
+            Ok(tree.map(|tree| read(&tree)))
+        });
+        result.await?.map_err(|error| {
+            EngineError::Failed(format!(
+                "the directory of the workspace `{workspace}` cannot be opened: {error}; a process in \
+                 the container may have replaced it: put the directory back, or delete the workspace \
+                 with `workspace_delete`"
+            ))
         })
-        .await
     }
 
     /// Whether a workspace is a git repository; a linked `.git` does not count.
@@ -308,33 +403,17 @@ fn rename_noreplace(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a tree, including directories without write permission, which package managers leave.
-fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            make_writable(path)?;
-            fs::remove_dir_all(path)
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotADirectory => fs::remove_file(path),
-        other => other,
-    }
-}
-
-/// Gives the owner write permission on every directory of a tree.
-fn make_writable(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            make_writable(&entry.path())?;
-        }
-    }
-    Ok(())
+/// Whether a server chose this name; containers may use other names with the prefix.
+fn is_draft_name(name: &str) -> bool {
+    let id = name.strip_prefix(DRAFT_PREFIX);
+    id.is_some_and(|id| Uuid::try_parse(id).is_ok_and(|parsed| parsed.to_string() == id))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[tokio::test]
@@ -350,20 +429,29 @@ mod tests {
 
         // The state after a crash between the two steps.
         let in_trash = home.path().join("projects/.deleted/abc");
+        fs::create_dir(home.path().join("projects/.deleted")).unwrap();
         fs::rename(files.project_dir(project), &in_trash).unwrap();
         // The state after a crash while a workspace was created.
         files.create_project_dirs(project).await.unwrap();
         let workspaces = files.project_dir(project).join("workspaces");
-        fs::create_dir_all(workspaces.join(".new-x/y")).unwrap();
+        let left = workspaces.join(format!(".new-{}", Uuid::new_v4()));
+        fs::create_dir_all(left.join("y")).unwrap();
+        fs::create_dir(workspaces.join(".new-x")).unwrap();
         let draft = files.new_draft();
         let in_use = files.create_draft_dir(project, &draft).await.unwrap();
         files
             .purge_trash(files.trash_entries().await.unwrap())
             .await;
         assert!(!in_trash.exists());
-        assert!(!workspaces.join(".new-x").exists());
+        assert!(!left.exists());
+        assert!(
+            workspaces.join(".new-x").exists(),
+            "no server chose this name"
+        );
         assert!(in_use.exists(), "the draft is in use");
         files.remove_project(project).await.unwrap();
+        let left = fs::read_dir(home.path().join("projects")).unwrap().count();
+        assert_eq!(left, 0, "nothing stays, not even the trash");
     }
 
     #[tokio::test]

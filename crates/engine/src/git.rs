@@ -91,6 +91,13 @@ impl Git {
                 "a credential is not sent over unencrypted http; use https",
             ));
         }
+        if let Some(base) = credential.and_then(|credential| credential.base_url.as_ref())
+            && base.host() != url.host()
+        {
+            return Err(EngineError::invalid(format!(
+                "the credential of `git_credential` is only for {base}, not for this address"
+            )));
+        }
         Ok(())
     }
 

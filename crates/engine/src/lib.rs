@@ -22,6 +22,7 @@ pub mod operations;
 mod paging;
 mod projects;
 mod recovery;
+mod refusal;
 mod schedules;
 mod sessions;
 mod settings;
@@ -29,6 +30,7 @@ mod tokens;
 mod workspaces;
 
 pub use actor::Actor;
+pub use agents::{INSTALLED_AGENTS_DIR, store_models, stored_models};
 pub use call::{Call, Progress};
 pub use callers::{
     CallerError, Callers, ListeningGuard, OpenStream, ToolListSubscriber, dry_declaration,
@@ -37,15 +39,17 @@ pub use clock::Clock;
 pub use containers::{
     AvailableRuntime, Containers, IncomingStream, RelayListeners, Stream, SupervisorLink,
 };
-pub use credentials::{Credential, CredentialError};
+pub use credentials::{Credential, CredentialError, credential_kinds};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
+pub use files::SESSION_HOMES_DIR;
 pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics};
 pub use schedules::Schedules;
 pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
 pub use settings::{
-    AgentCommand, AuditSettings, CallerSettings, ContainerSettings, ContainerType, Limits,
-    OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings, ToolSettings,
+    AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, ContainerSettings,
+    ContainerType, Limits, OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings,
+    Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, NewToken, Tokens};

@@ -74,7 +74,8 @@ struct SessionUsage {
 struct Used {
     /// The number of sessions that the tree has had, including the first.
     agents: u32,
-    cost_usd: f64,
+    /// Null if the cost of a turn is unknown.
+    cost_usd: Option<f64>,
     spawned_last_minute: u32,
 }
 
@@ -211,7 +212,7 @@ impl Engine {
                 depth: session.depth,
                 used: Used {
                     agents: used.sessions,
-                    cost_usd: used.cost_usd,
+                    cost_usd: used.total_cost_usd(),
                     spawned_last_minute: used.spawned_last_minute,
                 },
                 remaining,

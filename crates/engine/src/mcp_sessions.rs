@@ -87,7 +87,7 @@ impl McpSessions<'_> {
             let Some(session) = store.session(id).await? else {
                 continue;
             };
-            if session.owner_id != Some(owner) {
+            if !owns_session(session.owner_id, owner) {
                 continue;
             }
             let pending = store.pending_requests(id).await?;

@@ -35,6 +35,8 @@ pub trait Operation: Send + Sync + 'static {
     const ACCESS: Access;
     const FACE: Face;
     const EFFECT: Effect;
+    /// The field of the result that is shown once and never stored, if there is one.
+    const SECRET_FIELD: Option<&'static str> = None;
     type Params: DeserializeOwned + JsonSchema + Send + 'static;
     type Output: Serialize + JsonSchema;
 
@@ -83,8 +85,13 @@ pub struct Reach {
     pub targets: Vec<ProjectId>,
     /// A given parameter that project tokens may not set.
     pub restricted: Option<&'static str>,
+    /// A given parameter that agents may not set for a project that bounds their own tree.
+    pub bounds_agents: Option<&'static str>,
     /// Whether the call decides a request that the session waits for.
     pub decides: bool,
+    /// Whether the tree of the calling agent matters: the call starts sessions, creates something that
+    /// can, or responds for a caller.
+    pub depends_on_tree: bool,
     /// Whether the call starts a run of the schedule.
     pub starts_run: bool,
 }
@@ -149,6 +156,9 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::from_operation::<crate::tokens::create::Create>(),
         Entry::from_operation::<crate::tokens::list::List>(),
         Entry::from_operation::<crate::tokens::revoke::Revoke>(),
+        Entry::from_operation::<crate::credentials::add::Add>(),
+        Entry::from_operation::<crate::credentials::list::List>(),
+        Entry::from_operation::<crate::credentials::remove::Remove>(),
         Entry::from_operation::<crate::projects::changes::Changes>(),
         Entry::from_operation::<crate::projects::tasks::Tasks>(),
         Entry::from_operation::<crate::limits::Limits>(),
@@ -204,6 +214,13 @@ pub const NOUNS: &[Noun] = &[
         name: "token",
         summary: "Create, list and revoke API tokens",
         about: Some("API tokens: their scopes and expiry. Admin tokens only."),
+    },
+    Noun {
+        name: "credential",
+        summary: "Add, list and remove the keys and logins that agents and git use",
+        about: Some(
+            "Credentials: keys and logins of agents and of git, stored on the server. Admin tokens only.",
+        ),
     },
     Noun {
         name: "config",

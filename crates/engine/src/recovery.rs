@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use oubliette_model::{ProjectId, SessionId};
+use oubliette_store::VisibleProjects;
 use tokio::sync::SetOnce;
 
 use crate::{Engine, Result};
@@ -29,7 +30,7 @@ impl Engine {
     pub(crate) async fn recover(&self) -> Result<()> {
         // 1. Projects whose creation or deletion was interrupted.
         self.recover_projects().await?;
-        // 2. Files that were moved to the trash and not yet deleted.
+        // 2. Files that were moved to the trash and not yet deleted, and homes of deleted sessions.
         self.recover_trash().await?;
         // 3. Calls of callers' tools that wait for a response.
         self.callers().recover_requests().await?;
@@ -81,8 +82,14 @@ impl Engine {
 
     async fn recover_trash(&self) -> Result<()> {
         let trash = self.files().trash_entries().await?;
-        let files = self.files().clone();
-        self.spawn(async move { files.purge_trash(trash).await });
+        self.spawn_until_stopping(|engine| async move {
+            engine.files().purge_trash(trash).await;
+            if let Err(error) = engine.containers().recover_foreign_trash().await {
+                tracing::warn!(%error, "could not remove deleted files of containers");
+            }
+            let sessions = engine.sessions();
+            sessions.remove_orphaned_homes(VisibleProjects::All).await;
+        });
         Ok(())
     }
 

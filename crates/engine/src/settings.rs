@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Clock, Credential};
 
+/// The container types that exist without configuration.
+pub const BUILT_IN_CONTAINER_TYPES: [&str; 2] = ["base", "dev"];
+
 /// All settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -43,7 +46,9 @@ impl Settings {
             tools: ToolSettings::default(),
             audit: AuditSettings::default(),
             credentials: BTreeMap::new(),
-            container_types: BTreeMap::from([("base".to_owned(), ContainerType::default())]),
+            container_types: BUILT_IN_CONTAINER_TYPES
+                .map(|name| (name.to_owned(), ContainerType::default()))
+                .into(),
             agents: BTreeMap::new(),
             containers: ContainerSettings::default(),
             sessions: SessionSettings::default(),
@@ -94,6 +99,8 @@ pub struct SessionSettings {
     pub start_seconds: u64,
     /// Seconds without output during a turn after which an agent counts as dead.
     pub silence_seconds: u64,
+    /// Seconds without output during a turn, and without a running tool, after which the log says so.
+    pub silence_notice_seconds: u64,
     /// Seconds that an agent has to end a cancelled turn.
     pub cancel_seconds: u64,
     /// Seconds after which a permission request that has no answer is denied.
@@ -113,6 +120,7 @@ impl Default for SessionSettings {
             idle_seconds: 900,
             start_seconds: 120,
             silence_seconds: 3600,
+            silence_notice_seconds: 30,
             cancel_seconds: 10,
             permission_seconds: 600,
             spawns_per_minute: 10,
@@ -211,6 +219,11 @@ pub struct Limits {
     /// The maximum disk use of a project in MB; 0 means no limit. `project_options` shows whether it
     /// is enforced.
     pub disk_mb: u32,
+    /// The maximum size in MB of what the database has of a project: event logs, waiting messages,
+    /// prompts of schedules, results of commands.
+    pub log_mb: u32,
+    /// The maximum number of workspaces of a project, each of which may have a container of its own.
+    pub max_workspaces: u32,
 }
 
 impl Default for Limits {
@@ -224,6 +237,8 @@ impl Default for Limits {
             cpus: host.min(4) as f64,
             max_processes: 4096,
             disk_mb: 0,
+            log_mb: 2048,
+            max_workspaces: 200,
         }
     }
 }
@@ -231,9 +246,7 @@ impl Default for Limits {
 impl Limits {
     /// The maximum disk use of a project in MB, if it is limited.
     pub(crate) fn disk_of(&self, project: &ProjectLimits) -> Option<u32> {
-        project
-            .disk_mb
-            .or_else(|| (self.disk_mb > 0).then_some(self.disk_mb))
+        Some(project.disk_mb.unwrap_or(self.disk_mb)).filter(|limit| *limit > 0)
     }
 }
 
@@ -282,8 +295,12 @@ impl Default for AuditSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ContainerType {
+    /// The name of an image. Without it and without `dockerfile`, `base` and `dev` are built from
+    /// Dockerfiles of Oubliette's own.
     pub image: Option<String>,
     pub dockerfile: Option<PathBuf>,
+    /// Build arguments of the Dockerfile; `BASE` is the base image of Oubliette's own.
+    pub build_args: BTreeMap<String, String>,
 }
 
 /// `[agents.NAME]`: an additional ACP agent, or changes to one of the catalogue.
@@ -294,8 +311,10 @@ pub struct AgentCommand {
     pub command: Option<String>,
     pub args: Vec<String>,
     pub env: BTreeMap<String, String>,
-    /// Files in the agent's home directory, by path; written if they do not exist.
+    /// Files in the agent's home directory, by path; written at each start.
     pub files: BTreeMap<String, String>,
     /// The environment variable for each kind of credential that the agent uses.
     pub credentials: BTreeMap<String, String>,
+    /// The command that signs it in for `oubliette agent login`, instead of its own.
+    pub login: Vec<String>,
 }

@@ -1,5 +1,6 @@
 //! API tokens: which token a key belongs to, and when it ends.
 
+pub(crate) mod authority;
 pub(crate) mod create;
 pub(crate) mod list;
 pub(crate) mod revoke;
@@ -75,8 +76,9 @@ impl<'a> Tokens<'a> {
         Self { engine }
     }
 
-    /// The actor that a key stands for now; none if the key is unknown, revoked or expired. The
-    /// store is asked at each call, so that a revoked key ends at once.
+    /// The actor that a key stands for now; none if the key is unknown, revoked or expired, or if it
+    /// belongs to an agent whose giver is. The store is asked at each call, so that a revoked key ends
+    /// at once.
     pub async fn authenticate(
         self,
         key: &str,
@@ -85,18 +87,20 @@ impl<'a> Tokens<'a> {
         let Ok(key) = key.parse::<ApiKey>() else {
             return Ok(None);
         };
-        let token = self.engine.store().token_by_hash(key.hash()).await?;
-        Ok(token
-            .filter(|token| token.is_valid(self.engine.now()))
-            .map(|token| Authenticated {
-                actor: Actor {
-                    token_id: token.id,
-                    scope: token.scope,
-                    session: token.session_id,
-                    address,
-                },
-                expires_at: token.expires_at,
-            }))
+        let Some(token) = self.engine.store().token_by_hash(key.hash()).await? else {
+            return Ok(None);
+        };
+        let authority = self.authority(&token).await?;
+        Ok(authority.ok().map(|authority| Authenticated {
+            actor: Actor {
+                token_id: token.id,
+                scope: authority.scope,
+                session: token.session_id,
+                unattached: false,
+                address,
+            },
+            expires_at: authority.expires_at,
+        }))
     }
 
     /// Wakes the tasks that wait for the end of a token, so that they ask the store again.
@@ -104,19 +108,21 @@ impl<'a> Tokens<'a> {
         self.engine.parts.tokens.ended.send_replace(());
     }
 
-    /// Returns when a token is revoked, deleted or expired.
+    /// Returns when a token, or the one that it was given by, is revoked, deleted or expired.
     pub async fn wait_until_ended(self, id: TokenId) {
         let mut changes = self.engine.parts.tokens.ended.subscribe();
         loop {
             changes.mark_unchanged();
-            let now = self.engine.now();
-            let token = match self.engine.store().token(id).await {
-                Ok(Some(token)) if token.is_valid(now) => token,
-                // A store that fails must not keep a stream open.
-                Ok(_) | Err(_) => return,
+            // A store that fails must not keep a stream open.
+            let Ok(Some(token)) = self.engine.store().token(id).await else {
+                return;
             };
+            let Ok(Ok(authority)) = self.authority(&token).await else {
+                return;
+            };
+            let now = self.engine.now();
             let expiry = async {
-                match token.expires_at {
+                match authority.expires_at {
                     Some(end) => {
                         let left = end.duration_since(now).unsigned_abs();
                         tokio::time::sleep(left).await;

@@ -75,13 +75,20 @@ impl Workspaces<'_> {
             id: id.clone(),
             created_at: self.engine.now(),
         };
-        match self.engine.store().add_workspace(project, &workspace).await {
+        let max_workspaces = self.engine.settings().limits.max_workspaces;
+        let store = self.engine.store();
+        let added = store.add_workspace(project, &workspace, max_workspaces);
+        match added.await {
             Ok(true) => {}
             Ok(false) => return Err(EngineError::project_not_found(project)),
             Err(StoreError::Duplicate) => return self.open(project, id, call).await,
             Err(error) => return Err(error.into()),
         }
-        if let Err(error) = self.create_directory(project, &id, call).await {
+        let created = match self.create_directory(project, &id, call).await {
+            Ok(()) => self.protect(project, &id).await,
+            failed => failed,
+        };
+        if let Err(error) = created {
             self.engine
                 .store()
                 .remove_workspace(project, &id, None)
@@ -99,8 +106,23 @@ impl Workspaces<'_> {
     ) -> Result<ChosenWorkspace> {
         if !self.files().has_workspace(project, &id) {
             self.create_directory(project, &id, call).await?;
+            self.protect(project, &id).await?;
         }
         Ok(ChosenWorkspace { id, created: false })
+    }
+
+    /// Protects the paths of a new workspace, or removes it.
+    async fn protect(self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
+        let stored = self.engine.project(project).await?;
+        let protected = self
+            .engine
+            .containers()
+            .protect_workspace(&stored, id)
+            .await;
+        if protected.is_err() {
+            self.files().remove_workspace(project, id).await?;
+        }
+        protected
     }
 
     /// Creates the directory: a clone of the default workspace at HEAD on its own branch, or empty if
@@ -113,22 +135,47 @@ impl Workspaces<'_> {
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
         let default = ContainerScope::of_workspace(&stored, &WorkspaceId::default()).container_id();
-        if self
-            .engine
-            .store()
-            .container(default.as_str())
-            .await?
-            .is_some()
+        let _permit = tokio::select! {
+            permit = self.engine.container_state().permit_workspace_creation(&default) => permit?,
+            () = call.cancelled() => return Err(EngineError::Cancelled),
+        };
+        // Another call may have created it meanwhile.
+        if self.files().has_workspace(project, id)
+            || self.create_on_host(&stored, &default, id, call).await?
         {
-            return if stored.settings.workspace_isolation {
-                self.clone_in_temporary_container(&stored, id).await
-            } else {
-                self.clone_in_project_container(&stored, id).await
-            };
+            return Ok(());
         }
-        let source = self.files().workspace_dir(project, &WorkspaceId::default());
+        if stored.settings.workspace_isolation {
+            self.clone_in_temporary_container(&stored, id).await
+        } else {
+            self.clone_in_project_container(&stored, id).await
+        }
+    }
+
+    /// Creates the directory on the host if no container has ever seen the default workspace; whether
+    /// it did. The lock keeps the container from starting meanwhile, which would give the files to
+    /// other user ids, and to processes that could name programs for git to run.
+    async fn create_on_host(
+        self,
+        project: &Project,
+        default_container: &ContainerId,
+        id: &WorkspaceId,
+        call: &Call,
+    ) -> Result<bool> {
+        let _lock = self
+            .engine
+            .container_state()
+            .lock_container(default_container)
+            .await;
+        let store = self.engine.store();
+        if store.container(default_container.as_str()).await?.is_some() {
+            return Ok(false);
+        }
+        let source = self
+            .files()
+            .workspace_dir(project.id, &WorkspaceId::default());
         let draft = self.files().new_draft();
-        let directory = self.files().create_draft_dir(project, &draft).await?;
+        let directory = self.files().create_draft_dir(project.id, &draft).await?;
         let cloned = if self.files().is_git_repository(&source) {
             self.engine
                 .git()
@@ -138,12 +185,13 @@ impl Workspaces<'_> {
             Ok(())
         };
         match cloned {
-            Ok(()) => self.files().publish_draft(project, id, &draft).await,
+            Ok(()) => self.files().publish_draft(project.id, id, &draft).await?,
             Err(error) => {
-                self.files().remove_draft(project, &draft).await?;
-                Err(error)
+                self.files().remove_draft(project.id, &draft).await?;
+                return Err(error);
             }
         }
+        Ok(true)
     }
 
     /// Clones where an agent may have written: there, git runs only in the container.

@@ -1,28 +1,5 @@
-//! Permission decisions: pure functions on scopes, owners and positions in trees of sessions.
-//!
-//! No other module compares scopes. Owners are also compared where MCP sessions are found by their owner, and
-//! in the store's transaction that declares caller tools. These entry points ask this module:
-//!
-//! - `Engine::call` (`operations/dispatch.rs`), for every tool call on the MCP endpoint, from the
-//!   command line and of a scheduled run: [`allows_class`] before the parameters are parsed, then
-//!   [`allows_session`], [`schedule_decision`] or [`allows`] for the projects the call names, then
-//!   [`allows_restricted_parameter`], and for a token of an agent [`AgentPosition`] and
-//!   [`agent_may_start_schedule`]. `Engine::call_once` (`operations/once.rs`), for agents that call
-//!   with a key, leads to it.
-//! - `Engine::permit_following` (`operations/dispatch.rs`), for open streams and resource
-//!   subscriptions: the decision of a `session_events` call, made again before each page.
-//! - `Sessions::call_from_agent` (`sessions/children.rs`), for an agent that acts through its own session:
-//!   [`is_below`] and [`autonomy_below`].
-//! - `Callers::call_tool` (`callers/request.rs`), for an agent that calls a tool of its caller: it
-//!   reaches the session whose key the agent has shown and no other. The response goes through
-//!   `Engine::call`, then [`may_respond_as_caller`].
-//! - Tool lists and suggestions (`operations/tools.rs`, `operations/lookup.rs`): [`allows_class`].
-//! - `agent_scope` of a project (`projects/fields.rs`) and of a session (`sessions/message_params.rs`):
-//!   [`may_grant`].
-//! - Presence of callers and declarations of their tools (`callers/presence.rs`,
-//!   `callers/request.rs`), and pushed events (`mcp_sessions.rs`): [`owns_session`]; declarations in a
-//!   message (`sessions/deliver.rs`): [`may_respond_as_caller`].
-//! - `GET /metrics` (`router.rs` of the server): [`may_read_metrics`].
+//! Permission decisions: pure functions on scopes, owners and positions in trees of sessions. No other
+//! module compares scopes; ARCHITECTURE.md lists the places that ask this one.
 
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +120,26 @@ pub fn may_read_metrics(scope: Scope) -> bool {
 /// without a key has no scope and can give none.
 pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
     held.is_some_and(|held| held.covers(wanted))
+}
+
+/// What is left of a scope when it is narrowed to each of the others in turn. A giver without a scope
+/// gives nothing.
+pub fn narrow(scope: Scope, givers: impl IntoIterator<Item = Option<Scope>>) -> Option<Scope> {
+    let mut givers = givers.into_iter();
+    givers.try_fold(scope, |scope, giver| scope.intersection(giver?))
+}
+
+/// Whether a token may send messages to an agent: only if it may do everything that the agent may do
+/// with its own key. Otherwise it could have the agent do what it may not do itself.
+pub fn may_direct(sender: Scope, agent_key: Option<Scope>) -> bool {
+    agent_key.is_none_or(|agent_key| sender.covers(agent_key))
+}
+
+/// Whether a call from a container may be made on a connection that is attached to no session. Which
+/// agent makes it is unknown, so that it may do nothing that an agent may do only in its own tree or
+/// only outside of it.
+pub fn unattached_may(decides: bool, sets_restricted: bool, depends_on_tree: bool) -> bool {
+    !(decides || sets_restricted || depends_on_tree)
 }
 
 /// Whether a token is the caller of a session: the one that created it, or the one that declared tools for it after
@@ -328,6 +325,42 @@ mod tests {
         assert!(!may_grant(Some(own), Scope::Project(id(2), Read)));
         assert!(!may_grant(Some(own), Scope::Write));
         assert!(!may_grant(None, Scope::Project(id(1), Read)));
+    }
+
+    #[test]
+    fn a_grant_is_no_wider_than_any_of_its_givers() {
+        let own = Scope::Project(id(1), Write);
+        let own_ro = Scope::Project(id(1), Read);
+        assert_eq!(narrow(Scope::Admin, []), Some(Scope::Admin));
+        assert_eq!(
+            narrow(Scope::Admin, [Some(Scope::Write), Some(own)]),
+            Some(own)
+        );
+        assert_eq!(narrow(own, [Some(Scope::Read)]), Some(own_ro));
+        assert_eq!(narrow(own, [Some(Scope::Admin), None]), None);
+        assert_eq!(narrow(own, [Some(Scope::Project(id(2), Write))]), None);
+    }
+
+    #[test]
+    fn an_agent_is_directed_only_by_who_may_do_what_its_key_may() {
+        let own = Scope::Project(id(1), Write);
+        assert!(may_direct(own, None));
+        assert!(may_direct(own, Some(own)) && may_direct(Scope::Write, Some(own)));
+        assert!(!may_direct(own, Some(Scope::Write)));
+        assert!(!may_direct(own, Some(Scope::Project(id(2), Read))));
+        assert!(!may_direct(Scope::Write, Some(Scope::Admin)));
+    }
+
+    #[test]
+    fn an_unknown_agent_decides_nothing_raises_nothing_and_starts_nothing() {
+        assert!(unattached_may(false, false, false));
+        for (decides, restricted, extends) in [
+            (true, false, false),
+            (false, true, false),
+            (false, false, true),
+        ] {
+            assert!(!unattached_may(decides, restricted, extends));
+        }
     }
 
     #[test]

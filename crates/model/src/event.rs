@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{
     AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, PermissionDecision, SessionId, Status,
-    StopReason, Usage,
+    StopReason, TurnKind, Usage,
 };
 
 /// One entry of the log of a session.
@@ -22,6 +22,9 @@ pub enum Event {
         waiting_for: Option<AwaitedRequest>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        /// The kind of turn that has started.
+        #[serde(default, skip_serializing_if = "TurnKind::is_prompt")]
+        kind: TurnKind,
     },
     Prompt {
         text: String,
@@ -111,7 +114,11 @@ pub enum Event {
         /// The total of the session so far.
         #[serde(flatten)]
         usage: Usage,
-        cost_usd: f64,
+        /// Null if it is unknown.
+        cost_usd: Option<f64>,
+        /// The model that the agent uses, as far as it says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         context_used: Option<u64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,6 +129,16 @@ pub enum Event {
         stop_reason: StopReason,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
+        #[serde(default, skip_serializing_if = "TurnKind::is_prompt")]
+        kind: TurnKind,
+    },
+    /// The slash commands that the agent has now.
+    Commands {
+        commands: Value,
+    },
+    /// The agent's own mode, which has changed.
+    Mode {
+        mode: String,
     },
     Error {
         message: String,
@@ -140,6 +157,7 @@ impl Event {
             status,
             waiting_for: None,
             error: None,
+            kind: TurnKind::Prompt,
         }
     }
 
@@ -170,6 +188,8 @@ impl Event {
             Self::ChildEnded { .. } => "child_ended",
             Self::Usage { .. } => "usage",
             Self::Completion { .. } => "completion",
+            Self::Commands { .. } => "commands",
+            Self::Mode { .. } => "mode",
             Self::Error { .. } => "error",
             Self::Log { .. } => "log",
         }
@@ -191,7 +211,8 @@ mod tests {
             Event::log("x"),
             Event::Usage {
                 usage: Usage::default(),
-                cost_usd: 0.5,
+                cost_usd: Some(0.5),
+                model: None,
                 context_used: None,
                 context_size: None,
             },
@@ -199,6 +220,10 @@ mod tests {
                 text: String::new(),
                 stop_reason: StopReason::EndTurn,
                 error: None,
+                kind: TurnKind::Background,
+            },
+            Event::Mode {
+                mode: "plan".to_owned(),
             },
         ];
         for event in events {

@@ -3,6 +3,8 @@
 //! Pure functions and plain data. Nothing here does I/O, reads a clock or awaits.
 
 mod access;
+mod credential;
+mod env_value;
 mod event;
 mod ids;
 mod key;
@@ -18,9 +20,12 @@ mod string_type;
 
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
-    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_grant,
-    may_read_metrics, may_respond_as_caller, owns_session, schedule_decision, sees,
+    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_direct, may_grant,
+    may_read_metrics, may_respond_as_caller, narrow, owns_session, schedule_decision, sees,
+    unattached_may,
 };
+pub use credential::{BaseUrl, CredentialName};
+pub use env_value::{EnvValue, MIN_SECRET_BYTES};
 pub use event::Event;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
@@ -33,7 +38,7 @@ pub use scope::Scope;
 pub use secret::Secret;
 pub use session::{
     AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, PermissionDecision, Status, StopReason,
-    Transition, Usage,
+    Transition, TurnKind, Usage,
 };
 
 /// Why an input was refused: a full sentence that says what to do.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{RemoteUrl, Scope, Secret, secret};
+use crate::{EnvValue, RemoteUrl, Scope, Secret, env_value};
 
 /// The level of autonomy or of reasoning of an agent.
 #[derive(
@@ -18,6 +18,17 @@ pub enum Level {
     Low,
     Medium,
     High,
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        })
+    }
 }
 
 /// The network of a container.
@@ -41,8 +52,8 @@ pub enum ToolStyle {
 }
 
 /// An additional MCP server for the agents of a project.
-///
-/// Serialization reveals `env`: write it to the store and to agents, never to a result.
+// Serialization reveals `env`: write it to the store and to agents, never to a result. Not in the
+// documentation, which is the description in JSON schemas.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
@@ -51,8 +62,8 @@ pub struct McpServer {
     pub command: String,
     #[serde(default)]
     pub args: Vec<String>,
-    #[serde(default, serialize_with = "secret::reveal_map")]
-    pub env: BTreeMap<String, Secret>,
+    #[serde(default, serialize_with = "env_value::reveal_map")]
+    pub env: BTreeMap<String, EnvValue>,
 }
 
 /// The limits of a project's container and of its trees of agents; `None` is the default.
@@ -79,18 +90,45 @@ pub struct ProjectSettings {
     pub remote_url: Option<RemoteUrl>,
     pub git_credential: Option<String>,
     pub agent: Option<String>,
+    /// The model of its own agent.
     pub model: Option<String>,
+    /// The models of agents, by the agent's name.
+    pub models: BTreeMap<String, String>,
     pub autonomy: Option<Level>,
     pub reasoning: Option<Level>,
     pub container_type: Option<String>,
     pub network: Option<Network>,
     pub limits: ProjectLimits,
     pub protected_paths: Vec<String>,
-    #[serde(serialize_with = "secret::reveal_map")]
-    pub env: BTreeMap<String, Secret>,
+    #[serde(serialize_with = "env_value::reveal_map")]
+    pub env: BTreeMap<String, EnvValue>,
     pub mcp_servers: Vec<McpServer>,
     pub credential_refs: Vec<String>,
     pub agent_scope: Option<Scope>,
     pub workspace_isolation: bool,
     pub tools_style: Option<ToolStyle>,
+}
+
+impl ProjectSettings {
+    /// The models of its sessions that choose none, by the name of their agent. `model` is that of the
+    /// project's own agent, which is `default_agent` if the project names none.
+    pub fn models_by_agent(&self, default_agent: &str) -> BTreeMap<String, String> {
+        let mut models = self.models.clone();
+        if let Some(model) = &self.model {
+            let agent = self.agent.as_deref().unwrap_or(default_agent);
+            let own = models.entry(agent.to_owned());
+            own.or_insert_with(|| model.clone());
+        }
+        models
+    }
+
+    /// What must not appear in the log of its agents: the secrets among the environment variables of
+    /// the container and of the MCP servers.
+    pub fn secrets(&self) -> Vec<Secret> {
+        let servers = self.mcp_servers.iter().flat_map(|server| &server.env);
+        let variables = self.env.iter().chain(servers);
+        variables
+            .flat_map(|(name, value)| value.secrets(name))
+            .collect()
+    }
 }

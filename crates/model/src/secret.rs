@@ -1,6 +1,5 @@
 //! A value that must not appear in logs or results.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -20,6 +19,12 @@ impl Secret {
     pub fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// Without white space at its ends, which files and terminals add.
+    #[must_use]
+    pub fn into_trimmed(self) -> Self {
+        Self(self.0.trim().to_owned())
+    }
 }
 
 impl fmt::Debug for Secret {
@@ -32,14 +37,6 @@ impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("****")
     }
-}
-
-/// Serializes a map with its secrets revealed, for the store or for an agent.
-pub(crate) fn reveal_map<S: Serializer>(
-    map: &BTreeMap<String, Secret>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(map.iter().map(|(name, value)| (name, value.reveal())))
 }
 
 string_schema!(Secret, { "type": "string" });

@@ -33,6 +33,8 @@ pub enum Status {
 pub enum Transition {
     /// A prompt was sent to the agent.
     Prompted,
+    /// The agent works without a prompt.
+    BackgroundStarted,
     /// The session waits for a request to be answered.
     WaitStarted,
     /// The last pending request was answered, and the turn goes on.
@@ -63,6 +65,7 @@ impl Status {
         use Transition as T;
         Some(match (self, transition) {
             (Self::Created | Self::Idle, T::Prompted) => Self::Running,
+            (Self::Idle, T::BackgroundStarted) => Self::Running,
             // A session that has reached its cost limit waits without a turn.
             (Self::Created | Self::Running | Self::Idle | Self::Waiting, T::WaitStarted) => {
                 Self::Waiting
@@ -108,6 +111,22 @@ impl std::str::FromStr for Status {
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let known = Self::ALL.into_iter().find(|status| status.as_str() == text);
         known.ok_or_else(|| InvalidValue(format!("{} is not a status", crate::quoted(text))))
+    }
+}
+
+/// What started a turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TurnKind {
+    #[default]
+    Prompt,
+    /// The agent itself, for example because a command that it had started in the background ended.
+    Background,
+}
+
+impl TurnKind {
+    pub fn is_prompt(&self) -> bool {
+        *self == Self::Prompt
     }
 }
 
@@ -179,6 +198,13 @@ pub struct Usage {
     pub output_tokens: u64,
     pub cached_tokens: u64,
     pub thought_tokens: u64,
+    /// Turns whose cost is unknown: the agent reported none, and no price is configured for its model.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unpriced_turns: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Usage {
@@ -189,6 +215,7 @@ impl Usage {
             output_tokens: self.output_tokens.saturating_add(more.output_tokens),
             cached_tokens: self.cached_tokens.saturating_add(more.cached_tokens),
             thought_tokens: self.thought_tokens.saturating_add(more.thought_tokens),
+            unpriced_turns: self.unpriced_turns.saturating_add(more.unpriced_turns),
         }
     }
 
@@ -202,10 +229,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use Transition::{AgentFailed, Ended, Prompted, Resumed, TurnEnded, WaitEnded, WaitStarted};
+    use Transition::{
+        AgentFailed, BackgroundStarted, Ended, Prompted, Resumed, TurnEnded, WaitEnded, WaitStarted,
+    };
 
-    const ALL: [Transition; 7] = [
+    const ALL: [Transition; 8] = [
         Prompted,
+        BackgroundStarted,
         WaitStarted,
         WaitEnded,
         TurnEnded,
@@ -242,10 +272,11 @@ mod tests {
                     prop_assert_eq!((transition, next), (Resumed, Status::Created));
                 }
                 if next == Status::Running {
-                    prop_assert!(in_turn || transition == Prompted || status == Status::Waiting);
+                    let is_started = matches!(transition, Prompted | BackgroundStarted);
+                    prop_assert!(in_turn || is_started || status == Status::Waiting);
                 }
                 match transition {
-                    Prompted => { prop_assert!(!in_turn); in_turn = true; }
+                    Prompted | BackgroundStarted => { prop_assert!(!in_turn); in_turn = true; }
                     TurnEnded | Ended | AgentFailed => in_turn = false,
                     WaitStarted | WaitEnded | Resumed => {}
                 }

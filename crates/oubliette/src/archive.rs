@@ -1,19 +1,29 @@
 //! `oubliette backup` and `restore`: a data directory in one file.
 //!
 //! The file is a plain tar of the database (a consistent copy, also while a server is running), the
-//! configuration, the admin token and the projects' files. Installed agents are not included.
+//! configuration, the admin token and the projects' files. Installed agents are not included. A backup
+//! is read again before it gets its name; what it could not copy is named.
+
+mod collect;
+mod format;
+mod skipped;
+mod unpack;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use oubliette_store::sqlite;
-use tar::{Archive, Builder, EntryType, Header};
+use oubliette_trees::remove_tree;
+use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::ProgressLine;
+
+use format::{Entry, Kind};
+use skipped::Skipped;
 
 const DATABASE_FILE: &str = "oubliette.db";
 const ARCHIVE_ENTRIES: [&str; 4] = [DATABASE_FILE, "oubliette.toml", "admin.token", "projects"];
@@ -26,6 +36,12 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
             "there is no database in {}, so there is nothing to back up",
             home.path().display()
         )));
+    }
+    if target == Path::new("-") {
+        return Err(Failure::new(
+            "a backup is read again after it was written, so it cannot go to the standard output; name a \
+             file",
+        ));
     }
     if target.exists() {
         return Err(Failure::new(format!(
@@ -52,8 +68,15 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
     })?;
     let draft = scratch.path().join("archive");
     let written = write_archive(home, &copy, &draft, with_files, &mut progress);
+    let (size, digest, skipped) = written.map_err(|error| {
+        progress.clear();
+        failed("cannot write the backup", &error)
+    })?;
+    progress.show("reading the backup again");
+    let verified = verify(&draft, &digest);
     progress.clear();
-    let size = written.map_err(|error| failed("cannot write the backup", &error))?;
+    verified
+        .map_err(|error| failed("the backup cannot be read again, so it is removed", &error))?;
     fs::rename(&draft, target)
         .map_err(|error| failed(&format!("cannot write {}", target.display()), &error))?;
     eprintln!(
@@ -62,104 +85,112 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
         target.display(),
         size / 1024
     );
+    skipped.print();
     Ok(())
 }
 
+/// Writes the archive. Returns its size, its digest and what was left out.
 fn write_archive(
     home: &Home,
     database: &Path,
     draft: &Path,
     with_files: bool,
     progress: &mut ProgressLine,
-) -> io::Result<u64> {
+) -> io::Result<(u64, Sha256, Skipped)> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(draft)?;
-    let mut archive = Builder::new(BufWriter::new(file));
-    append(&mut archive, database, Path::new(DATABASE_FILE))?;
+    let mut out = BufWriter::new(Digested::new(file));
+    append_own_file(&mut out, database, DATABASE_FILE)?;
     for path in [home.config_file(), home.admin_token_file()] {
-        if let (true, Some(name)) = (path.exists(), path.file_name()) {
-            append(&mut archive, &path, Path::new(name))?;
+        if let (true, Some(name)) = (
+            path.exists(),
+            path.file_name().and_then(|name| name.to_str()),
+        ) {
+            append_own_file(&mut out, &path, name)?;
         }
     }
+    let mut skipped = Skipped::default();
     if with_files {
-        let mut count = 0u64;
-        walk(
-            &home.path().join("projects"),
-            Path::new("projects"),
-            &mut |path, name| {
-                count += 1;
-                if count.is_multiple_of(100) {
-                    progress.show(&format!("copying files: {count}"));
-                }
-                append(&mut archive, path, name)
-            },
-        )?;
+        skipped = collect::collect(&home.path().join("projects"), &mut out, progress)?;
     }
-    let file = archive
-        .into_inner()?
-        .into_inner()
-        .map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
-    Ok(file.metadata()?.len())
+    format::finish(&mut out)?;
+    let Digested { inner, digest } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+    inner.sync_all()?;
+    Ok((inner.metadata()?.len(), digest, skipped))
 }
 
-/// Visits a tree without following links. Files that are deleted meanwhile are left out.
-fn walk(
-    path: &Path,
-    name: &Path,
-    visit: &mut dyn FnMut(&Path, &Path) -> io::Result<()>,
-) -> io::Result<()> {
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
+/// Appends a file of the data directory that only the server and its user write.
+fn append_own_file(out: &mut impl Write, path: &Path, name: &str) -> io::Result<()> {
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    let entry = Entry {
+        path: name.as_bytes().to_vec(),
+        kind: Kind::File { size: meta.len() },
+        mode: meta.mode(),
+        modified: u64::try_from(meta.mtime()).unwrap_or_default(),
     };
-    visit(path, name)?;
-    for entry in entries {
-        let entry = entry?;
-        let (path, name) = (entry.path(), name.join(entry.file_name()));
-        if name == Path::new("projects/.deleted") {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            walk(&path, &name, visit)?;
-        } else {
-            visit(&path, &name)?;
-        }
-    }
-    Ok(())
+    format::append(out, &entry, file)
 }
 
-fn append<W: Write>(archive: &mut Builder<W>, path: &Path, name: &Path) -> io::Result<()> {
-    let meta = match fs::symlink_metadata(path) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let mut header = Header::new_gnu();
-    header.set_mode(meta.mode() & 0o777);
-    header.set_mtime(u64::try_from(meta.mtime()).unwrap_or_default());
-    header.set_size(0);
-    if meta.is_symlink() {
-        header.set_entry_type(EntryType::Symlink);
-        return archive.append_link(&mut header, name, fs::read_link(path)?);
+/// Checks that a new archive can be restored and has the bytes that were written.
+fn verify(draft: &Path, written: &Sha256) -> io::Result<()> {
+    let source = Digested::new(File::open(draft)?);
+    let mut source = unpack::check(BufReader::new(source))?;
+    io::copy(&mut source, &mut io::sink())?;
+    if source.into_inner().digest.finalize() == written.clone().finalize() {
+        Ok(())
+    } else {
+        Err(io::Error::other("it has other bytes than were written"))
     }
-    if meta.is_dir() {
-        header.set_entry_type(EntryType::Directory);
-        return archive.append_data(&mut header, name, io::empty());
+}
+
+/// Computes the digest of everything that is read or written.
+#[derive(Debug)]
+struct Digested<T> {
+    inner: T,
+    digest: Sha256,
+}
+
+impl<T> Digested<T> {
+    fn new(inner: T) -> Self {
+        Self {
+            inner,
+            digest: Sha256::new(),
+        }
     }
-    if !meta.is_file() {
-        // Sockets and pipes have no content.
-        return Ok(());
+}
+
+impl<T: Write> Write for Digested<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        Ok(written)
     }
-    header.set_entry_type(EntryType::Regular);
-    header.set_size(meta.len());
-    // The file may grow or shrink while it is read; the size in the header is fixed.
-    let content = File::open(path)?.chain(io::repeat(0)).take(meta.len());
-    archive.append_data(&mut header, name, content)
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<T: Read> Read for Digested<T> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.digest.update(&buffer[..read]);
+        Ok(read)
+    }
+}
+
+/// A directory for unpacked files, which may be a tree that is hard to remove.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove_tree(&self.0);
+    }
 }
 
 /// Restores a data directory from an archive. With `replace`, the existing files are moved to a subdirectory.
@@ -176,13 +207,14 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
     })?;
     let scratch = tempfile::tempdir_in(home.path())
         .map_err(|error| Failure::with_cause("cannot restore", &error))?;
-    unpack(file, scratch.path()).map_err(|error| {
+    let scratch = Scratch(scratch.keep());
+    let skipped = unpack::unpack(BufReader::new(file), &scratch.0).map_err(|error| {
         Failure::with_cause(
             format!("{} is not a complete backup", source.display()),
             &error,
         )
     })?;
-    sqlite::verify(&scratch.path().join(DATABASE_FILE)).map_err(|error| {
+    sqlite::verify(&scratch.0.join(DATABASE_FILE)).map_err(|error| {
         Failure::with_cause(
             format!("the database in {} cannot be used", source.display()),
             &error,
@@ -191,7 +223,7 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
     let replaced_dir = home
         .path()
         .join(format!("replaced-{}", jiff::Timestamp::now().as_second()));
-    swap(home.path(), scratch.path(), &replaced_dir)
+    swap(home.path(), &scratch.0, &replaced_dir)
         .map_err(|error| Failure::with_cause("cannot restore", &error))?;
     if replaced_dir.exists() {
         eprintln!("Moved the previous files to {}.", replaced_dir.display());
@@ -201,23 +233,7 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
         home.path().display(),
         source.display()
     );
-    Ok(())
-}
-
-/// Unpacks an archive, and refuses entries that do not belong into a data directory.
-fn unpack(file: File, target: &Path) -> io::Result<()> {
-    let mut archive = Archive::new(io::BufReader::new(file));
-    for entry in archive.entries()? {
-        let mut entry = entry?;
-        let path = entry.path()?.into_owned();
-        let is_known = match path.components().next() {
-            Some(Component::Normal(first)) => ARCHIVE_ENTRIES.iter().any(|part| first == *part),
-            _ => false,
-        };
-        if !is_known || !entry.unpack_in(target)? {
-            return Err(io::Error::other(format!("it contains {}", path.display())));
-        }
-    }
+    skipped.print();
     Ok(())
 }
 

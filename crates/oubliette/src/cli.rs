@@ -1,21 +1,31 @@
 //! The command line: one command per operation, generated from the registry, and a few others.
 
+mod access;
 mod arguments;
 mod changes;
 mod client;
+mod confirm;
+mod credentials;
 mod event_printer;
 mod follow;
 mod interactive;
 mod local_tools;
+mod login;
 mod names;
 mod operation;
+mod permission;
+mod projects;
 mod reconnecting;
 mod run;
 mod schedules;
+mod stdio;
+mod suggest;
+mod variables;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use clap_complete::Shell;
 
@@ -32,20 +42,29 @@ Examples:
   oubliette project create hello                    create a project
   oubliette project list                            list all projects
   oubliette container exec -it hello                open a terminal in its container
+  oubliette credential add work --kind anthropic    store the key of a model provider
   oubliette token create ci project:hello           create a key for one project
   oubliette mcp setup claude                        connect Claude Code";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
-    let matches = command().try_get_matches_from(arguments)?;
+    let matches = command()
+        .try_get_matches_from(&arguments)
+        .map_err(|error| suggest::add_to(error, &arguments))?;
+    refuse_unused_access(&matches)?;
     let home = Home::find(matches.get_one::<PathBuf>("data-dir").map(PathBuf::as_path))?;
-    let access = client::Access::from_matches(&matches, &home);
+    let access = access::Access::from_matches(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
         Some(("agent", matches)) => match matches.subcommand() {
             Some(("install", matches)) => {
                 let name = matches.get_one::<String>("NAME").cloned();
                 agents::install(&home, &name.unwrap_or_default())
+            }
+            Some(("login", matches)) => login::run(&home, matches, &access),
+            Some(("models", matches)) => {
+                let name = matches.get_one::<String>("NAME").cloned();
+                agents::models(&home, &name.unwrap_or_default(), matches.get_flag("json"))
             }
             Some((_, list)) => agents::list(&home, list.get_flag("json")),
             None => agents::list(&home, matches.get_flag("json")),
@@ -70,6 +89,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             Ok(())
         }
         Some(("mcp", matches)) => match matches.subcommand() {
+            Some(("stdio", _)) => bridge_stdio(&access),
             Some((_, matches)) => connect_client(matches, &access),
             None => Ok(()),
         },
@@ -80,9 +100,31 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             operation::attach(attach, &access)
         }
         Some((noun, matches)) => match matches.subcommand() {
-            Some((verb, matches)) => operation::run(noun, verb, matches, &access),
+            Some((verb, matches)) => operation::run(noun, verb, matches, &home, &access),
             None => Ok(()),
         },
+        None => Ok(()),
+    }
+}
+
+/// Refuses an address or a key for commands that work on the data directory itself, with the rights of
+/// the user: it would look as if they used them.
+fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
+    let command = match matches.subcommand() {
+        Some((
+            name @ ("serve" | "agent" | "backup" | "restore" | "down" | "doctor" | "completions"),
+            _,
+        )) => name,
+        Some(("token", token)) if token.subcommand_matches("reset-admin").is_some() => {
+            "token reset-admin"
+        }
+        _ => return Ok(()),
+    };
+    let is_given = |name: &str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    match ["url", "token"].into_iter().find(|name| is_given(name)) {
+        Some(option) => Err(Failure::new(format!(
+            "`oubliette {command}` works on the data directory itself and uses no --{option}; leave it out"
+        ))),
         None => Ok(()),
     }
 }
@@ -148,7 +190,10 @@ fn command() -> Command {
                 .about("Connect an MCP client to the server")
                 .subcommand_required(true)
                 .arg_required_else_help(true)
-                .subcommand(setup_command()),
+                .subcommand(setup_command())
+                .subcommand(Command::new("stdio").about(
+                    "Be an MCP server on standard input and output, for clients that start their servers",
+                )),
         )
         .subcommand(
             Command::new("backup")
@@ -194,18 +239,20 @@ fn command() -> Command {
 }
 
 fn agent_command() -> Command {
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Print the result as JSON")
-    };
+    let json = json_flag;
     Command::new("agent")
-        .about("List agents and install one")
+        .about("List agents, install one, and sign in with one")
         .arg(json())
+        .subcommand(login::command())
         .subcommand(
             Command::new("list")
                 .about("List the agents and whether they are installed")
+                .arg(json()),
+        )
+        .subcommand(
+            Command::new("models")
+                .about("List the models that an agent offers, as it said when it was started last")
+                .arg(Arg::new("NAME").required(true).help("The agent's name"))
                 .arg(json()),
         )
         .subcommand(
@@ -217,6 +264,13 @@ fn agent_command() -> Command {
                         .help("One of claude, codex, droid, gemini, opencode"),
                 ),
         )
+}
+
+fn json_flag() -> Arg {
+    Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print the result as JSON")
 }
 
 fn setup_command() -> Command {
@@ -257,7 +311,18 @@ fn path<'a>(matches: &'a ArgMatches, name: &str) -> &'a PathBuf {
     matches.get_one(name).unwrap_or(&EMPTY)
 }
 
-fn connect_client(matches: &ArgMatches, access: &client::Access) -> Result<(), Failure> {
+fn bridge_stdio(access: &access::Access) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let result = runtime.block_on(stdio::run(access));
+    // A blocked read of the input must not delay the exit.
+    runtime.shutdown_background();
+    result
+}
+
+fn connect_client(matches: &ArgMatches, access: &access::Access) -> Result<(), Failure> {
     let client = matches
         .get_one::<String>("CLIENT")
         .map(String::as_str)
@@ -267,8 +332,12 @@ fn connect_client(matches: &ArgMatches, access: &client::Access) -> Result<(), F
         None => ConfigScope::User,
     };
     let user = std::env::home_dir().unwrap_or_default();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let connection = Connection {
-        url: access.url()?,
+        url: runtime.block_on(access.url())?,
         token: access.key()?,
     };
     let change = setup::plan(

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use oubliette_engine::{
-    AgentCommand, AuditSettings, CallerSettings, Clock, ContainerSettings, ContainerType,
-    Credential, Limits, Price, ProjectRules, ScheduleSettings, SessionSettings, Settings,
-    ToolSettings,
+    AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, Clock,
+    ContainerSettings, ContainerType, Credential, Limits, Price, ProjectRules, ScheduleSettings,
+    SessionSettings, Settings, ToolSettings,
 };
 use oubliette_runtime::DockerSettings;
 use oubliette_server::{McpSettings, ServerSettings};
@@ -97,7 +97,9 @@ impl Config {
         keys::check(&table, &schema)?;
         variables::apply(&mut table, &schema, variables)?;
         let mut config: Self = table.try_into().map_err(|error| one_line(&error))?;
-        config.container_types.entry("base".to_owned()).or_default();
+        for name in BUILT_IN_CONTAINER_TYPES {
+            config.container_types.entry(name.to_owned()).or_default();
+        }
         Ok(config)
     }
 
@@ -128,6 +130,14 @@ impl Config {
 /// The parser's message without the excerpt, which could be a secret.
 fn one_line(error: &toml::de::Error) -> String {
     error.message().replace('\n', " ")
+}
+
+/// The names of the variables that change settings.
+pub(crate) fn variable_names(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let names = variables.map(|(name, _)| name);
+    names
+        .filter(|name| variables::setting(name).is_some())
+        .collect()
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub(crate) async fn retry_until_found(
     name: String,
     data_dir: PathBuf,
     docker: DockerSettings,
+    server_port: u16,
 ) {
     if matches!(
         RuntimeChoice::parse(&name, DRIVERS),
@@ -34,7 +35,7 @@ pub(crate) async fn retry_until_found(
         if engine.containers().lacks_runtime() {
             engine
                 .containers()
-                .set_runtime(open_with_client(&name, &data_dir, &docker).await);
+                .set_runtime(open_with_client(&name, &data_dir, &docker, server_port).await);
             interval = (interval * 2).min(MAX_RETRY_INTERVAL);
         }
     }
@@ -45,9 +46,18 @@ pub(crate) async fn open_with_client(
     name: &str,
     data_dir: &Path,
     docker: &DockerSettings,
+    server_port: u16,
 ) -> Result<Arc<dyn Runtime>, String> {
     client_binary::find()?;
-    open(name, data_dir, docker).await
+    let runtime = open(name, data_dir, docker, Some(server_port)).await?;
+    let unenforced = runtime.capabilities().unenforced_limits();
+    if !unenforced.is_empty() {
+        tracing::warn!(
+            limits = unenforced.join(", "),
+            "these limits of projects have no effect on this machine; `oubliette doctor` says why"
+        );
+    }
+    Ok(runtime)
 }
 
 /// Opens the runtime of that name; the error says why it cannot be used.
@@ -55,10 +65,12 @@ pub(crate) async fn open(
     name: &str,
     data_dir: &Path,
     docker: &DockerSettings,
+    server_port: Option<u16>,
 ) -> Result<Arc<dyn Runtime>, String> {
     let choice = RuntimeChoice::parse(name, DRIVERS)?;
     let chosen = async {
-        let settings = settings(data_dir, docker)?;
+        let mut settings = settings(data_dir, docker)?;
+        settings.server_ports.extend(server_port);
         oubliette_runtime::choose(choice, DRIVERS, &settings).await
     };
     let chosen = chosen.await.map_err(|error| error.to_string())?;
@@ -74,6 +86,7 @@ pub(crate) fn settings(
     Ok(RuntimeSettings {
         data_dir: data_dir.to_owned(),
         launcher: std::env::current_exe()?,
+        server_ports: Vec::new(),
         docker: docker.clone(),
     })
 }

@@ -4,18 +4,24 @@
 use std::io::Write;
 use std::process::Command;
 
-use oubliette_runtime::{DRIVERS, DockerSettings};
+use oubliette_engine::credential_kinds;
+use oubliette_runtime::{DRIVERS, DockerSettings, Platform, ProbeKind};
 use oubliette_store::sqlite;
 
 use crate::client_binary;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::containers;
 use crate::failure::Failure;
 use crate::home::Home;
 
+/// With less free space, `doctor` warns.
+const LOW_DISK_MB: u64 = 200;
+
 enum Finding {
     Good(String),
     Hint(String),
+    /// Something does not hold that a user relies on.
+    Warning(String),
     Bad(String),
 }
 
@@ -23,6 +29,7 @@ enum Finding {
 pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     let findings = [
         data_directory(home),
+        disk_space(home),
         database(home),
         configuration(home),
         git(),
@@ -36,6 +43,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         let (mark, text) = match finding {
             Finding::Good(text) => ("ok  ", text),
             Finding::Hint(text) => ("hint", text),
+            Finding::Warning(text) => ("warn", text),
             Finding::Bad(text) => {
                 bad += 1;
                 ("FAIL", text)
@@ -51,7 +59,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
 }
 
 fn data_directory(home: &Home) -> Vec<Finding> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let path = home.path();
     let Ok(meta) = std::fs::metadata(path) else {
         return vec![Finding::Hint(format!(
@@ -59,8 +67,20 @@ fn data_directory(home: &Home) -> Vec<Finding> {
             path.display()
         ))];
     };
+    if let Err(error) = std::fs::read_dir(path) {
+        return vec![Finding::Bad(format!(
+            "this user cannot use {}, which belongs to user {}: {error}; use that user's account, or choose \
+             another directory with --data-dir",
+            path.display(),
+            meta.uid()
+        ))];
+    }
     let mode = meta.permissions().mode() & 0o777;
-    let mut findings = vec![Finding::Good(format!("data directory {}", path.display()))];
+    let mut findings = Vec::new();
+    // That others can write to it is found with the server.
+    if mode & 0o022 == 0 {
+        findings.push(Finding::Good(format!("data directory {}", path.display())));
+    }
     if mode & 0o077 != 0 {
         findings.push(Finding::Hint(format!(
             "{} can be read by others (mode {mode:o}); run `chmod 700 {}`",
@@ -75,6 +95,24 @@ fn data_directory(home: &Home) -> Vec<Finding> {
         )));
     }
     findings
+}
+
+/// Whether the server can still write: without space, agents wait.
+fn disk_space(home: &Home) -> Vec<Finding> {
+    let path = home.path();
+    let Ok(disk) = rustix::fs::statvfs(path) else {
+        return Vec::new();
+    };
+    let megabytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize) >> 20;
+    let (size, free) = (megabytes(disk.f_blocks), megabytes(disk.f_bavail));
+    let text = format!("on {} ({size} MB, {free} free)", path.display());
+    match free {
+        0 => vec![Finding::Bad(format!(
+            "no space left {text}; agents wait until there is space"
+        ))],
+        free if free < LOW_DISK_MB => vec![Finding::Warning(format!("little space left {text}"))],
+        _ => Vec::new(),
+    }
 }
 
 fn database(home: &Home) -> Vec<Finding> {
@@ -96,12 +134,25 @@ fn configuration(home: &Home) -> Vec<Finding> {
     };
     let mut findings = vec![match home.config_file() {
         file if file.exists() => Finding::Good(format!("configuration {}", file.display())),
-        file => Finding::Good(format!(
-            "no {}: every setting has its default value",
-            file.display()
-        )),
+        file => Finding::Good(format!("no {}", file.display())),
     }];
+    let variables = config::variable_names(std::env::vars());
+    findings.push(Finding::Good(match variables.as_slice() {
+        [] if !home.config_file().exists() => "every setting has its default value".to_owned(),
+        [] => "no setting is changed by an environment variable".to_owned(),
+        names => format!("settings are changed by {}", names.join(", ")),
+    }));
+    let kinds = credential_kinds(&config.settings(home.path()));
     for (name, credential) in &config.credentials {
+        if !kinds.contains(&credential.kind) {
+            let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+            findings.push(Finding::Bad(format!(
+                "credential `{name}` has the kind `{}`, which nothing uses; the kinds are {}",
+                credential.kind,
+                kinds.join(", ")
+            )));
+            continue;
+        }
         findings.push(match credential.read() {
             Ok(_) => Finding::Good(format!(
                 "credential `{name}` ({}) can be read",
@@ -155,33 +206,36 @@ fn runtimes(home: &Home) -> Vec<Finding> {
         Ok(tokio) => tokio,
         Err(error) => return not_probed(error.to_string()),
     };
-    let probes = DRIVERS
+    // The others cannot work here.
+    let drivers = DRIVERS
         .iter()
-        .flat_map(|driver| tokio.block_on((driver.probe)(&settings)));
+        .filter(|driver| driver.auto_on.contains(&Platform::current()));
+    let probes = drivers.flat_map(|driver| tokio.block_on((driver.probe)(&settings)));
     probes
-        .map(|finding| {
-            if finding.works {
-                Finding::Good(finding.text)
-            } else {
-                Finding::Hint(finding.text)
-            }
+        .map(|finding| match finding.kind {
+            ProbeKind::Works => Finding::Good(finding.text),
+            ProbeKind::Note => Finding::Hint(finding.text),
+            ProbeKind::LimitMissing => Finding::Warning(finding.text),
         })
         .collect()
 }
 
 fn server(home: &Home) -> Vec<Finding> {
-    vec![match home.server_info() {
-        Some(running) if is_alive(running.pid) => Finding::Good(format!(
+    if let Err(Failure::Failed(sentence)) = home.owner() {
+        return vec![Finding::Bad(sentence)];
+    }
+    let tokio = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let running = tokio.ok().and_then(|it| it.block_on(home.running_server()));
+    vec![match running {
+        Some(running) => Finding::Good(format!(
             "a server (process {}, version {}) is running at {}",
             running.pid, running.version, running.url
         )),
-        _ => Finding::Hint("no server is running; start one with `oubliette serve`".to_owned()),
+        None => Finding::Hint(format!(
+            "no server is running; start one with `{} serve`",
+            home.command()
+        )),
     }]
-}
-
-fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_ok())
 }

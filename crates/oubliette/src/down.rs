@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use oubliette_runtime::{RunState, RuntimeError};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::config::Config;
 use crate::containers;
@@ -26,19 +26,20 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
             home.path().display()
         )));
     }
-    let _lock = stop_server_and_lock(home)?;
+    let (_lock, stopped_server) = stop_server_and_lock(home)?;
     let config = Config::load(&home.config_file(), std::env::vars())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let stopped = runtime.block_on(async {
-        let runtime = match containers::open(&config.runtime, home.path(), &config.docker).await {
-            Ok(runtime) => runtime,
-            // Without a container there is nothing to stop, so the runtime is not needed.
-            Err(_) if !has_containers(home) => return Ok(0),
-            Err(why) => return Err(RuntimeError::Unavailable(why)),
-        };
+        let runtime =
+            match containers::open(&config.runtime, home.path(), &config.docker, None).await {
+                Ok(runtime) => runtime,
+                // Without a container there is nothing to stop, so the runtime is not needed.
+                Err(_) if !has_containers(home) => return Ok(0),
+                Err(why) => return Err(RuntimeError::Unavailable(why)),
+            };
         let grace = Duration::from_secs(config.containers.stop_grace_seconds);
         let mut stopped = 0;
         for status in runtime.list().await? {
@@ -56,14 +57,27 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         }
         Ok::<_, RuntimeError>(stopped)
     });
-    match stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))? {
-        0 => print_line("Nothing is running any more."),
-        1 => print_line("Stopped one container; nothing is running any more."),
-        stopped => print_line(&format!(
-            "Stopped {stopped} containers; nothing is running any more."
-        )),
-    }
+    let stopped =
+        stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
+    print_line(&summary(stopped_server, stopped));
     Ok(())
+}
+
+fn summary(stopped_server: bool, containers: usize) -> String {
+    let containers = match containers {
+        0 => None,
+        1 => Some("one container".to_owned()),
+        count => Some(format!("{count} containers")),
+    };
+    let server = stopped_server.then(|| "the server".to_owned());
+    let stopped: Vec<String> = server.into_iter().chain(containers).collect();
+    if stopped.is_empty() {
+        return "Nothing was running.".to_owned();
+    }
+    format!(
+        "Stopped {}; nothing is running any more.",
+        stopped.join(" and ")
+    )
 }
 
 /// Whether the data directory has containers.
@@ -78,24 +92,21 @@ fn clear(directory: &Path) -> io::Result<()> {
         entries => entries?,
     };
     for entry in entries {
-        fs::remove_dir_all(entry?.path())?;
+        oubliette_trees::remove_tree(&entry?.path())?;
     }
     Ok(())
 }
 
-/// Stops the server that uses the directory, if any, and locks the directory.
-fn stop_server_and_lock(home: &Home) -> Result<DirectoryLock, Failure> {
+/// Stops the server that uses the directory, if any, and locks the directory; whether there was one.
+fn stop_server_and_lock(home: &Home) -> Result<(DirectoryLock, bool), Failure> {
     let deadline = Instant::now() + SERVER_STOP_TIMEOUT;
     let mut signalled = false;
     loop {
         let error = match home.lock() {
-            Ok(lock) => return Ok(lock),
+            Ok(lock) => return Ok((lock, signalled)),
             Err(error) => error,
         };
-        let pid = home
-            .server_info()
-            .and_then(|info| i32::try_from(info.pid).ok());
-        if let Some(pid) = pid.and_then(Pid::from_raw)
+        if let Some(pid) = home.lock_holder()
             && !signalled
         {
             signalled = kill_process(pid, Signal::TERM).is_ok();
@@ -104,5 +115,19 @@ fn stop_server_and_lock(home: &Home) -> Result<DirectoryLock, Failure> {
             return Err(error);
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_what_was_stopped() {
+        assert_eq!(summary(false, 0), "Nothing was running.");
+        assert_eq!(
+            summary(true, 2),
+            "Stopped the server and 2 containers; nothing is running any more."
+        );
     }
 }

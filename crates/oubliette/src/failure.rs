@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::terminal::printable;
+
 /// Why a command failed, for the user at the terminal.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -32,7 +34,7 @@ impl Failure {
 
     pub(crate) fn print(&self) {
         match self {
-            Self::Failed(sentence) => eprintln!("error: {sentence}"),
+            Self::Failed(sentence) => eprintln!("error: {}", printable(sentence)),
             Self::Exit(_) => {}
             Self::Usage(error) => {
                 let _ = error.print();

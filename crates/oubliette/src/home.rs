@@ -1,12 +1,16 @@
-//! The data directory: its paths, its lock, and the two small files beside the database.
+//! The data directory: its paths, its lock, the server's socket, and the two small files beside the
+//! database.
+
+mod privacy;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use oubliette_model::ApiKey;
+use oubliette_server::LocalSocket;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
@@ -22,7 +26,10 @@ pub(crate) struct Home {
     path: PathBuf,
 }
 
-/// The contents of `run/server.json`, by which clients find a running server.
+/// The name of the server's socket in the directory `run`.
+const SOCKET_NAME: &str = "server.sock";
+
+/// The contents of `run/server.json`. A server that was killed leaves it, so it alone shows nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ServerInfo {
     pub(crate) url: String,
@@ -60,6 +67,21 @@ impl Home {
         Ok(Self { path })
     }
 
+    /// The command, with the option that makes it use this directory.
+    pub(crate) fn command(&self) -> String {
+        let is_default = Self::find(None).is_ok_and(|default| default.path == self.path);
+        if is_default {
+            return "oubliette".to_owned();
+        }
+        let path = self.path.display().to_string();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        if path.chars().all(is_plain) {
+            format!("oubliette --data-dir {path}")
+        } else {
+            format!("oubliette --data-dir '{}'", path.replace('\'', "'\\''"))
+        }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -83,6 +105,11 @@ impl Home {
     /// The parent of each container's directory with its relay socket.
     pub(crate) fn relay_dir(&self) -> PathBuf {
         self.run_dir().join("c")
+    }
+
+    /// The socket by which commands reach the server. It is in a directory that only its owner can use.
+    pub(crate) fn socket(&self) -> io::Result<LocalSocket> {
+        LocalSocket::new(&self.run_dir(), SOCKET_NAME)
     }
 
     fn server_info_file(&self) -> PathBuf {
@@ -158,12 +185,32 @@ impl Home {
 
     pub(crate) fn remove_server_info(&self) {
         let _ = fs::remove_file(self.server_info_file());
+        let _ = fs::remove_file(self.run_dir().join(SOCKET_NAME));
     }
 
-    /// The server that wrote its address, whether or not it is still running.
-    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+    /// The server that is running on the directory: the one that listens at its socket.
+    pub(crate) async fn running_server(&self) -> Option<ServerInfo> {
         let text = fs::read_to_string(self.server_info_file()).ok()?;
-        serde_json::from_str(&text).ok()
+        let info: ServerInfo = serde_json::from_str(&text).ok()?;
+        let owner = self.owner().ok()??;
+        let listener = self.socket().ok()?.listener(owner).await.ok()??;
+        // A server in another process namespace has an unknown id here.
+        let is_same = listener == 0 || u32::try_from(listener) == Ok(info.pid);
+        is_same.then_some(info)
+    }
+
+    /// The process of a server that wrote its address and has no socket, as those of older versions.
+    pub(crate) fn older_server(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.server_info_file()).ok()?;
+        let info: ServerInfo = serde_json::from_str(&text).ok()?;
+        let has_socket = self.run_dir().join(SOCKET_NAME).exists();
+        (!has_socket && is_alive(&info.pid.to_string())).then_some(info.pid)
+    }
+
+    /// The process that has or had the lock.
+    pub(crate) fn lock_holder(&self) -> Option<Pid> {
+        let text = fs::read_to_string(self.run_dir().join("lock")).ok()?;
+        text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
     /// The admin key, the only key that is stored in clear.
@@ -183,10 +230,14 @@ impl Home {
     }
 }
 
-/// Writes a file atomically, readable only by its owner.
+/// Writes a file atomically, readable only by its owner, who is that of the directory.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     let mut draft = tempfile::NamedTempFile::new_in(directory)?;
+    if rustix::process::geteuid().is_root() {
+        let meta = fs::metadata(directory)?;
+        std::os::unix::fs::fchown(draft.as_file(), Some(meta.uid()), Some(meta.gid()))?;
+    }
     draft.write_all(text.as_bytes())?;
     draft.as_file().sync_all()?;
     draft.persist(path).map_err(|error| error.error)?;

@@ -1,6 +1,8 @@
 //! `oubliette token reset-admin`: a new admin key for when the old one is lost. It writes to the database
 //! itself, because a server would require a key.
 
+use std::io::IsTerminal;
+
 use oubliette_engine::NewToken;
 use oubliette_model::Scope;
 use oubliette_store::TokenStore;
@@ -43,6 +45,9 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         "The new admin token is in {}; the old one is revoked.",
         home.admin_token_file().display()
     );
-    terminal::print_line(new_token.key.reveal());
+    // Other output goes to files and logs, which more people can read than the key is for.
+    if std::io::stdout().is_terminal() {
+        terminal::print_line(new_token.key.reveal());
+    }
     Ok(())
 }

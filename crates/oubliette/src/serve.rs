@@ -1,10 +1,15 @@
 //! `oubliette serve`: starts the engine, serves MCP over HTTP, and shuts down in order.
 
+mod bind;
+
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use oubliette_engine::{Engine, NewToken};
 use oubliette_model::Scope;
+use oubliette_runtime::{DRIVERS, RuntimeChoice};
+use oubliette_server::Listeners;
 use oubliette_store::Store;
 use oubliette_store::sqlite::Sqlite;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -46,10 +51,12 @@ const MAX_OPEN_FILES: u64 = 65_536;
 pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
     logs::start(options.log);
     raise_open_file_limit();
+    home.require_own()?;
     let lock = home.lock()?;
     let mut config = Config::load(&home.config_file(), std::env::vars())?;
     config.server.listen = options.listen.unwrap_or(config.server.listen);
     config.runtime = options.runtime.clone().unwrap_or(config.runtime);
+    RuntimeChoice::parse(&config.runtime, DRIVERS).map_err(Failure::new)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -84,16 +91,37 @@ async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
         ..BoundServer::open(home, config).await?
     };
     print_greeting(home, &bound.url, bound.is_first_start);
+    warn_of_shared_port(config.server.listen.port());
     tracing::info!(url = %bound.url, data_dir = %home.path().display(), "ready");
     bound.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");
     Ok(())
 }
 
+/// A port that the kernel also gives to programs which ask for any free one can be given to a
+/// container while no server runs.
+fn warn_of_shared_port(port: u16) {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let range = range.unwrap_or_default();
+    let mut ends = range.split_whitespace().map(str::parse::<u16>);
+    if let (Some(Ok(first)), Some(Ok(last))) = (ends.next(), ends.next())
+        && (first..=last).contains(&port)
+    {
+        tracing::warn!(
+            port,
+            first,
+            last,
+            "the kernel gives ports of this range to programs that ask for any port; listen on one \
+             outside it, so that no container can get it while the server is away"
+        );
+    }
+}
+
 /// A server that has bound its address and does not accept connections yet.
 struct BoundServer {
     engine: Engine,
-    listener: TcpListener,
+    listeners: Listeners,
+    port: u16,
     url: String,
     /// Whether this start created the admin token.
     is_first_start: bool,
@@ -106,21 +134,22 @@ impl BoundServer {
         let address = config.server.listen;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
         let is_first_start = ensure_admin(home, &*store).await?;
+        // Before any container is started: containers are told which port they may not bind.
+        let network = bind::network(address).await?;
+        let bound = network.first().map(TcpListener::local_addr);
+        let address = bound.and_then(Result::ok).unwrap_or(address);
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
-        let docker = config.docker.clone();
-        let runtime = async move { containers::open_with_client(&name, &directory, &docker).await };
+        let (docker, port) = (config.docker.clone(), address.port());
+        let runtime =
+            async move { containers::open_with_client(&name, &directory, &docker, port).await };
         let engine = Engine::start(store, config.settings(home.path()), runtime)
             .await
             .map_err(|error| Failure::with_cause("the engine could not start", &error))?;
-        let listener = TcpListener::bind(address).await.map_err(|error| {
-            Failure::with_cause(
-                format!("cannot listen on {address}; choose another with --listen"),
-                &error,
-            )
+        let local = home.socket().and_then(|socket| socket.bind());
+        let local = local.map_err(|error| {
+            let directory = home.path().display();
+            Failure::with_cause(format!("cannot make the socket in {directory}"), &error)
         })?;
-        let address = listener
-            .local_addr()
-            .map_err(|error| Failure::with_cause("cannot listen", &error))?;
         let url = format!("http://{address}/mcp");
         home.write_server_info(&ServerInfo {
             url: url.clone(),
@@ -129,7 +158,11 @@ impl BoundServer {
         })?;
         Ok(Self {
             engine,
-            listener,
+            listeners: Listeners {
+                network,
+                local: Some(local),
+            },
+            port,
             url,
             is_first_start,
             runs_schedules: false,
@@ -147,10 +180,11 @@ impl BoundServer {
         }
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
-        let runtime_retry = containers::retry_until_found(engine.clone(), name, directory, docker);
+        let runtime_retry =
+            containers::retry_until_found(engine.clone(), name, directory, docker, self.port);
         tokio::spawn(closing.clone().run_until_cancelled_owned(runtime_retry));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
-        oubliette_server::serve(self.listener, app, &config.server, shutdown).await;
+        oubliette_server::serve(self.listeners, app, &config.server, shutdown).await;
         home.remove_server_info();
         closing.cancel();
         relay.shut_down().await;
@@ -169,6 +203,7 @@ pub(crate) struct EmbeddedServer {
 
 impl EmbeddedServer {
     pub(crate) async fn start(home: &Home) -> Result<Self, Failure> {
+        home.require_own()?;
         let lock = home.lock()?;
         let mut config = Config::load(&home.config_file(), std::env::vars())?;
         // Any free port, so that `oubliette serve` can still bind the default one.
@@ -249,20 +284,37 @@ fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
         "Oubliette {} is ready: {url}",
         env!("CARGO_PKG_VERSION")
     ));
+    let file = home.admin_token_file();
+    let command = home.command();
     if !is_first_start {
+        print_line(&format!(
+            "Connect an MCP client with `{command} mcp setup claude` (or codex, opencode, droid, gemini, \
+             cursor, vscode). The admin token is in {}.",
+            file.display()
+        ));
         return;
     }
-    let token = home
-        .admin_key()
-        .map(|key| key.reveal().to_owned())
-        .unwrap_or_default();
+    // Other output goes to files and logs, which more people can read than the key is for.
+    let shown = home.admin_key().filter(|_| std::io::stdout().is_terminal());
+    let (token, header) = match &shown {
+        Some(key) => (
+            format!(
+                ", also stored in {}:\n\n    {}",
+                file.display(),
+                key.reveal()
+            ),
+            format!("Authorization: Bearer {}", key.reveal()),
+        ),
+        None => (
+            format!(" is in {}", file.display()),
+            "Authorization: Bearer KEY".to_owned(),
+        ),
+    };
     print_line(&format!(
-        "\nThis is the first start. The admin token, also stored in {}:\n\n    {token}\n\n\
+        "\nThis is the first start. The admin token{token}\n\n\
          Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
-         oubliette mcp setup claude\n\n\
-         or any other client with the URL above and the header\n\n    \
-         Authorization: Bearer {token}\n\n\
-         Create a project from another terminal:\n\n    oubliette project create hello\n",
-        home.admin_token_file().display()
+         {command} mcp setup claude\n\n\
+         or any other client with the URL above and the header\n\n    {header}\n\n\
+         Create a project from another terminal:\n\n    {command} project create hello\n"
     ));
 }

@@ -133,10 +133,10 @@ fn is_empty(value: &Value) -> bool {
 
 fn cell(value: Option<&Value>) -> String {
     let text = value.map(long_cell).unwrap_or_default();
-    let text = text.lines().next().unwrap_or_default();
+    let text = text.lines().next().unwrap_or_default().replace('\t', " ");
     match text.char_indices().nth(MAX_CELL_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+        None => text,
     }
 }
 
@@ -159,11 +159,24 @@ fn long_cell(value: &Value) -> String {
     }
 }
 
-/// Removes control characters: names and descriptions must not move the cursor or change colours.
+/// Text from elsewhere, for a terminal: it must not move the cursor, change colours or titles, or reorder
+/// what is shown. Lines and tabs stay.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
+    let visible = text.chars().filter(|c| !is_bidi_control(*c));
+    visible
+        .map(|c| {
+            if c.is_control() && !matches!(c, '\n' | '\t') {
+                ' '
+            } else {
+                c
+            }
+        })
         .collect()
+}
+
+/// Characters that change the direction of the text after them, across the rest of the line.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn local_time(text: &str) -> Option<String> {
@@ -203,6 +216,13 @@ impl ProgressLine {
     }
 }
 
+/// So that an error is not printed behind it.
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -224,6 +244,13 @@ mod tests {
         assert!(lines[2].starts_with("longer"), "{text}");
         assert!(!text.contains('\u{1b}'));
         assert_eq!(rendered(&json!({ "tokens": [] })), "No tokens.");
+    }
+
+    #[test]
+    fn text_from_elsewhere_cannot_control_the_terminal() {
+        let hostile =
+            "a\u{1b}]0;title\u{7}\u{9b}31m\r\u{7f}b\tc\nd \u{202e}yned\u{202c} \u{2066}x\u{2069}";
+        assert_eq!(printable(hostile), "a ]0;title  31m  b\tc\nd yned x");
     }
 
     #[test]

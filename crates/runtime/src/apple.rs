@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::spec::Dockerfile;
 use crate::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, DataDirNames, Enforcement,
-    ImageSource, Networks, Program, Progress, Result, RunState, Runtime, RuntimeError,
+    ImageSource, Networks, Program, Progress, ProtectedPath, Result, RunState, Runtime,
+    RuntimeError, protected_mounts,
 };
 use cli::Cli;
 
@@ -120,7 +122,8 @@ fn capabilities() -> Capabilities {
              machine cannot be mounted."
                 .to_owned(),
             "A container's host name is always its name.".to_owned(),
-            "`disk_mb` is measured and reported, not enforced.".to_owned(),
+            "`disk_mb` is measured, and stops containers that exceed it, but refuses no write."
+                .to_owned(),
         ],
     }
 }
@@ -132,6 +135,7 @@ impl Runtime for Apple {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
+        let spec = &protected_mounts::resolve(spec)?;
         let image = self.names.image_name(&spec.image)?;
         let create = commands::create(spec, &image, &self.names, self.cpus)?;
         match self.inspect(&spec.id).await? {
@@ -159,6 +163,12 @@ impl Runtime for Apple {
         } else {
             Err(RuntimeError::NoContainer(id.to_string()))
         }
+    }
+
+    async fn protect(&self, _: &ContainerId, _: &[ProtectedPath]) -> Result<()> {
+        Err(RuntimeError::Unsupported(
+            "a running container gets no new mounts".to_owned(),
+        ))
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
@@ -211,17 +221,29 @@ impl Runtime for Apple {
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         let image = self.names.image_name(source)?;
-        let invocation = match &source.dockerfile {
-            Some(path) if path.is_dir() => {
-                commands::build(&image, &path.join("Dockerfile"), &self.names)
+        let scratch = tempfile::tempdir()?;
+        let path = match source.dockerfile() {
+            Some(Dockerfile::Path(path)) if path.is_dir() => Some(path.join("Dockerfile")),
+            Some(Dockerfile::Path(path)) => Some(path.to_owned()),
+            Some(Dockerfile::BuiltIn(text)) => {
+                let path = scratch.path().join("Dockerfile");
+                std::fs::write(&path, text)?;
+                Some(path)
             }
-            Some(path) => commands::build(&image, path, &self.names),
+            None => None,
+        };
+        let invocation = match path {
+            Some(path) => commands::build(&image, &path, &source.build_args, &self.names),
             None if self.has_image(&image).await? => return Ok(image),
             None => commands::pull(&image),
         };
         let output = self.cli.run(&invocation, BUILD_TIMEOUT, progress).await?;
         output.into_stdout()?;
         Ok(image)
+    }
+
+    async fn take_ownership(&self, _: &Path, _: &Path) -> Result<bool> {
+        Ok(false)
     }
 
     async fn remove_images(&self) -> Result<()> {

@@ -23,6 +23,22 @@ pub struct Capabilities {
     pub notes: Vec<String>,
 }
 
+impl Capabilities {
+    /// The limits of a project, by their parameters, that have no effect on this machine. `disk_mb` is
+    /// not among them: the engine stops containers that exceed it.
+    pub fn unenforced_limits(&self) -> Vec<&'static str> {
+        let limits = [
+            ("memory_mb", self.memory_limit),
+            ("cpus", self.cpu_limit),
+            ("max_processes", self.process_limit),
+        ];
+        let unenforced = limits
+            .into_iter()
+            .filter(|(_, enforcement)| *enforcement == Enforcement::NotEnforced);
+        unenforced.map(|(name, _)| name).collect()
+    }
+}
+
 /// Which networks a container can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(inline)]

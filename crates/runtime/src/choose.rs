@@ -66,7 +66,15 @@ fn unknown(name: &str, drivers: &[RuntimeDriver]) -> String {
         .chain(drivers.iter().map(|driver| driver.name))
         .chain([NONE]);
     let known: Vec<String> = names.map(|name| format!("`{name}`")).collect();
-    format!("unknown runtime `{name}`; known: {}", known.join(", "))
+    let hint = if name == "podman" {
+        "; `docker` also uses Podman"
+    } else {
+        ""
+    };
+    format!(
+        "unknown runtime `{name}`; known: {}{hint}",
+        known.join(", ")
+    )
 }
 
 /// A runtime, and the sentence that says why it was chosen.
@@ -222,7 +230,8 @@ mod tests {
         let error = RuntimeChoice::parse("podman", DRIVERS).unwrap_err();
         assert_eq!(
             error,
-            "unknown runtime `podman`; known: `auto`, `sandbox`, `apple`, `docker`, `none`"
+            "unknown runtime `podman`; known: `auto`, `sandbox`, `apple`, `docker`, `none`; `docker` also \
+             uses Podman"
         );
         for name in ["auto", "sandbox", "none"] {
             let choice = RuntimeChoice::parse(name, DRIVERS).unwrap();

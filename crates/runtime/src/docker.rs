@@ -10,10 +10,13 @@ mod disk_quota;
 mod driver;
 mod engine;
 mod images;
+mod ownership;
+mod process_user;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -33,7 +36,7 @@ pub(crate) use driver::DRIVER;
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
 use crate::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, ImageSource, Program,
-    Progress, Result, RunState, Runtime, RuntimeError,
+    Progress, ProtectedPath, Result, RunState, Runtime, RuntimeError, protected_mounts,
 };
 use engine::{EngineClient, EngineEnv, QUERY_TIMEOUT, RETRY_INTERVAL, status_code, with_timeout};
 
@@ -178,6 +181,7 @@ impl Runtime for Docker {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
+        let spec = &protected_mounts::resolve(spec)?;
         let image = self.names.image_name(&spec.image)?;
         let body = create_request::build(spec, &image, &self.names, (&self.engine).into())?;
         let name = self.names.container_name(&spec.id);
@@ -228,6 +232,12 @@ impl Runtime for Docker {
             }
             Err(error) => Err(self.engine.to_runtime_error(error)),
         }
+    }
+
+    async fn protect(&self, _: &ContainerId, _: &[ProtectedPath]) -> Result<()> {
+        Err(RuntimeError::Unsupported(
+            "a running container gets no new mounts".to_owned(),
+        ))
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
@@ -330,6 +340,10 @@ impl Runtime for Docker {
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         images::build_or_pull(&self.engine, &self.names, source, progress).await
+    }
+
+    async fn take_ownership(&self, directory: &Path, client: &Path) -> Result<bool> {
+        self.give_to_server(directory, client).await
     }
 
     async fn remove_images(&self) -> Result<()> {

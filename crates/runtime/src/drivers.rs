@@ -38,6 +38,8 @@ pub struct RuntimeSettings {
     pub data_dir: PathBuf,
     /// A binary whose `main` begins with `oubliette_sandbox::launcher_main`.
     pub launcher: PathBuf,
+    /// The TCP ports that the server listens on, which no container may take while the server is away.
+    pub server_ports: Vec<u16>,
     pub docker: DockerSettings,
 }
 
@@ -60,14 +62,34 @@ impl OpenedRuntime {
 /// One line of `oubliette doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeFinding {
-    pub works: bool,
+    pub kind: ProbeKind,
     pub text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeKind {
+    Works,
+    /// Something does not work, or works in another way.
+    Note,
+    /// A limit of projects has no effect on this machine.
+    LimitMissing,
 }
 
 impl ProbeFinding {
     pub fn new(works: bool, text: impl Into<String>) -> Self {
         Self {
-            works,
+            kind: if works {
+                ProbeKind::Works
+            } else {
+                ProbeKind::Note
+            },
+            text: text.into(),
+        }
+    }
+
+    pub fn limit_missing(text: impl Into<String>) -> Self {
+        Self {
+            kind: ProbeKind::LimitMissing,
             text: text.into(),
         }
     }

@@ -9,7 +9,7 @@ pub enum RuntimeError {
     /// The machine or the runtime does not support the request; the sentence says what would.
     #[error("{0}")]
     Unsupported(String),
-    #[error("image `{0}` does not exist; build it with `image_rebuild`")]
+    #[error("image `{0}` does not exist; `image_rebuild` builds or pulls it")]
     NoImage(String),
     #[error("container `{0}` does not exist")]
     NoContainer(String),

@@ -15,10 +15,12 @@ mod drivers;
 mod error;
 mod names;
 mod plain_lines;
+mod protected_mounts;
 mod sandbox;
 mod spec;
 
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -29,7 +31,7 @@ pub use capabilities::{Capabilities, Enforcement, Networks};
 pub use choose::{ChosenRuntime, RuntimeChoice, choose};
 pub use docker::{Docker, DockerSettings};
 pub use drivers::{
-    DRIVERS, OpenedRuntime, Platform, ProbeFinding, RuntimeDriver, RuntimeSettings, help,
+    DRIVERS, OpenedRuntime, Platform, ProbeFinding, ProbeKind, RuntimeDriver, RuntimeSettings, help,
 };
 pub use error::{Result, RuntimeError};
 pub use names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
@@ -37,7 +39,7 @@ pub use oubliette_model::Network;
 pub use sandbox::Sandbox;
 pub use spec::{
     ContainerId, ContainerLimits, ContainerSpec, ContainerStatus, ImageSource, Init, Mount,
-    Program, RunState,
+    Program, ProtectedPath, RunState,
 };
 
 /// Called with each line that long work prints.
@@ -59,6 +61,10 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Starts a container; a running one is left unchanged.
     async fn start(&self, id: &ContainerId) -> Result<()>;
+
+    /// Protects paths of a running container as `protected` of its specification does. `Unsupported`
+    /// where a running container cannot get new mounts; it gets them when it is created again.
+    async fn protect(&self, id: &ContainerId, paths: &[ProtectedPath]) -> Result<()>;
 
     /// Asks the container to end and kills it, with every process in it, after `grace`. Does nothing
     /// if the container does not run or does not exist.
@@ -83,6 +89,11 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Builds or pulls the image that containers of this source start from, and returns its name.
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String>;
+
+    /// Gives everything in a directory to the server's user, where a container can have left files
+    /// that this user may not remove. False if the runtime leaves no such files. `client` is the
+    /// program that containers run.
+    async fn take_ownership(&self, directory: &Path, client: &Path) -> Result<bool>;
 
     /// Removes every image that was built for this data directory, but none that was only pulled.
     /// No container may use them any more.

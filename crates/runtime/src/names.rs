@@ -46,13 +46,14 @@ impl DataDirNames {
 
     /// The name of the image of a source: its own, or one derived from its container type.
     pub(crate) fn image_name(&self, source: &ImageSource) -> Result<String> {
-        match (&source.image, &source.dockerfile) {
+        match (&source.image, source.dockerfile()) {
             (Some(image), _) => Ok(image.clone()),
             (None, Some(_)) => Ok(self.image_prefix() + &image_name_part(&source.name)),
             (None, None) => Err(RuntimeError::Unsupported(format!(
-                "The container type `{}` has neither an image nor a Dockerfile; this runtime needs \
-                 one of them.",
-                source.name
+                "The container type `{name}` has neither an image nor a Dockerfile. Write `image = \
+                 \"NAME\"` or `dockerfile = \"PATH\"` below [container_types.{name}] in \
+                 oubliette.toml, or use the type `base` or `dev`.",
+                name = source.name
             ))),
         }
     }
@@ -94,6 +95,7 @@ mod tests {
             name: name.to_owned(),
             image: image.map(str::to_owned),
             dockerfile: dockerfile.map(Into::into),
+            build_args: Default::default(),
         }
     }
 
@@ -122,6 +124,12 @@ mod tests {
         }
         let given = names.image_name(&source("dev", Some("debian:12"), Some("/d/Dockerfile")));
         assert_eq!(given.unwrap(), "debian:12");
-        assert!(names.image_name(&source("dev", None, None)).is_err());
+        let built_in = names.image_name(&source("dev", None, None));
+        assert_eq!(built_in.unwrap(), format!("oubliette-{short}-dev"));
+        let unknown = names.image_name(&source("mine", None, None)).unwrap_err();
+        assert!(
+            unknown.to_string().contains("[container_types.mine]"),
+            "{unknown}"
+        );
     }
 }

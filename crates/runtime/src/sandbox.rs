@@ -21,7 +21,8 @@ use record::{Record, create_private_dir};
 
 use crate::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Enforcement, ImageSource,
-    Mount, Network, Networks, Program, Progress, Result, RunState, Runtime, RuntimeError,
+    Mount, Network, Networks, Program, Progress, ProtectedPath, Result, RunState, Runtime,
+    RuntimeError,
 };
 
 /// The file that the sandbox writes the output of PID 1 to; the first start creates it.
@@ -35,6 +36,7 @@ pub struct Sandbox {
     launcher: PathBuf,
     method: sandbox::Method,
     capabilities: Capabilities,
+    refused_ports: Vec<u16>,
     /// One change of a container at a time.
     locks: Mutex<HashMap<ContainerId, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -62,8 +64,16 @@ impl Sandbox {
             launcher: launcher.to_owned(),
             method,
             capabilities: capabilities(&probe),
+            refused_ports: Vec::new(),
             locks: Mutex::default(),
         })
+    }
+
+    /// Containers that are started from now on cannot bind these TCP ports of the host.
+    #[must_use]
+    pub fn refuse_ports(mut self, ports: Vec<u16>) -> Self {
+        self.refused_ports = ports;
+        self
     }
 
     async fn lock(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
@@ -129,8 +139,10 @@ impl Sandbox {
             state_dir: self.state_dir(&spec.id),
             layers_dir: self.layers_dir.join(spec.id.as_str()),
             binds: spec.mounts.iter().map(bind).collect(),
+            protected: Vec::new(),
             hostname: spec.hostname.clone(),
             network,
+            refused_ports: Vec::new(),
             limits: sandbox::ResourceLimits {
                 memory_bytes: spec.limits.memory_bytes,
                 cpus: spec.limits.cpus,
@@ -163,6 +175,7 @@ impl Runtime for Sandbox {
         let record = Record {
             project: spec.project.clone(),
             spec: self.sandbox_spec(spec)?,
+            protected: spec.protected.iter().map(protected_path).collect(),
         };
         record.spec.validate().map_err(from_sandbox)?;
         let state_dir = self.state_dir(&spec.id);
@@ -179,12 +192,15 @@ impl Runtime for Sandbox {
 
     async fn start(&self, id: &ContainerId) -> Result<()> {
         let _lock = self.lock(id).await;
-        let Some(record) = Record::read(&self.state_dir(id))? else {
+        let Some(mut record) = Record::read(&self.state_dir(id))? else {
             return Err(RuntimeError::NoContainer(id.to_string()));
         };
         if self.is_running(id)? {
             return Ok(());
         }
+        // Not recorded: the server may have another port when it starts the container again.
+        record.spec.refused_ports.clone_from(&self.refused_ports);
+        record.spec.protected = std::mem::take(&mut record.protected);
         let (launcher, layers_dir) = (self.launcher.clone(), self.layers_dir.clone());
         run_blocking(move || {
             create_private_dir(&layers_dir)?;
@@ -193,6 +209,18 @@ impl Runtime for Sandbox {
         .await?
         .map(drop)
         .map_err(from_sandbox)
+    }
+
+    async fn protect(&self, id: &ContainerId, paths: &[ProtectedPath]) -> Result<()> {
+        let _lock = self.lock(id).await;
+        let (state_dir, launcher) = (self.state_dir(id), self.launcher.clone());
+        let paths: Vec<_> = paths.iter().map(protected_path).collect();
+        let protected = run_blocking(move || Ok(sandbox::protect(&state_dir, &launcher, &paths)));
+        protected.await?.map_err(|error| match error {
+            sandbox::Error::NotRunning => RuntimeError::NoContainer(id.to_string()),
+            sandbox::Error::CannotProtect => RuntimeError::Unsupported(error.to_string()),
+            other => from_sandbox(other),
+        })
     }
 
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
@@ -245,6 +273,10 @@ impl Runtime for Sandbox {
         ))
     }
 
+    async fn take_ownership(&self, _: &Path, _: &Path) -> Result<bool> {
+        Ok(false)
+    }
+
     async fn remove_images(&self) -> Result<()> {
         Ok(())
     }
@@ -281,10 +313,18 @@ fn capabilities(probe: &sandbox::Probe) -> Capabilities {
         notes: vec![
             "network `host` lets a container reach services on this machine's loopback address"
                 .to_owned(),
-            "`disk_mb` is measured and reported, not enforced: that would need a filesystem quota, \
-             which the sandbox does not set up"
+            "`disk_mb` is measured every 20 seconds: a project over it gets no new messages, and one a \
+             quarter over it no commands, and its containers are stopped; no write is refused, which \
+             would need a filesystem quota"
                 .to_owned(),
         ],
+    }
+}
+
+fn protected_path(path: &ProtectedPath) -> sandbox::ProtectedPath {
+    sandbox::ProtectedPath {
+        within: path.within.clone(),
+        path: path.path.clone(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oubliette_model::Network;
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,8 @@ pub struct ContainerSpec {
     pub project: String,
     pub image: ImageSource,
     pub mounts: Vec<Mount>,
+    /// Paths in writable mounts that no process in the container may change, replace or create.
+    pub protected: Vec<ProtectedPath>,
     pub hostname: String,
     pub network: Network,
     pub limits: ContainerLimits,
@@ -74,7 +76,37 @@ pub struct ImageSource {
     pub name: String,
     /// The name of an existing image, or the name that a built one gets.
     pub image: Option<String>,
+    /// Without it and without `image`, the types `base` and `dev` have a built-in one.
     pub dockerfile: Option<PathBuf>,
+    /// Build arguments of the Dockerfile.
+    pub build_args: BTreeMap<String, String>,
+}
+
+/// What an image is built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dockerfile<'a> {
+    Path(&'a Path),
+    BuiltIn(&'static str),
+}
+
+impl ImageSource {
+    /// None if the image is only named.
+    pub(crate) fn dockerfile(&self) -> Option<Dockerfile<'_>> {
+        match (&self.dockerfile, &self.image) {
+            (Some(path), _) => Some(Dockerfile::Path(path)),
+            (None, Some(_)) => None,
+            (None, None) => built_in_dockerfile(&self.name).map(Dockerfile::BuiltIn),
+        }
+    }
+}
+
+/// The Dockerfile of a container type that needs no configuration.
+fn built_in_dockerfile(container_type: &str) -> Option<&'static str> {
+    match container_type {
+        "base" => Some(include_str!("../../../containers/base/Dockerfile")),
+        "dev" => Some(include_str!("../../../containers/dev/Dockerfile")),
+        _ => None,
+    }
 }
 
 /// A directory or file of the host that is visible in the container.
@@ -83,6 +115,16 @@ pub struct Mount {
     pub host: PathBuf,
     pub inside: PathBuf,
     pub read_only: bool,
+}
+
+/// A path that processes in a container can read but not change. If it does not exist, it becomes an
+/// empty directory, which git does not report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProtectedPath {
+    /// A directory in the container, in a writable mount. Nothing is done while it does not exist.
+    pub within: PathBuf,
+    /// Relative to it, without `..`.
+    pub path: PathBuf,
 }
 
 /// Absent means unlimited.

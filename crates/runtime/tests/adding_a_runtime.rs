@@ -1,6 +1,7 @@
 //! The example of the contributors' guide, which quotes this file: a runtime and its row.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,8 @@ use oubliette_runtime::contract::{self, Fixture};
 use oubliette_runtime::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, DockerSettings,
     Enforcement, ImageSource, Networks, OpenedRuntime, Platform, ProbeFinding, Program, Progress,
-    Result, RunState, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError, RuntimeSettings, choose,
+    ProtectedPath, Result, RunState, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError,
+    RuntimeSettings, choose,
 };
 use parking_lot::Mutex;
 
@@ -96,6 +98,10 @@ impl Runtime for Memory {
         self.set_state(id, RunState::Running)
     }
 
+    async fn protect(&self, _: &ContainerId, _: &[ProtectedPath]) -> Result<()> {
+        Ok(())
+    }
+
     async fn stop(&self, id: &ContainerId, _grace: Duration) -> Result<()> {
         match self.set_state(id, RunState::Stopped) {
             Err(RuntimeError::NoContainer(_)) => Ok(()),
@@ -135,6 +141,10 @@ impl Runtime for Memory {
         ))
     }
 
+    async fn take_ownership(&self, _: &Path, _: &Path) -> Result<bool> {
+        Ok(false)
+    }
+
     async fn remove_images(&self) -> Result<()> {
         Ok(())
     }
@@ -145,6 +155,7 @@ impl Runtime for Memory {
 async fn the_runtime_is_chosen_by_its_row_and_passes_the_contract() -> Result<(), String> {
     const DRIVERS: &[RuntimeDriver] = &[MEMORY];
     let settings = RuntimeSettings {
+        server_ports: Vec::new(),
         data_dir: "/data".into(),
         launcher: "/usr/bin/oubliette".into(),
         docker: DockerSettings::default(),
@@ -158,6 +169,7 @@ async fn the_runtime_is_chosen_by_its_row_and_passes_the_contract() -> Result<()
     );
     let fixture = Fixture {
         image: ImageSource {
+            build_args: Default::default(),
             name: "base".to_owned(),
             image: None,
             dockerfile: None,

@@ -68,6 +68,7 @@ fn spec() -> ContainerSpec {
         project: "p1".to_owned(),
         image: image(),
         mounts: Vec::new(),
+        protected: Vec::new(),
         hostname: "c1".to_owned(),
         network: Network::Bridge,
         limits: ContainerLimits::default(),
@@ -83,6 +84,7 @@ fn spec() -> ContainerSpec {
 
 fn image() -> ImageSource {
     ImageSource {
+        build_args: Default::default(),
         name: "dev".to_owned(),
         image: None,
         dockerfile: Some("/images/dev/Dockerfile".into()),
@@ -207,6 +209,7 @@ async fn a_build_reports_its_lines_and_errors_name_missing_images() {
     fake.set("image");
 
     let named = ImageSource {
+        build_args: Default::default(),
         image: Some("debian:12".to_owned()),
         dockerfile: None,
         ..image()

@@ -75,6 +75,7 @@ fn context(directory: &Path, dockerfile: &str) -> PathBuf {
 
 fn source(name: &str, dockerfile: &Path) -> ImageSource {
     ImageSource {
+        build_args: Default::default(),
         name: name.to_owned(),
         image: None,
         dockerfile: Some(dockerfile.to_owned()),
@@ -166,6 +167,7 @@ async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
     let built = setup.docker.build_image(&setup.fixture.image, &|_| {});
     let name = built.await.unwrap();
     let existing = ImageSource {
+        build_args: Default::default(),
         name: "existing".to_owned(),
         image: Some(name.clone()),
         dockerfile: None,
@@ -176,6 +178,7 @@ async fn an_image_without_a_dockerfile_exists_or_is_pulled() {
     );
     // Nothing listens on the discard port, so the attempt fails without leaving the machine.
     let absent = ImageSource {
+        build_args: Default::default(),
         image: Some("localhost:9/no/such:image".to_owned()),
         ..existing
     };

@@ -12,6 +12,10 @@ pub enum Error {
     AlreadyRunning { pid: i32 },
     #[error("sandbox is still running as process {pid}")]
     StillRunning { pid: i32 },
+    #[error("sandbox is not running")]
+    NotRunning,
+    #[error("paths of a sandbox that bubblewrap made can be protected only when it starts")]
+    CannotProtect,
     #[error("another process is launching or removing the sandbox")]
     Locked,
     /// A step of the launch failed; nothing of the sandbox is left.

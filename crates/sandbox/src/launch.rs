@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::record::lock;
 use crate::remove::clear_leftovers;
 use crate::running::{RunningSandbox, find_running};
-use crate::{Error, Result, Spec};
+use crate::{Error, Result, Spec, handover, port_rules};
 
 /// A launch takes a fraction of a second also on a busy machine.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,6 +27,9 @@ pub(crate) const LOG: &str = "init.log";
 pub(crate) const MOUNT_POINT: &str = "root";
 /// The first argument of a launcher.
 pub(crate) const LAUNCH_ARGUMENT: &str = "sandbox-launch";
+
+/// The first argument of a launcher that protects paths of a running sandbox.
+pub(crate) const PROTECT_ARGUMENT: &str = "sandbox-protect";
 
 /// What the launcher writes to its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -96,18 +99,24 @@ fn start(spec: &Spec, launcher: &Path) -> Result<Child> {
     let log_path = spec.state_dir.join(LOG);
     let log = File::create(&log_path)
         .map_err(|source| Error::io(format!("failed to make {}", log_path.display()), source))?;
-    let spec_file = write_to_memory(spec)
+    let files = hand_over(spec)
         .map_err(|source| Error::io("failed to pass the specification to the launcher", source))?;
-    // A file in memory rather than a pipe: writing never blocks.
     Command::new(launcher)
         .arg(LAUNCH_ARGUMENT)
         .env_clear()
         .current_dir("/")
-        .stdin(spec_file)
+        .stdin(files)
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
         .map_err(|source| Error::io(format!("failed to start {}", launcher.display()), source))
+}
+
+fn hand_over(spec: &Spec) -> std::io::Result<OwnedFd> {
+    // A file in memory rather than a pipe: writing never blocks.
+    let spec_file = write_to_memory(spec)?;
+    let port_rules = port_rules::for_spec(spec)?;
+    handover::send(spec_file.as_fd(), port_rules.as_ref().map(AsFd::as_fd))
 }
 
 fn write_to_memory(spec: &Spec) -> std::io::Result<File> {
@@ -118,7 +127,7 @@ fn write_to_memory(spec: &Spec) -> std::io::Result<File> {
     Ok(file)
 }
 
-fn read_reply(child: &mut Child) -> Result<()> {
+pub(crate) fn read_reply(child: &mut Child) -> Result<()> {
     let Some(mut stdout) = child.stdout.take() else {
         return Err(Error::Launcher("no output".to_owned()));
     };

@@ -11,6 +11,7 @@ mod bwrap;
 mod channel;
 mod child;
 mod devices;
+mod enter;
 pub(crate) mod ids;
 mod landlock;
 mod mask;
@@ -18,12 +19,14 @@ mod mount_point;
 mod name_resolution;
 mod overlay;
 mod privileges;
+mod protect;
 mod rootfs;
 mod seccomp;
+mod settings_copy;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,12 +36,14 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
 use crate::cgroup;
-use crate::launch::{LAUNCH_ARGUMENT, LauncherReply, StepFailure};
+use crate::handover::{self, Handover};
+use crate::launch::{LAUNCH_ARGUMENT, LauncherReply, PROTECT_ARGUMENT, StepFailure};
 use crate::record::{Process, Record};
 use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
 use crate::spec::{Method, NetworkNamespace, Spec};
 use crate::sys::{self, Cloned};
 use channel::ChildMessage;
+pub(crate) use enter::ProtectRequest;
 pub(crate) use privileges::kernel_is_at_least;
 
 /// The first argument of a PID 1 that only waits, for probes.
@@ -67,7 +72,8 @@ impl<T, E: Into<io::Error>> StepContext<T> for Result<T, E> {
 /// unless the first argument makes this process a launcher.
 pub fn launcher_main() -> Option<ExitCode> {
     match std::env::args_os().nth(1)?.to_str()? {
-        LAUNCH_ARGUMENT => Some(run()),
+        LAUNCH_ARGUMENT => Some(run(launch_from_spec)),
+        PROTECT_ARGUMENT => Some(run(enter::run)),
         IDLE_ARGUMENT => Some(idle()),
         _ => None,
     }
@@ -79,7 +85,8 @@ fn idle() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn run() -> ExitCode {
+/// Does the work of a launcher and reports the result.
+fn run(work: fn() -> StepResult<()>) -> ExitCode {
     // SAFETY: the program has done nothing else yet, so nothing owns other descriptors than the
     // standard three.
     let closed = unsafe { sys::close_from(3) };
@@ -91,11 +98,7 @@ fn run() -> ExitCode {
     let result = closed
         .step("close inherited files")
         .and_then(|()| die_with_caller())
-        .and_then(|()| read_spec())
-        .and_then(|spec| match &spec.method {
-            Method::Native => native(&spec),
-            Method::Bwrap { program } => bwrap::launch(&spec, program),
-        });
+        .and_then(|()| work());
     let (reply, code) = match result {
         Ok(()) => (LauncherReply::Up, ExitCode::SUCCESS),
         Err(failure) => (LauncherReply::Failed(failure), ExitCode::FAILURE),
@@ -105,6 +108,18 @@ fn run() -> ExitCode {
         let _ = io::stdout().write_all(&json);
     }
     code
+}
+
+fn launch_from_spec() -> StepResult<()> {
+    let Handover {
+        spec: file,
+        port_rules,
+    } = handover::receive().step("receive the specification")?;
+    let spec = read_spec(file)?;
+    match &spec.method {
+        Method::Native => native(&spec, port_rules.as_ref().map(AsFd::as_fd)),
+        Method::Bwrap { program } => bwrap::launch(&spec, program),
+    }
 }
 
 /// From here on the launcher dies with the thread that waits for its reply.
@@ -124,10 +139,9 @@ fn die_with_caller() -> StepResult<()> {
     Ok(())
 }
 
-fn read_spec() -> StepResult<Spec> {
+fn read_spec(file: File) -> StepResult<Spec> {
     let mut json = Vec::new();
-    io::stdin()
-        .take(MAX_SPEC_BYTES)
+    file.take(MAX_SPEC_BYTES)
         .read_to_end(&mut json)
         .step("read the specification")?;
     let spec: Spec = serde_json::from_slice(&json)
@@ -145,6 +159,7 @@ pub(crate) struct Launch<'a> {
     pub(crate) ids: IdMapping,
     /// The sandbox's user namespace, if its ids are shifted.
     pub(crate) userns: Option<OwnedFd>,
+    pub(crate) port_rules: Option<BorrowedFd<'a>>,
 }
 
 impl Launch<'_> {
@@ -161,7 +176,7 @@ impl Launch<'_> {
 /// How each shared directory of the host is visible inside.
 pub(crate) type Directories = Vec<(std::path::PathBuf, DirectoryAccess)>;
 
-fn native(spec: &Spec) -> StepResult<()> {
+fn native(spec: &Spec, port_rules: Option<BorrowedFd<'_>>) -> StepResult<()> {
     let mut plan = cgroup::CgroupPlan::new(&group_name(spec), &spec.limits);
     let mut record = Record {
         cgroups: plan.paths(),
@@ -175,7 +190,13 @@ fn native(spec: &Spec) -> StepResult<()> {
     let candidates = ids::candidates(spec.users_of.as_ref().unwrap_or(&spec.id));
     let mut last = None;
     for ids in candidates {
-        match attempt(spec, ids, &mut plan, &mut record) {
+        let launch = Launch {
+            spec,
+            ids,
+            userns: None,
+            port_rules,
+        };
+        match attempt(launch, &mut plan, &mut record) {
             // The kernel is too old, or the filesystem does not support shifted ids.
             Err(failure) if failure.step == overlay::IDMAP_STEP => last = Some(failure),
             other => return other,
@@ -195,22 +216,17 @@ fn group_name(spec: &Spec) -> String {
 }
 
 fn attempt(
-    spec: &Spec,
-    ids: IdMapping,
+    mut launch: Launch<'_>,
     plan: &mut cgroup::CgroupPlan,
     record: &mut Record,
 ) -> StepResult<()> {
+    let Launch { spec, ids, .. } = launch;
     let rootful = !matches!(ids, IdMapping::Single { .. });
     if rootful {
         sys::unshare(UnshareFlags::NEWNS).step("unshare the mount namespace")?;
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         rustix::mount::mount_change("/", private).step("make mounts private")?;
     }
-    let mut launch = Launch {
-        spec,
-        ids,
-        userns: None,
-    };
     let scratch = rootful.then(|| rootfs::scratch(&launch)).transpose()?;
     let (mut parent_end, child_end) = channel::pair().step("make a channel")?;
 
@@ -228,7 +244,7 @@ fn attempt(
     record.write(&spec.state_dir).step("write the record")?;
     inject_fault("after clone")?;
     ids::write_maps(child.pid, ids)?;
-    protect_from_oom(child.pid);
+    reset_oom_score(child.pid);
     let mut directories = Directories::new();
     if matches!(ids, IdMapping::Shifted { .. }) {
         launch.userns = Some(ids::user_namespace(child.pid).step("open the user namespace")?);
@@ -264,6 +280,7 @@ fn attempt(
         limits,
         seccomp: true,
         landlock: ready.landlock,
+        can_refuse_ports: ready.can_refuse_ports,
         network: network_name(spec.network).to_owned(),
         user_namespaces_refused: ready.user_namespaces_refused,
     });
@@ -327,11 +344,15 @@ fn died(step: &str) -> StepFailure {
     }
 }
 
-/// Makes the sandbox's PID 1 the last process that is killed when memory runs out, if permitted.
-fn protect_from_oom(child: Pid) {
+/// Takes back a score that the server may have, for example from its service manager: what runs in a
+/// sandbox must not outlast services of the host when memory runs out.
+fn reset_oom_score(child: Pid) {
     let path = format!("/proc/{}/oom_score_adj", child.as_raw_nonzero());
-    // Lowering the score needs a capability that even root may lack.
-    let _ = fs::write(path, "-500");
+    let score = fs::read_to_string(&path).unwrap_or_default();
+    if score.trim().parse::<i32>().is_ok_and(|score| score < 0) {
+        // Raising the score needs no privilege.
+        let _ = fs::write(path, "0");
+    }
 }
 
 /// Lets tests make a launch fail, die or hang at a step, by the name of the launcher's executable,
@@ -367,6 +388,7 @@ pub(crate) fn inject_fault(_step: &str) -> StepResult<()> {
 pub(crate) struct Ready {
     pub(crate) directories: Directories,
     pub(crate) landlock: Landlock,
+    pub(crate) can_refuse_ports: bool,
     pub(crate) process_rlimit: bool,
     pub(crate) user_namespaces_refused: bool,
 }

@@ -19,13 +19,21 @@ mod cgroup;
 #[cfg(target_os = "linux")]
 mod chown;
 #[cfg(target_os = "linux")]
+mod handover;
+#[cfg(target_os = "linux")]
 mod launch;
 #[cfg(target_os = "linux")]
 mod launcher;
 #[cfg(target_os = "linux")]
 mod mounts;
 #[cfg(target_os = "linux")]
+mod port_rules;
+#[cfg(target_os = "linux")]
 mod probe;
+#[cfg(target_os = "linux")]
+mod process_isolation;
+#[cfg(target_os = "linux")]
+mod protect;
 #[cfg(target_os = "linux")]
 mod record;
 #[cfg(target_os = "linux")]
@@ -44,15 +52,16 @@ pub use report::{
     AppliedLimits, DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism, Probe,
     ProbeItem,
 };
-pub use spec::{Bind, Init, Method, NetworkNamespace, ResourceLimits, Spec};
+pub use spec::{Bind, Init, Method, NetworkNamespace, ProtectedPath, ResourceLimits, Spec};
 
 #[cfg(target_os = "linux")]
 pub use {
-    launch::launch, launcher::launcher_main, probe::probe, remove::clean_up, remove::remove,
+    launch::launch, launcher::launcher_main, probe::probe, process_isolation::ThreadIsolation,
+    process_isolation::isolate_thread, protect::protect, remove::clean_up, remove::remove,
     running::RunningSandbox, running::find_running,
 };
 
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{
-    RunningSandbox, clean_up, find_running, launch, launcher_main, probe, remove,
+    RunningSandbox, clean_up, find_running, launch, launcher_main, probe, protect, remove,
 };

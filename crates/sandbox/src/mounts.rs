@@ -11,12 +11,15 @@ use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
+use crate::spec::Spec;
 use crate::sys;
 
 pub(crate) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub(crate) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 pub(crate) const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+
+const MIN_TMPFS_BYTES: u64 = 1 << 20;
 
 /// A new filesystem, not yet attached anywhere.
 pub(crate) fn filesystem(
@@ -51,6 +54,23 @@ pub(crate) fn tmpfs(
         options.push(("size", size));
     }
     filesystem("tmpfs", &options, attributes)
+}
+
+/// The parts of the sandbox's memory that its filesystems in memory may fill. Together they leave
+/// enough for PID 1: killing processes frees nothing of what is in them.
+pub(crate) const TMP_SHARE: u64 = 2;
+pub(crate) const SHM_SHARE: u64 = 8;
+pub(crate) const RUN_SHARE: u64 = 16;
+
+/// The size of a tmpfs: a share of the memory limit, whether or not that is enforced, or of the
+/// machine's memory.
+pub(crate) fn memory_share(spec: &Spec, share: u64) -> String {
+    let machine = || {
+        let info = rustix::system::sysinfo();
+        info.totalram as u64 * u64::from(info.mem_unit)
+    };
+    let memory = spec.limits.memory_bytes.unwrap_or_else(machine);
+    (memory / share).max(MIN_TMPFS_BYTES).to_string()
 }
 
 /// A copy of the mount at an opened file or directory, not yet attached.

@@ -76,8 +76,10 @@ fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<
         state_dir: dir.join("state"),
         layers_dir: dir.join("layers"),
         binds: Vec::new(),
+        protected: Vec::new(),
         hostname: "probe".to_owned(),
         network: NetworkNamespace::Private,
+        refused_ports: Vec::new(),
         limits: ResourceLimits {
             memory_bytes: Some(256 << 20),
             cpus: Some(1.0),
@@ -148,6 +150,21 @@ fn feature_items(enforced: &EnforcementReport) -> Vec<ProbeItem> {
             "Use a newer kernel with `landlock` in its list of security modules (boot option `lsm=`)."
                 .to_owned()
         }),
+    });
+    let works = enforced.can_refuse_ports;
+    let (detail, remedy) = if works {
+        ("no container can bind the server's port", None)
+    } else {
+        (
+            "with network `host`, a container can bind the server's port while no server runs",
+            Some("Use Linux 6.7 or newer with Landlock, or the network `none`.".to_owned()),
+        )
+    };
+    items.push(ProbeItem {
+        name: "server_port".to_owned(),
+        works,
+        detail: detail.to_owned(),
+        remedy,
     });
     items
 }

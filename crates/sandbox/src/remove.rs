@@ -1,16 +1,10 @@
 //! Removes everything that a sandbox left on the host.
 
-use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
-use rustix::io::Errno;
+use oubliette_trees::remove_tree;
 
 use crate::record::{Record, lock};
 use crate::running::{find_running, kill_process};
@@ -62,98 +56,4 @@ pub(crate) fn clear_leftovers(state_dir: &Path) -> Result<()> {
         .map_err(|source| Error::io("failed to remove the sandbox's cgroups", source))?;
     Record::remove(state_dir)
         .map_err(|source| Error::io("failed to remove the sandbox's record", source))
-}
-
-/// Removes a tree with untrusted contents: of any depth, with directories that deny access to their
-/// owner, with symbolic links to anywhere. Each directory is first moved to the top, so that neither
-/// the depth nor the number of open files grows.
-fn remove_tree(top: &Path) -> rustix::io::Result<()> {
-    let top_dir = match open_dir(CWD, top.as_os_str()) {
-        Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::NOTDIR) => return rustix::fs::unlinkat(CWD, top, AtFlags::empty()),
-        other => other?,
-    };
-    let mut moved = 0_u64;
-    let mut queue = VecDeque::from([OsString::from(".")]);
-    while let Some(name) = queue.pop_front() {
-        let dir = open_dir(&top_dir, &name)?;
-        for entry in rustix::fs::Dir::read_from(&dir)?.collect::<Vec<_>>() {
-            let entry = entry?;
-            let child = OsStr::from_bytes(entry.file_name().to_bytes());
-            if child == "." || child == ".." {
-                continue;
-            }
-            match rustix::fs::unlinkat(&dir, child, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => continue,
-                Err(Errno::ISDIR) => {}
-                Err(error) => return Err(error),
-            }
-            if rustix::fs::unlinkat(&dir, child, AtFlags::REMOVEDIR).is_ok() {
-                continue;
-            }
-            // Moving a directory writes its entry `..`.
-            allow_owner(&dir, child)?;
-            let flat = loop {
-                moved += 1;
-                let flat = OsString::from(format!(".gone-{moved}"));
-                let flags = rustix::fs::RenameFlags::NOREPLACE;
-                match rustix::fs::renameat_with(&dir, child, &top_dir, &flat, flags) {
-                    Ok(()) => break flat,
-                    Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error),
-                }
-            };
-            queue.push_back(flat);
-        }
-        if name != "." {
-            rustix::fs::unlinkat(&top_dir, &name, AtFlags::REMOVEDIR)?;
-        }
-    }
-    fs::remove_dir(top).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-}
-
-fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
-    match rustix::fs::openat(&at, name, flags, Mode::empty()) {
-        Err(Errno::ACCESS) => {
-            allow_owner(&at, name)?;
-            rustix::fs::openat(&at, name, flags, Mode::empty())
-        }
-        other => other,
-    }
-}
-
-fn allow_owner(at: impl std::os::fd::AsFd, name: &OsStr) -> rustix::io::Result<()> {
-    // No symbolic link gets here: `unlinkat` has reported a directory.
-    rustix::fs::chmodat(at, name, Mode::from_raw_mode(0o700), AtFlags::empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn hostile_trees_are_removed_and_link_targets_stay() {
-        let scratch = tempfile::tempdir().unwrap();
-        let precious = scratch.path().join("precious");
-        fs::write(&precious, "x").unwrap();
-        let top = scratch.path().join("top");
-        let mut deep = top.clone();
-        for _ in 0..300 {
-            deep.push("d");
-        }
-        fs::create_dir_all(&deep).unwrap();
-        symlink(&precious, top.join("link")).unwrap();
-        symlink(scratch.path(), top.join("link-dir")).unwrap();
-        fs::create_dir(top.join("locked")).unwrap();
-        fs::write(top.join("locked/file"), "").unwrap();
-        fs::create_dir(top.join(".gone-1")).unwrap();
-        fs::write(top.join(".gone-1/file"), "").unwrap();
-        fs::set_permissions(top.join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
-        remove_tree(&top).unwrap();
-        assert!(!top.exists());
-        assert!(precious.exists());
-        remove_tree(&top).unwrap();
-    }
 }

@@ -15,6 +15,9 @@ pub struct EnforcementReport {
     pub limits: AppliedLimits,
     pub seccomp: bool,
     pub landlock: Landlock,
+    /// Whether `refused_ports` of a specification can be enforced.
+    #[serde(default)]
+    pub can_refuse_ports: bool,
     pub network: String,
     /// Whether new user namespaces are refused inside.
     pub user_namespaces_refused: bool,

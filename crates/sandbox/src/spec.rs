@@ -17,8 +17,15 @@ pub struct Spec {
     /// Copy-on-write layers and `/var`; they survive a stop, and `remove` deletes them.
     pub layers_dir: PathBuf,
     pub binds: Vec<Bind>,
+    /// Paths in writable binds that no process inside can change, replace or create.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<ProtectedPath>,
     pub hostname: String,
     pub network: NetworkNamespace,
+    /// TCP ports that no process inside can bind, if the network is the host's: those of the server,
+    /// which a sandbox outlives.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused_ports: Vec<u16>,
     pub limits: ResourceLimits,
     /// Another sandbox whose range of user ids this one shares, so that it can read its files.
     #[serde(default)]
@@ -39,6 +46,16 @@ pub struct Bind {
     /// Absolute, without symbolic links in it.
     pub inside: PathBuf,
     pub read_only: bool,
+}
+
+/// A path that processes inside can read but not change. If it does not exist, it becomes an empty
+/// directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProtectedPath {
+    /// A directory inside, absolute, in a writable bind. Nothing is done while it does not exist.
+    pub within: PathBuf,
+    /// Relative to it.
+    pub path: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +130,12 @@ impl Spec {
                 return invalid(format!("{} cannot be a bind", bind.inside.display()));
             }
         }
+        for ProtectedPath { within, path } in &self.protected {
+            check_path(&within.join(path), true)?;
+            if path.is_absolute() {
+                return invalid(format!("{} is not relative", path.display()));
+            }
+        }
         if let Some(cpus) = self.limits.cpus
             && (!cpus.is_finite() || cpus <= 0.0)
         {
@@ -171,8 +194,10 @@ mod tests {
             state_dir: "/run/x".into(),
             layers_dir: "/run/y".into(),
             binds: vec![],
+            protected: vec![],
             hostname: "abc".to_owned(),
             network: NetworkNamespace::Private,
+            refused_ports: vec![],
             limits: ResourceLimits::default(),
             users_of: None,
             nested: false,

@@ -180,6 +180,76 @@ pub(crate) fn drop_from_bounding_set(capability: u32) -> io::Result<bool> {
     }
 }
 
+/// The version of Landlock; 0 or less without it.
+pub(crate) fn landlock_abi() -> i64 {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the kernel takes no attributes and makes nothing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<libc::c_void>(),
+            0_usize,
+            LANDLOCK_CREATE_RULESET_VERSION,
+        )
+    }
+}
+
+/// The rules of Landlock that allow binding every TCP port but the refused ones. Not with the crate,
+/// whose checks of each rule take longer than the calls.
+pub(crate) fn port_rules(refused: &[u16]) -> io::Result<OwnedFd> {
+    const BIND_TCP: u64 = 1;
+    const RULE_NET_PORT: libc::c_int = 2;
+    #[repr(C)]
+    struct Ruleset {
+        fs: u64,
+        net: u64,
+    }
+    #[repr(C)]
+    struct NetPort {
+        allowed: u64,
+        port: u64,
+    }
+    let handled = Ruleset {
+        fs: 0,
+        net: BIND_TCP,
+    };
+    // SAFETY: the structure is the kernel's and outlives the call.
+    let rules = unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            &raw const handled,
+            size_of::<Ruleset>(),
+            0,
+        )
+    };
+    check(rules)?;
+    // SAFETY: the kernel has just opened it, and nothing else owns it.
+    let rules = unsafe { OwnedFd::from_raw_fd(rules as RawFd) };
+    for port in (0..=u16::MAX).filter(|port| !refused.contains(port)) {
+        let rule = NetPort {
+            allowed: BIND_TCP,
+            port: port.into(),
+        };
+        // SAFETY: the structure is the kernel's and outlives the call.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                rules.as_raw_fd(),
+                RULE_NET_PORT,
+                &raw const rule,
+                0,
+            )
+        })?;
+    }
+    Ok(rules)
+}
+
+/// Applies rules of Landlock to the calling thread, which cannot get new privileges.
+pub(crate) fn apply_port_rules(rules: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: takes only numbers.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules.as_raw_fd(), 0) })
+}
+
 /// Brings the loopback interface of the current network namespace up.
 pub(crate) fn bring_loopback_up() -> io::Result<()> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};

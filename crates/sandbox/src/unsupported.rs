@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{EnforcementReport, Error, Probe, ProbeItem, Result, Spec};
+use crate::{EnforcementReport, Error, Probe, ProbeItem, ProtectedPath, Result, Spec};
 
 /// Never constructed.
 #[derive(Debug)]
@@ -41,6 +41,10 @@ pub fn find_running(_state_dir: &Path) -> Option<RunningSandbox> {
 }
 
 pub fn remove(_state_dir: &Path, _layers_dir: &Path) -> Result<()> {
+    Err(Error::Unsupported)
+}
+
+pub fn protect(_state_dir: &Path, _launcher: &Path, _paths: &[ProtectedPath]) -> Result<()> {
     Err(Error::Unsupported)
 }
 

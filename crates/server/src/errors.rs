@@ -1,5 +1,8 @@
 //! The one table from the engine's errors to what clients get, over MCP and over the relay.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
 use oubliette_engine::EngineError;
 use oubliette_wire::{RpcError, codes};
 use rmcp::model::{CallToolResult, ContentBlock, ErrorCode, ErrorData};
@@ -32,6 +35,7 @@ pub(crate) fn rpc_error(error: &EngineError) -> RpcError {
     let data = match error {
         EngineError::Refused {
             parameter: Some(name),
+            ..
         } => Some(json!({ "parameter": name })),
         _ => None,
     };
@@ -60,7 +64,46 @@ pub(crate) fn mcp_tool_error(error: &EngineError) -> Result<CallToolResult, Erro
     Ok(CallToolResult::error(vec![ContentBlock::text(text)]))
 }
 
+/// Answers a request. One whose handling panics gets an error; without this it would get no reply at all.
+///
+/// Not an `async fn`, which would hold the large future twice.
+pub(crate) fn answer<T>(
+    handling: impl Future<Output = Result<T, RpcError>>,
+) -> impl Future<Output = Result<T, RpcError>> {
+    let handled = AssertUnwindSafe(handling).catch_unwind();
+    handled.map(|result| {
+        result.unwrap_or_else(|_| {
+            let text = "the server failed in this call; its log has the details";
+            Err(RpcError::new(codes::FAILED, text))
+        })
+    })
+}
+
+/// [`answer`] in the types of MCP.
+pub(crate) fn mcp_answer<T>(
+    handling: impl Future<Output = Result<T, ErrorData>>,
+) -> impl Future<Output = Result<T, ErrorData>> {
+    let handled = answer(handling.map(Ok));
+    handled.map(|result| result.unwrap_or_else(|error| Err(error_data(error))))
+}
+
 fn error_data(error: RpcError) -> ErrorData {
     let code = i32::try_from(error.code).map_or(ErrorCode::INTERNAL_ERROR, ErrorCode);
     ErrorData::new(code, error.message, error.data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_whose_handling_panics_gets_an_error() {
+        let panicking = async { panic!("as the test asks") };
+        let reply: Result<(), ErrorData> = mcp_answer(panicking).await;
+        let error = reply.unwrap_err();
+        assert_eq!(i64::from(error.code.0), codes::FAILED);
+        assert!(error.message.contains("log"), "{}", error.message);
+        let reply = mcp_answer(async { Ok(7) }).await;
+        assert_eq!(reply.unwrap(), 7);
+    }
 }

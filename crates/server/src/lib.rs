@@ -5,8 +5,10 @@
 //! nothing about permission.
 
 mod auth;
+mod connection_limits;
 mod errors;
 mod listen;
+mod local_socket;
 mod mcp;
 mod metrics;
 mod relay;
@@ -14,7 +16,8 @@ mod router;
 mod settings;
 mod tasks;
 
-pub use listen::serve;
+pub use listen::{Listeners, serve};
+pub use local_socket::LocalSocket;
 pub use relay::RelayServer;
 pub use router::{App, app, app_with};
 pub use settings::{McpSettings, ServerSettings};

@@ -49,7 +49,8 @@ pub(crate) fn endpoint<H: ServerHandler>(
         // The router bounds every body before it reaches this service.
         .with_max_request_body_bytes(usize::MAX)
         .with_json_response(true)
-        .with_sse_retry(Some(SSE_RETRY_DELAY))
+        // The session manager knows which clients understand a first event without data.
+        .with_sse_retry(None)
         .with_sse_keep_alive(Some(SSE_KEEP_ALIVE_INTERVAL))
         .with_cancellation_token(shutdown);
     let store = EngineSessionStore::new(sessions.engine().clone());

@@ -5,9 +5,10 @@
 //! connection sends is bounded in size and time before it is interpreted.
 
 mod client;
+mod client_limits;
+mod eviction_queue;
 mod handshake;
 mod methods;
-mod pending_connections;
 mod replies;
 mod socket;
 mod tools;
@@ -29,12 +30,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::FailureLimiter;
 use crate::tasks::Tasks;
-use client::ClientLimits;
+use client_limits::ClientLimits;
+use eviction_queue::EvictionQueue;
 use handshake::Peer;
-use pending_connections::PendingConnections;
 
 /// Four for each of many agents, and unauthenticated ones.
 const MAX_CONNECTIONS_PER_CONTAINER: usize = 768;
+/// Connections before their first line. Agents that start at the same time open three streams each.
+const MAX_PENDING_CONNECTIONS: usize = 192;
+/// Long first lines that are read at once; each can have many megabytes.
+const MAX_PENDING_LONG_LINES: usize = 1;
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Accepts the connections of all containers. The engine opens and closes their listeners.
@@ -56,7 +61,9 @@ struct Relay {
 struct Listener {
     closed: CancellationToken,
     permits: Arc<Semaphore>,
-    pending: Arc<PendingConnections>,
+    pending: Arc<EvictionQueue>,
+    /// A pending connection holds a permit while it reads a long line.
+    pending_long_lines: Arc<Semaphore>,
     client_limits: Arc<ClientLimits>,
 }
 
@@ -89,7 +96,8 @@ impl RelayListeners for RelayServer {
         let listener = Listener {
             closed: self.relay.tasks.shutdown_token().child_token(),
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS_PER_CONTAINER)),
-            pending: Arc::default(),
+            pending: EvictionQueue::new(MAX_PENDING_CONNECTIONS),
+            pending_long_lines: Arc::new(Semaphore::new(MAX_PENDING_LONG_LINES)),
             client_limits: Arc::default(),
         };
         listeners.insert(container.clone(), listener.clone());
@@ -195,12 +203,15 @@ async fn serve_connection(
     listener: &Listener,
     mut stream: Box<dyn Stream>,
 ) {
-    let unauthenticated = listener.pending.add();
-    let identified = tokio::select! {
-        identified = handshake::identify(relay, container, &listener.pending, &mut *stream) => identified,
-        () = unauthenticated.evicted() => None,
-    };
-    drop(unauthenticated);
+    let pending = listener.pending.add();
+    let long_lines = &listener.pending_long_lines;
+    let identifying = handshake::identify(relay, container, long_lines, &mut *stream);
+    let identified = pending
+        .eviction()
+        .run_until_cancelled_owned(identifying)
+        .await;
+    drop(pending);
+    let identified = identified.flatten();
     let Some((peer, rest)) = identified else {
         return;
     };

@@ -8,18 +8,21 @@ use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use http::{Method, StatusCode};
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::may_read_metrics;
 use rmcp::ServerHandler;
 
 use crate::auth::{Authenticator, require_key};
+use crate::connection_limits::Connection;
 use crate::mcp::{self, Handler, McpSessionManager};
 use crate::tasks::Tasks;
 use crate::{McpSettings, ServerSettings, metrics};
 
 const BODY_READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Of larger bodies, and those whose size is not known, few are read at once.
+const LARGE_BODY_BYTES: usize = 64 << 10;
 
 /// All HTTP routes of a server.
 #[derive(Clone)]
@@ -129,7 +132,17 @@ fn build<H: ServerHandler>(
 /// Reads the whole body within bounds of size and time before the request goes on.
 async fn read_body(max_bytes: usize, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let reading = axum::body::to_bytes(body, max_bytes);
+    let length = parts.headers.get(CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let is_small = parts.method == Method::GET || length.is_some_and(|it| it <= LARGE_BODY_BYTES);
+    let connection = parts.extensions.get::<Arc<Connection>>().cloned();
+    let reading = async {
+        let _permit = match connection.filter(|_| !is_small) {
+            Some(connection) => connection.large_body().await,
+            None => None,
+        };
+        axum::body::to_bytes(body, max_bytes).await
+    };
     match tokio::time::timeout(BODY_READ_TIMEOUT, reading).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, bytes.into())).await,
         Ok(Err(_)) => {

@@ -21,8 +21,12 @@ pub struct ServerSettings {
     pub max_body_mb: u32,
     /// How long calls in flight may continue after the server was told to stop.
     pub drain_seconds: u64,
-    /// Maximum number of open connections.
+    /// Maximum number of open connections. A quarter of them is for connections without a valid key
+    /// yet, and a sixteenth is kept for admin tokens.
     pub max_connections: usize,
+    /// Maximum number of open connections of one token; a call in flight and an open stream need one
+    /// each.
+    pub max_connections_per_token: usize,
 }
 
 impl Default for ServerSettings {
@@ -34,6 +38,7 @@ impl Default for ServerSettings {
             max_body_mb: 16,
             drain_seconds: 10,
             max_connections: 4096,
+            max_connections_per_token: 512,
         }
     }
 }

@@ -18,6 +18,12 @@ impl Tasks {
         self.tracker.spawn(until_shutdown).abort_handle()
     }
 
+    #[cfg(test)]
+    pub(crate) async fn wait_for_all(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+
     /// Cancelled when the tasks are shut down.
     pub(crate) fn shutdown_token(&self) -> &CancellationToken {
         &self.shutdown

@@ -8,6 +8,11 @@ use uuid::Uuid;
 
 use crate::{AuditEntry, Result, Session, SessionMessage, StoredEvent};
 
+/// How many outcomes of operations are kept per token.
+pub const MAX_KEPT_OUTCOMES: u32 = 200;
+/// How many bytes the kept outcomes of a token may have together, besides the newest.
+pub const MAX_KEPT_OUTCOME_BYTES: u64 = 4 << 20;
+
 /// The state of a call that sent a message to a child session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChildCall {
@@ -64,7 +69,8 @@ pub trait CallStore {
         at: Timestamp,
     ) -> Result<ToolCallStart>;
 
-    /// Records the outcome of a call.
+    /// Records the outcome of a call. The oldest outcomes of the token beyond [`MAX_KEPT_OUTCOMES`] and
+    /// [`MAX_KEPT_OUTCOME_BYTES`] become unknown.
     async fn end_tool_call(&self, token: TokenId, call_id: Uuid, outcome: &str) -> Result<()>;
 
     /// Deletes calls made before `before` and returns their number.

@@ -6,6 +6,14 @@ use oubliette_model::{KeyHash, ProjectId, WorkspaceId};
 
 use crate::{AuditEntry, Result};
 
+/// How many results of named commands of a project are kept.
+pub const MAX_KEPT_RESULTS: u32 = 500;
+/// How many bytes the kept results of a project may have together, besides the newest.
+pub const MAX_KEPT_RESULT_BYTES: u64 = 8 << 20;
+/// In place of a result that is no longer kept. Its row stays, so that a repeated call does not run the
+/// command again.
+pub const DROPPED_RESULT: &str = "";
+
 /// A container as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
@@ -26,7 +34,9 @@ pub struct Exec {
     /// Identifies the start of the container in which the command was started.
     pub boot_id: String,
     pub started_at: Timestamp,
-    /// The result as JSON; `None` while the command runs.
+    /// Tells whether a repeated call is about the same command; none if it was stored by an older version.
+    pub command_hash: Option<Vec<u8>>,
+    /// The result as JSON, or [`DROPPED_RESULT`]; `None` while the command runs.
     pub result: Option<String>,
 }
 
@@ -52,8 +62,17 @@ pub trait ContainerStore {
 
     async fn exec(&self, project: ProjectId, exec_id: &str) -> Result<Option<Exec>>;
 
-    /// Stores the result of a command.
+    /// Stores the result of a command, and drops the oldest results of the project beyond
+    /// [`MAX_KEPT_RESULTS`] and [`MAX_KEPT_RESULT_BYTES`].
     async fn set_exec_result(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()>;
+
+    /// The newest commands with a result whose id has a prefix, newest first.
+    async fn finished_execs(
+        &self,
+        project: ProjectId,
+        id_prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Exec>>;
 
     /// Deletes commands that were started before `before` and returns their number.
     async fn trim_execs(&self, before: Timestamp) -> Result<usize>;

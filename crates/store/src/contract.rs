@@ -6,10 +6,12 @@ mod audit;
 mod callers;
 mod calls;
 mod containers;
+mod joining;
 mod mcp_sessions;
 mod projects;
 mod schedules;
 mod sessions;
+mod stored_bytes;
 mod tokens;
 mod workspaces;
 
@@ -58,13 +60,17 @@ cases![
     tokens::a_scope_for_a_missing_project_is_refused,
     tokens::the_last_admin_token_cannot_be_revoked,
     tokens::tokens_are_paged_in_order,
+    tokens::a_tree_has_the_owner_of_its_root,
     workspaces::workspaces_belong_to_their_project,
     containers::deleting_a_project_deletes_its_containers,
     containers::a_command_with_an_id_is_added_once_and_keeps_its_result,
+    containers::finished_commands_are_found_by_prefix_newest_first,
     containers::adding_a_command_with_an_id_is_audited,
     sessions::a_new_session_has_its_first_event_and_message,
-    sessions::joining_queues_the_message_for_the_newest_session,
-    sessions::concurrent_joining_spawns_create_one_session,
+    joining::joining_queues_the_message_for_the_newest_session,
+    joining::only_a_session_with_the_given_settings_is_joined,
+    joining::a_message_narrows_the_grant_to_its_senders_scope,
+    joining::concurrent_joining_spawns_create_one_session,
     sessions::a_step_is_one_transaction_and_indexes_have_no_gaps,
     sessions::tree_limits_are_exact,
     sessions::a_decision_is_recorded_once_before_its_deadline,
@@ -72,6 +78,11 @@ cases![
     sessions::a_workspace_in_use_cannot_be_removed,
     sessions::tree_events_are_read_in_commit_order,
     sessions::ended_sessions_are_removed_leaves_first,
+    stored_bytes::stored_bytes_of_a_project_are_counted_and_waiting_ones_bounded,
+    stored_bytes::results_of_commands_count_and_the_oldest_are_dropped,
+    stored_bytes::outcomes_of_calls_count_and_the_oldest_become_unknown,
+    stored_bytes::tools_and_requests_of_callers_count,
+    stored_bytes::schedules_of_a_project_count_and_are_bounded,
     sessions::trimming_events_updates_the_start_of_the_log,
     calls::repeated_calls_create_one_child,
     calls::a_call_gets_the_completion_of_its_own_turn,

@@ -27,21 +27,25 @@ pub use callers::{
     AddRequestOutcome, CallerRequest, CallerRequestResult, CallerStore, DeclaredTools,
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
-pub use calls::{CallStore, CallTurn, ChildCall, ToolCallStart};
-pub use containers::{Container, ContainerStore, Exec};
+pub use calls::{
+    CallStore, CallTurn, ChildCall, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, ToolCallStart,
+};
+pub use containers::{
+    Container, ContainerStore, DROPPED_RESULT, Exec, MAX_KEPT_RESULT_BYTES, MAX_KEPT_RESULTS,
+};
 pub use error::{Result, StoreError};
 pub use events::{EventStore, StoredEvent};
 pub use mcp_sessions::{McpSession, McpSessionStore};
 pub use page::Page;
 pub use projects::{Project, ProjectState, ProjectStore, ProjectUpdate, VisibleProjects};
 pub use schedules::{
-    FinishedRun, Firing, Lease, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleStore,
-    ScheduleTarget, ScheduleUpdate,
+    FinishedRun, Firing, Lease, MAX_SCHEDULE_PROMPT_BYTES, MAX_SCHEDULES, RunBinding, RunFilter,
+    Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
-    Attachment, CommittedStep, DecisionOutcome, NewSession, PendingDecision, Session,
-    SessionChoices, SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome,
-    StopRequest, TreeLimit, TreeLimits, TreeUsage,
+    Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
+    PendingDecision, RequestedSettings, Session, SessionChoices, SessionFilter, SessionMessage,
+    SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, TreeLimits, TreeUsage,
 };
 pub use tokens::{RevokeOutcome, Token, TokenStore};
 pub use workspaces::{Workspace, WorkspaceStore};

@@ -148,9 +148,15 @@ pub struct RunFilter {
     pub project_id: Option<ProjectId>,
 }
 
+/// How many schedules may have a project as target.
+pub const MAX_SCHEDULES: u32 = 200;
+/// How many bytes the prompts of these schedules may have together.
+pub const MAX_SCHEDULE_PROMPT_BYTES: u64 = 8 << 20;
+
 #[async_trait]
 pub trait ScheduleStore {
     /// Adds a schedule. False if a target names a project that does not exist.
+    /// [`StoreError::TooManySchedules`](crate::StoreError::TooManySchedules) if one has too many already.
     async fn add_schedule(&self, schedule: &Schedule, audit: Option<AuditEntry>) -> Result<bool>;
 
     async fn schedule(&self, id: ScheduleId) -> Result<Option<Schedule>>;

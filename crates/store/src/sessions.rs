@@ -1,28 +1,38 @@
 //! Storage of sessions, their queued messages and pending decisions. [`SessionStore::commit_step`] changes
 //! the state of a session in one transaction.
 
+use std::collections::{BTreeMap, HashMap};
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{
     AwaitedRequest, AwaitedRequestKind, Event, KeyHash, Level, PermissionDecision, ProjectId,
-    Scope, SessionId, Status, TokenId, Usage, WorkspaceId,
+    Scope, SessionId, Status, TokenId, Usage, WorkspaceId, may_direct, narrow,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{AuditEntry, Page, Result, RunBinding, Token, ToolDeclaration, VisibleProjects};
 
+/// How much the messages that wait in the sessions of a project may take.
+pub const MAX_QUEUED_BYTES: u64 = 64 << 20;
+
 /// The options chosen when a session was created.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionChoices {
     pub model: Option<String>,
+    /// The model that the agent really uses, as far as it says.
+    pub used_model: Option<String>,
+    /// The models of the sessions of its tree that choose none, by the name of their agent.
+    pub models: BTreeMap<String, String>,
     pub autonomy: Option<Level>,
     pub reasoning: Option<Level>,
     pub tools_allowed: Vec<String>,
     pub tools_disallowed: Vec<String>,
     pub agent_scope: Option<Scope>,
-    /// The widest scope that the agent's key may have: the scope of the creator of the session.
+    /// The widest scope that the agent's key may have: the scope of the creator of the session,
+    /// narrowed to the scope of everyone who sent it a message.
     pub granted: Option<Scope>,
     pub external_id: Option<String>,
     pub source: Option<String>,
@@ -107,6 +117,23 @@ impl Session {
             ended_at: None,
         }
     }
+
+    /// The model that it was told to use: its own, that of its tree for its agent, or the default for
+    /// its agent.
+    pub fn chosen_model<'a>(
+        &'a self,
+        defaults: &'a BTreeMap<String, String>,
+    ) -> Option<&'a String> {
+        let choices = &self.choices;
+        let of_tree = choices.models.get(&self.agent);
+        let own = choices.model.as_ref().or(of_tree);
+        own.or_else(|| defaults.get(&self.agent))
+    }
+
+    /// Its cost in US dollars; none if the cost of a turn is unknown.
+    pub fn total_cost_usd(&self) -> Option<f64> {
+        (self.usage.unpriced_turns == 0).then_some(self.cost_usd)
+    }
 }
 
 /// A message for a session.
@@ -121,6 +148,9 @@ pub struct SessionMessage {
     /// The OpenSpec change that the session works on from now on; stored with the session when the
     /// message is queued.
     pub change_id: Option<String>,
+    /// The scope of the sender, to which the grant of the session is narrowed when the message is
+    /// queued. None if the sender is an agent without a key, whose session has no child with one.
+    pub sender_scope: Option<Scope>,
     pub created_at: Timestamp,
 }
 
@@ -145,15 +175,81 @@ pub struct TreeLimits {
 pub struct NewSession {
     pub session: Session,
     pub message: Option<SessionMessage>,
-    /// Send the message to the newest session of the workspace with this agent and without a parent,
-    /// if there is one, instead of creating a session.
-    pub join: bool,
+    /// Send the message to the newest session of the workspace without a parent that has these
+    /// settings, if there is one, instead of creating a session.
+    pub join: Option<JoinFilter>,
     /// The id of the call of the parent. If the call created a session before, that one is returned.
     pub call: Option<Uuid>,
     /// The schedule run that the session is created for.
     pub run: Option<RunBinding>,
     /// Checked only for sessions with a parent.
     pub limits: TreeLimits,
+}
+
+/// Settings that hold for a whole session, as a message asks for them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RequestedSettings {
+    pub agent: Option<String>,
+    pub given: SessionChoices,
+    /// The settings of sessions that have none of their own; their models are by agent.
+    pub defaults: SessionChoices,
+}
+
+impl RequestedSettings {
+    /// The first given parameter that a session does not have.
+    pub fn differing_parameter(&self, session: &Session) -> Option<&'static str> {
+        fn differs<T: PartialEq>(given: &Option<T>, own: &Option<T>, default: &Option<T>) -> bool {
+            given.is_some() && given.as_ref() != own.as_ref().or(default.as_ref())
+        }
+        let (given, own, default) = (&self.given, &session.choices, &self.defaults);
+        let model = session.chosen_model(&default.models);
+        let is_other_model = given.model.is_some() && given.model.as_ref() != model;
+        let are_other_models = !given.models.is_empty() && given.models != own.models;
+        let is_other_agent = self.agent.as_ref().is_some_and(|it| *it != session.agent);
+        [
+            ("agent", is_other_agent),
+            ("model", is_other_model),
+            ("models", are_other_models),
+            (
+                "autonomy",
+                differs(&given.autonomy, &own.autonomy, &default.autonomy),
+            ),
+            (
+                "reasoning",
+                differs(&given.reasoning, &own.reasoning, &default.reasoning),
+            ),
+            (
+                "agent_scope",
+                differs(&given.agent_scope, &own.agent_scope, &default.agent_scope),
+            ),
+            (
+                "external_id",
+                differs(&given.external_id, &own.external_id, &None),
+            ),
+            ("source", differs(&given.source, &own.source, &None)),
+        ]
+        .into_iter()
+        .find_map(|(name, differs)| differs.then_some(name))
+    }
+}
+
+/// Which session a message can go to instead of to a new one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JoinFilter {
+    pub settings: RequestedSettings,
+    /// The scope of the sender.
+    pub sender: Scope,
+}
+
+impl JoinFilter {
+    /// Whether a session has the settings, and an agent that the sender may direct.
+    pub fn matches(&self, session: &Session) -> bool {
+        let choices = &session.choices;
+        let default = self.settings.defaults.agent_scope;
+        let wanted = choices.agent_scope.or(default);
+        let key = wanted.and_then(|wanted| narrow(wanted, [choices.granted]));
+        self.settings.differing_parameter(session).is_none() && may_direct(self.sender, key)
+    }
 }
 
 /// The limit of a tree that a new session would exceed.
@@ -216,6 +312,8 @@ pub struct SessionStep {
     /// The total usage and cost of the session in US dollars.
     pub usage: Option<(Usage, f64)>,
     pub agent_session_id: Option<Option<String>>,
+    /// The model that the agent uses.
+    pub used_model: Option<String>,
     pub key: Option<KeyHash>,
     /// The token that the agent is started with.
     pub token: Option<(Token, KeyHash)>,
@@ -252,10 +350,19 @@ pub struct CommittedStep {
 pub struct TreeUsage {
     /// All sessions of the tree, including removed ones.
     pub sessions: u32,
+    /// The part of the cost that is known.
     pub cost_usd: f64,
+    pub unpriced_turns: u32,
     /// The cost limit that a decision set, if any.
     pub cost_limit: Option<f64>,
     pub spawned_last_minute: u32,
+}
+
+impl TreeUsage {
+    /// None if the cost of a turn is unknown.
+    pub fn total_cost_usd(&self) -> Option<f64> {
+        (self.unpriced_turns == 0).then_some(self.cost_usd)
+    }
 }
 
 /// Filters for a list of sessions; `None` matches every session.
@@ -339,6 +446,10 @@ pub trait SessionStore {
         now: Timestamp,
         audit: Option<AuditEntry>,
     ) -> Result<DecisionOutcome>;
+
+    /// What the store has because of each project, in bytes: logs, waiting messages, tools of callers and
+    /// requests to them, results of commands, outcomes of agents' calls, and prompts of schedules.
+    async fn stored_bytes(&self) -> Result<HashMap<ProjectId, u64>>;
 
     /// Deletes sessions that ended before `before` and have no remaining children. Returns their ids.
     async fn remove_ended_sessions(

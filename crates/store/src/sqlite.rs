@@ -57,6 +57,15 @@ impl Sqlite {
         self.writer.write(work).await
     }
 
+    /// Like [`Sqlite::write`], for what may delete or replace secrets: nothing of them stays in the files.
+    async fn write_and_purge<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        self.writer.write_and_purge(work).await
+    }
+
     /// Reads a few rows on the calling thread: a point read from the page cache takes a few
     /// microseconds, less than a switch to another thread.
     fn read<T>(&self, work: impl FnOnce(&Connection) -> Result<T>) -> Result<T> {

@@ -52,6 +52,9 @@ pub trait TokenStore {
 
     async fn token(&self, id: TokenId) -> Result<Option<Token>>;
 
+    /// Returns the token that owns the tree of a session, valid or not.
+    async fn tree_owner(&self, session: SessionId) -> Result<Option<Token>>;
+
     /// Lists tokens, oldest first. `after` is the cursor of the previous page.
     async fn tokens(&self, after: Option<&str>, limit: u32) -> Result<Page<Token>>;
 

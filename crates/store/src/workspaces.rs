@@ -15,9 +15,14 @@ pub struct Workspace {
 
 #[async_trait]
 pub trait WorkspaceStore {
-    /// Adds a workspace. `Duplicate` if the project already has one with this id; false if there is no
-    /// such project.
-    async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool>;
+    /// Adds a workspace. `Duplicate` if the project already has one with this id, `TooManyWorkspaces` if
+    /// it has `max_workspaces`; false if there is no such project.
+    async fn add_workspace(
+        &self,
+        project: ProjectId,
+        workspace: &Workspace,
+        max_workspaces: u32,
+    ) -> Result<bool>;
 
     async fn workspace(&self, project: ProjectId, id: &WorkspaceId) -> Result<Option<Workspace>>;
 

@@ -12,10 +12,10 @@ mod supervise;
 
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
-pub use paths::{CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
+pub use paths::{AGENT_INSTRUCTIONS, CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
-    ToolResult, caller_tool_name, relay_methods,
+    ToolResult, ToolsListed, caller_tool_name, relay_methods,
 };
 pub use supervise::{
     AckOutput, CloseStdin, ExitStatus, Exited, Forget, OpenStream, PROTOCOL_VERSION, ProcessFault,

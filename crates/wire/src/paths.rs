@@ -6,3 +6,7 @@ pub const RELAY_DIR_PATH: &str = "/mcp";
 pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
 /// The program that is PID 1 and the agents' MCP server.
 pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
+
+/// What every agent is told about its MCP server `oubliette`.
+pub const AGENT_INSTRUCTIONS: &str = "Tools of Oubliette, which runs this agent in a container. \
+     `session_message` gives another agent a task and waits for its answer.";

@@ -23,6 +23,8 @@ pub mod relay_methods {
     pub const CONFIG_LIMITS: &str = "config_limits";
     /// A notification of the client: it no longer waits for the reply to `id`.
     pub const CANCEL: &str = "cancel";
+    /// The agent has listed its tools.
+    pub const TOOLS_LISTED: &str = "tools_listed";
     /// A notification of the server.
     pub const CALLER_TOOLS_CONFIG: &str = "caller_tools_config";
 }
@@ -32,6 +34,16 @@ pub mod relay_methods {
 pub struct Attach {
     pub session_id: String,
     pub session_key: String,
+    /// Whether the client reports with [`ToolsListed`] what the agent has listed.
+    #[serde(default)]
+    pub reports_listing: bool,
+}
+
+/// The caller's tools that the agent has listed last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolsListed {
+    /// [`CallerTools::fingerprint`].
+    pub caller_tools: String,
 }
 
 /// The result of [`Attach`].
@@ -143,6 +155,16 @@ pub struct CallerTools {
 }
 
 impl CallerTools {
+    /// A short text that differs for different tools.
+    pub fn fingerprint(&self) -> String {
+        // FNV-1a, which is the same in every version of the client and the server.
+        let text = json!(self).to_string();
+        let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+
     /// The notification as a line. Its name is in `type` as well as in `method`.
     pub fn to_line(&self) -> Vec<u8> {
         let name = relay_methods::CALLER_TOOLS_CONFIG;

@@ -101,6 +101,10 @@ pub struct Start {
     pub pty: Option<TerminalSize>,
     /// The maximum of unacknowledged bytes of one stream; a process that writes more is blocked.
     pub spool_limit: u64,
+    /// Whether no other process tree of the container may read this one's memory and environment. The
+    /// trees of other processes have this in common: none can read an isolated one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub isolated: bool,
     /// Streams to open together with the start, so that a short command costs one round trip.
     #[serde(default)]
     pub streams: Vec<OpenStream>,

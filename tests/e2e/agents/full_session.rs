@@ -9,33 +9,23 @@ use support::{Llm, Modern, Server, agents, eventually};
 /// Far longer than anything here takes, on a busy machine too.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-#[test(needs(opencode, sandbox), limit = 300)]
-async fn opencode_in_the_sandbox_works_and_survives_every_kill() {
-    works_and_survives("opencode", "mock/mock-model", "sandbox").await;
+// Not codex: an interrupt leaves its command running. Not gemini: it does not report the output of
+// commands. `kills.rs` has both.
+#[test(each(claude, droid, opencode), needs(sandbox), limit = 300)]
+async fn an_agent_in_the_sandbox_works_and_survives_every_kill(agent: &'static str) {
+    works_and_survives(agent, "sandbox").await;
 }
 
-#[test(needs(opencode, docker), limit = 300)]
-async fn opencode_in_docker_works_and_survives_every_kill() {
-    works_and_survives("opencode", "mock/mock-model", "docker").await;
-}
-
-#[test(needs(droid, sandbox), limit = 300)]
-async fn droid_in_the_sandbox_works_and_survives_every_kill() {
-    works_and_survives("droid", "custom:Mock-0", "sandbox").await;
-}
-
-#[test(needs(droid, docker), limit = 300)]
-async fn droid_in_docker_works_and_survives_every_kill() {
-    works_and_survives("droid", "custom:Mock-0", "docker").await;
+#[test(each(claude, droid, opencode), needs(docker), limit = 300)]
+async fn an_agent_in_docker_works_and_survives_every_kill(agent: &'static str) {
+    works_and_survives(agent, "docker").await;
 }
 
 /// One session, because agents take seconds to start.
-async fn works_and_survives(agent: &'static str, model: &str, runtime: &str) {
+async fn works_and_survives(agent: &'static str, runtime: &str) {
     let (server, llm) = agents::server_with_agent(agent, runtime);
     let admin = server.admin();
-    let made = json!({ "name": "one", "agent": agent, "model": model });
-    let made = admin.call("project_create", made).await;
-    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let project = agents::project(&server, agent, &llm, json!({})).await;
     let prompt = "say Hello.\nuse bash: printf 'made by %d\\n' 42 | tee made.txt";
     let session = admin.spawn(&project, prompt).await;
     let mut conversation = Conversation {
@@ -98,9 +88,10 @@ impl Conversation {
             tokens("output_tokens") >= support::llm::OUTPUT_TOKENS,
             "{seen}"
         );
-        // Two calls of the model at least, at the prices of the configuration.
+        // Two calls of the model at least, at the prices of the configuration; Claude has its own.
         let cost = seen["cost_usd"].as_f64().unwrap();
-        assert!((0.00027..0.001).contains(&cost), "{seen}");
+        let max_cost = if self.agent == "claude" { 0.1 } else { 0.001 };
+        assert!((0.00027..max_cost).contains(&cost), "{seen}");
     }
 
     async fn keeps_its_context(&mut self) {

@@ -115,7 +115,7 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
         json!({ "session_id": session, "request_id": request, "decision": "allow" })
     };
     let (own, others) = (question(&child).await, question(&foreign).await);
-    // The same key on its own connection, its own key anywhere, and any key on its connection.
+    // Any key on its own connection and on one that is attached to no session, and its own key anywhere.
     let from_token = json!({ "name": "handed on", "scope": "admin" });
     let handed = call(&mut attached, &other_key, "token_create", from_token).await;
     let handed_on = handed["result"]["structuredContent"]["key"].as_str();
@@ -131,7 +131,13 @@ async fn neither_its_keys_nor_its_connection_let_an_agent_decide_about_its_own_t
     ] {
         let refused = call(&mut attached, &minted, name, arguments.clone()).await;
         assert_eq!(code(&refused), -32002, "{name} {refused}");
+        let reason = refused["error"]["message"].as_str().unwrap();
+        let (words, reason) = reason.split_once(": ").unwrap();
+        assert_eq!(words, "tool not allowed for this token scope");
+        assert!(reason.starts_with("an agent may not "), "{reason}");
         let refused = call(&mut attached, &other_key, name, arguments.clone()).await;
+        assert_eq!(code(&refused), -32002, "{name} {refused}");
+        let refused = call(&mut unattached, &other_key, name, arguments.clone()).await;
         assert_eq!(code(&refused), -32002, "{name} {refused}");
         for key in [&minted, &handed_on] {
             let refused = call(&mut unattached, key, name, arguments.clone()).await;

@@ -159,7 +159,8 @@ async fn valid_read_only_api_key_discovers_limited_tools() {
     assert_eq!(code(&refused), -32002, "{refused}");
     assert_eq!(
         refused["error"]["message"],
-        "tool not allowed for this token scope"
+        "tool not allowed for this token scope: `project_create` needs write access; this token \
+         (`read`) may only read"
     );
 }
 
@@ -284,7 +285,11 @@ async fn droid_calls_token_create_with_insufficient_scope() {
     // It is not listed; an agent that calls it all the same is refused.
     let create = "/tool oubliette/oubliette_token_create {\"name\": \"x\", \"scope\": \"admin\"}";
     let (_, text) = agent(&admin, &two, create, json!({})).await;
-    assert_eq!(text, "tool not allowed for this token scope");
+    assert_eq!(
+        text,
+        "tool not allowed for this token scope: `token_create` needs an `admin` token; the scope of \
+         this token is `write`"
+    );
     let tokens = admin.call("token_list", json!({})).await;
     assert_eq!(tokens.ok()["tokens"].as_array().unwrap().len(), 2);
     drop(server);

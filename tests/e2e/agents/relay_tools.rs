@@ -3,23 +3,30 @@
 use serde_json::{Value, json};
 use support::agents;
 
-#[test(needs(opencode, sandbox), limit = 300)]
-async fn opencode_creates_a_project_and_calls_its_caller() {
-    calls_oubliette_and_its_caller("opencode", "mock/mock-model").await;
+#[test(
+    each(claude, codex, droid, gemini, opencode),
+    needs(sandbox),
+    limit = 300
+)]
+async fn an_agent_in_the_sandbox_creates_a_project_and_calls_its_caller(agent: &str) {
+    calls_oubliette_and_its_caller(agent, "sandbox").await;
 }
 
-#[test(needs(droid, sandbox), limit = 300)]
-async fn droid_creates_a_project_and_calls_its_caller() {
-    calls_oubliette_and_its_caller("droid", "custom:Mock-0").await;
+#[test(
+    each(claude, codex, droid, gemini, opencode),
+    needs(docker),
+    limit = 300
+)]
+async fn an_agent_in_docker_creates_a_project_and_calls_its_caller(agent: &str) {
+    calls_oubliette_and_its_caller(agent, "docker").await;
 }
 
 /// One session, because agents take seconds to start.
-async fn calls_oubliette_and_its_caller(agent: &'static str, model: &str) {
-    let (mut server, _llm) = agents::server_with_agent(agent, "sandbox");
+async fn calls_oubliette_and_its_caller(agent: &str, runtime: &str) {
+    let (mut server, llm) = agents::server_with_agent(agent, runtime);
     let admin = server.admin();
-    let made = json!({ "name": "one", "agent": agent, "model": model, "agent_scope": "write" });
-    let made = admin.call("project_create", made).await;
-    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let more = json!({ "name": "one", "agent_scope": "write" });
+    let project = agents::project(&server, agent, &llm, more).await;
     let schema = json!({
         "type": "object", "properties": { "message": { "type": "string" } },
         "required": ["message"],

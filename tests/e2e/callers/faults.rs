@@ -250,11 +250,17 @@ async fn an_agent_answers_neither_itself_nor_for_its_callers() {
     });
     let refused = inside(&mut relay, "caller_tool_response", own).await;
     assert_eq!(refused["error"]["code"], -32002, "{refused}");
+    let own = json!({
+        "session_id": agent_keys.session_id, "request_id": request["request_id"], "result": "mine",
+    });
+    let mut unattached = Relay::connect(&server, &project).await;
+    let refused = inside(&mut unattached, "caller_tool_response", own).await;
+    assert_eq!(refused["error"]["code"], -32002, "{refused}");
     let declare = json!({
         "session_id": agent_keys.session_id, "prompt": "x", "context": context(json!([])),
     });
     let refused = inside(&mut relay, "session_message", declare).await;
-    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    assert_eq!(refused["error"]["code"], -32002, "{refused}");
     answer(&admin, &request, json!({ "result": "yours" }))
         .await
         .ok();

@@ -78,9 +78,12 @@ async fn projects_are_managed_by_name_with_tables_and_json() {
     let token: Value = serde_json::from_slice(&token.stdout).unwrap();
     let key = token["key"].as_str().unwrap();
     let refused = run_cli(home, &["--token", key, "project", "delete", "hello"]).await;
-    assert_eq!(
-        stderr(&refused),
-        "error: tool not allowed for this token scope\n"
+    let refused = stderr(&refused);
+    assert!(
+        refused.starts_with(
+            "error: tool not allowed for this token scope: `oubliette project delete` needs write access;"
+        ),
+        "{refused}"
     );
     let deleted = run_cli(home, &["project", "delete", "hello"]).await;
     assert_eq!(deleted.status.code(), Some(0), "{}", stderr(&deleted));
@@ -116,19 +119,11 @@ async fn without_a_server_the_error_names_the_command_that_starts_one() {
     let home = tempfile::tempdir().unwrap();
     let none = run_cli(home.path(), &["project", "list"]).await;
     assert_eq!(none.status.code(), Some(1));
-    assert!(
-        stderr(&none).contains("oubliette serve"),
-        "{}",
-        stderr(&none)
-    );
+    assert!(stderr(&none).contains(" serve`"), "{}", stderr(&none));
     let mut server = Server::start();
     server.kill();
     let dead = run_cli(server.home(), &["project", "list"]).await;
-    assert!(
-        stderr(&dead).contains("oubliette serve"),
-        "{}",
-        stderr(&dead)
-    );
+    assert!(stderr(&dead).contains(" serve`"), "{}", stderr(&dead));
     let usage = run_cli(home.path(), &["project", "fly"]).await;
     assert_eq!(usage.status.code(), Some(2));
     let key = [
@@ -238,8 +233,9 @@ async fn a_lost_admin_key_is_replaced_without_a_server() {
     );
     assert_eq!(server.stop(), Some(0));
     let reset = run_cli(server.home(), &["token", "reset-admin"]).await;
-    let new = stdout(&reset).trim().to_owned();
-    assert_eq!(new, server.admin_key());
+    // The key is in the file; the output is not a terminal.
+    assert_eq!(stdout(&reset), "");
+    assert_ne!(server.admin_key(), old);
     server.start_again();
     server.admin().call("project_list", json!({})).await.ok();
     assert_eq!(

@@ -189,6 +189,71 @@ async fn concurrent_calls_of_a_named_command_run_it_once(runtime: &str) {
     assert_eq!(times, "ran\n", "{runtime}");
 }
 
+#[test(each(sandbox))]
+async fn an_exec_id_of_another_command_is_an_error_and_a_repeated_call_says_that_it_joined(
+    runtime: &str,
+) {
+    let mut server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    let call = |command: Value, stdin: &str| {
+        let call = json!({
+            "project_id": id, "exec_id": "job1", "command": command, "stdin": stdin,
+        });
+        admin.call("container_exec", call)
+    };
+    let first = call(json!("cat; echo ran >> times"), "in").await;
+    assert_eq!(first.ok()["stdout"], "in");
+    assert_eq!(first.ok().get("joined"), None);
+    let again = call(json!("cat; echo ran >> times"), "in").await;
+    assert_eq!(again.ok()["stdout"], "in");
+    assert_eq!(again.ok()["joined"], true);
+    assert!(again.ok()["started_at"].is_string(), "{}", again.text);
+    for (command, stdin) in [
+        (json!("echo other"), "in"),
+        (json!("cat; echo ran >> times"), "other"),
+        (json!(["cat; echo ran >> times"]), "in"),
+    ] {
+        let refused = call(command, stdin).await;
+        let sentence = refused.sentence();
+        assert!(
+            sentence.contains("`job1` belongs to another command")
+                && sentence.contains("exit code 0"),
+            "{sentence}"
+        );
+    }
+    // The name alone joins, also one that still runs when the server is restarted.
+    let by_name = |name: &str| json!({ "project_id": id, "exec_id": name });
+    let joined = admin.call("container_exec", by_name("job1")).await;
+    assert_eq!(joined.ok()["stdout"], "in");
+    assert_eq!(joined.ok()["joined"], true);
+    let missing = admin.call("container_exec", by_name("job2")).await;
+    let sentence = missing.sentence();
+    assert!(sentence.contains("`job2` not found"), "{sentence}");
+    let long = json!({
+        "project_id": id, "exec_id": "long",
+        "command": "echo begun; touch begun; until test -e go; do sleep 0.05; done; echo done",
+    });
+    let running = tokio::spawn({
+        let admin = admin.clone();
+        async move {
+            let request = json!({ "name": "container_exec", "arguments": long });
+            admin.try_send("tools/call", request).await
+        }
+    });
+    let begun = server.workspace(&id).join("begun");
+    wait_until("the command", async || begun.exists()).await;
+    server.kill();
+    let _ = running.await;
+    server.start_again();
+    std::fs::write(server.workspace(&id).join("go"), "").unwrap();
+    let joined = server.admin().call("container_exec", by_name("long")).await;
+    assert_eq!(joined.ok()["stdout"], "begun\ndone\n");
+    assert_eq!(joined.ok()["joined"], true);
+    let times = std::fs::read_to_string(server.workspace(&id).join("times")).unwrap();
+    assert_eq!(times, "ran\n");
+}
+
 #[test(mounted_runtimes)]
 async fn no_process_inside_can_change_the_relay_socket(runtime: &str) {
     let server = server_with(runtime, "").await;
@@ -204,38 +269,6 @@ async fn no_process_inside_can_change_the_relay_socket(runtime: &str) {
         assert_ne!(result["exit_code"], 0, "{runtime}: {attempt} worked");
     }
     assert_eq!(admin.exec(&id, "echo still").await["stdout"], "still\n");
-}
-
-#[test(runtimes)]
-async fn an_unnamed_command_of_a_dead_server_is_ended(runtime: &str) {
-    let mut server = server_with(runtime, "").await;
-    let id = server.admin().project("one").await;
-    let (admin, project) = (server.admin(), id.clone());
-    let lost = tokio::spawn(async move {
-        let command = "touch begun; while :; do sleep 0.1; date +%N > alive; done";
-        let arguments = json!({ "project_id": project, "command": command });
-        let call = json!({ "name": "container_exec", "arguments": arguments });
-        admin.try_send("tools/call", call).await
-    });
-    wait_until("the command", async || {
-        server.workspace(&id).join("alive").exists()
-    })
-    .await;
-    server.kill();
-    lost.await.unwrap();
-    server.start_again();
-    let admin = server.admin();
-    let ended = async {
-        loop {
-            let check = "a=$(cat alive); sleep 0.5; [ \"$a\" = \"$(cat alive)\" ] && echo ended";
-            if admin.exec(&id, check).await["stdout"] == "ended\n" {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), ended)
-        .await
-        .expect("it runs on");
 }
 
 #[test(each(sandbox))]
@@ -357,14 +390,15 @@ async fn a_named_command_without_a_caller_keeps_its_container_running(runtime: &
         }
         calling.abort();
     }
-    // Long after the container would have been stopped as idle.
-    let alive = Instant::now() + Duration::from_millis(3500);
-    let stopped = support::eventually(Duration::from_millis(3500), async || {
+    // Long after the container would have been stopped as idle, while the newest command runs.
+    let end = Instant::now() + Duration::from_millis(3500);
+    while Instant::now() < end {
         let logs = json!({ "project_id": id });
         let logs = server.admin().call("container_logs", logs).await;
-        logs.ok()["status"] == "stopped" && Instant::now() < alive
-    });
-    assert!(!stopped.await, "the container was stopped under a command");
+        let is_stopped = logs.ok()["status"] == "stopped" && Instant::now() < end;
+        assert!(!is_stopped, "the container was stopped under a command");
+        support::pause().await;
+    }
     for name in ["left", "killed"] {
         let joined = server.admin().call("container_exec", call(name)).await;
         assert_eq!(joined.ok()["stdout"], format!("{name} is done\n"));

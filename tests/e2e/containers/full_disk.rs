@@ -64,12 +64,16 @@ impl Small {
         String::from_utf8_lossy(&log).into_owned()
     }
 
-    /// A file of the data directory, which only the server itself sees.
-    fn file(&self, name: &str) -> PathBuf {
+    fn server_pid(&self) -> String {
         let unshare = self.unshare.id();
         let children = format!("/proc/{unshare}/task/{unshare}/children");
         let children = std::fs::read_to_string(children).unwrap();
-        let seen = Path::new("/proc").join(children.trim()).join("root");
+        children.trim().to_owned()
+    }
+
+    /// A file of the data directory, which only the server itself sees.
+    fn file(&self, name: &str) -> PathBuf {
+        let seen = Path::new("/proc").join(self.server_pid()).join("root");
         let home = self.home.path().strip_prefix("/").unwrap();
         seen.join(home).join(name)
     }
@@ -204,8 +208,47 @@ async fn on_a_full_disk_containers_report_it_and_recover() {
         let call = json!({ "project_id": project["project_id"] });
         admin.call("project_delete", call).await.ok();
     }
-    for directory in ["run/c", "run/s", "layers", "projects/.deleted"] {
+    for directory in ["run/c", "run/s", "layers", "projects"] {
         let left = std::fs::read_dir(server.file(directory)).unwrap().count();
         assert_eq!(left, 0, "{directory}");
     }
+}
+
+#[test(needs(namespaces, root, sandbox))]
+async fn a_session_on_a_full_disk_says_why_it_waits_and_doctor_fails() {
+    let server = Small::start(24);
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let session = admin.spawn(&project, "/say begun\n/sh sleep 8").await;
+    let begun = |event: &Value| event["type"] == "tool_call";
+    let log = admin.follow(&session, begun).await;
+    server.fill();
+    let page = json!({
+        "session_id": session, "since_index": log.last().unwrap()["index"], "wait_seconds": 1,
+    });
+    let stalled = eventually(Duration::from_secs(20), async || {
+        let page = admin.call("session_events", page.clone()).await;
+        let reason = page.ok()["stalled"].clone();
+        reason
+            .as_str()
+            .is_some_and(|reason| reason.contains("is full"))
+    });
+    assert!(stalled.await);
+    // The file system exists only in the server's namespaces.
+    let doctor = Command::new("nsenter")
+        .arg(format!("--mount=/proc/{}/ns/mnt", server.server_pid()))
+        .arg(binary())
+        .arg("--data-dir")
+        .arg(server.home.path())
+        .arg("doctor")
+        .output()
+        .unwrap();
+    let findings = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(findings.contains("FAIL  no space left on"), "{findings}");
+    assert!(!doctor.status.success());
+    server.empty();
+    let completion = admin.turn(&session, 1).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    let gone = json!({ "project_id": project });
+    admin.call("project_delete", gone).await.ok();
 }

@@ -61,10 +61,10 @@ async fn a_project_is_made_shown_changed_and_deleted_without_a_trace() {
     let gone = admin.call("project_get", json!({ "project_id": id })).await;
     assert!(gone.sentence().contains("not found"), "{}", gone.sentence());
     assert!(!server.home().join("projects").join(&id).exists());
-    let left: Vec<_> = std::fs::read_dir(server.home().join("projects/.deleted"))
+    let left: Vec<_> = std::fs::read_dir(server.home().join("projects"))
         .unwrap()
         .collect();
-    assert!(left.is_empty());
+    assert!(left.is_empty(), "{left:?}");
     admin.project("My app").await;
 }
 

@@ -81,6 +81,21 @@ async fn wrong_names_are_answered_with_the_nearest_right_one() {
         ),
         (
             "project_create",
+            json!({ "name": "x", "protected_paths": ["*.md"] }),
+            "name each file",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "protected_paths": ["LICENSE,src"] }),
+            "name each file",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "disk_mb": 15 }),
+            "at least 16, or 0",
+        ),
+        (
+            "project_create",
             json!({ "name": "x", "mcp_servers": [{ "name": "a", "comand": "b" }] }),
             "mcp_servers",
         ),
@@ -88,6 +103,21 @@ async fn wrong_names_are_answered_with_the_nearest_right_one() {
             "project_create",
             json!({ "name": "x", "mcp_servers": [{ "name": "oubliette", "command": "b" }] }),
             "not `oubliette`",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "mcp_servers": [{ "name": "a", "command": "b", "args": vec!["x"; 1000] }] }),
+            "the maximum is 100",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "mcp_servers": [{ "name": "a", "command": "b", "args": ["x".repeat(9000)] }] }),
+            "at most 8192 bytes",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "mcp_servers": many_servers() }),
+            "the maximum is 262144",
         ),
         (
             "project_create",
@@ -168,7 +198,7 @@ async fn hostile_names_are_refused_with_a_short_error_and_leave_nothing() {
     let entries = std::fs::read_dir(server.home().join("projects"))
         .unwrap()
         .count();
-    assert_eq!(entries, 1, "only the directory of deleted projects");
+    assert_eq!(entries, 0, "a refused project left something");
 }
 
 #[test]
@@ -311,4 +341,10 @@ fn fits(value: &Value, schema: &Value) -> bool {
         Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).any(is),
         _ => true,
     }
+}
+
+/// Servers that are within every limit, but not together.
+fn many_servers() -> Value {
+    let server = |n: usize| json!({ "name": format!("s{n}"), "command": "b", "args": vec!["x".repeat(8000); 10] });
+    (0..10).map(server).collect()
 }

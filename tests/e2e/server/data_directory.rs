@@ -1,11 +1,12 @@
 //! The data directory: one server at a time, nothing overwritten that is not ours or not whole.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::json;
 use support::{Server, ServerOptions, binary, cli};
 
-fn serve(home: &std::path::Path) -> std::process::Output {
+fn serve(home: &Path) -> std::process::Output {
     cli(home, ["serve", "--listen", "127.0.0.1:0"])
 }
 
@@ -97,7 +98,7 @@ async fn a_database_that_another_program_locks_is_a_clear_fault_and_passes() {
 }
 
 /// Holds the write lock of a database as any other program would.
-fn lock(database: &std::path::Path) -> rusqlite::Connection {
+fn lock(database: &Path) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(database).unwrap();
     connection.execute_batch("begin exclusive").unwrap();
     connection
@@ -107,7 +108,7 @@ fn lock(database: &std::path::Path) -> rusqlite::Connection {
 #[test(needs(namespaces))]
 async fn a_full_disk_is_reported_and_nothing_is_lost() {
     let home = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=2m none \"$1\" && exec \"$2\" --data-dir \"$1\" serve \
+    let script = "mount -t tmpfs -o size=2m,mode=700 none \"$1\" && exec \"$2\" --data-dir \"$1\" serve \
                   --listen 127.0.0.1:0";
     let mut child = Command::new("unshare")
         .args(["-rm", "sh", "-c", script, "sh"])
@@ -120,11 +121,12 @@ async fn a_full_disk_is_reported_and_nothing_is_lost() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     let first = lines.next().unwrap().unwrap();
     let url = first.split_once(" is ready: ").unwrap().1.to_owned();
-    let key = lines.map_while(Result::ok).find_map(|line| {
-        let line = line.trim().to_owned();
-        line.starts_with("oub_").then_some(line)
-    });
-    let admin = support::Modern::new(&url, &key.unwrap());
+    // The directory is mounted only for the server.
+    let seen = format!("/proc/{}/root", child.id());
+    let home_inside = home.path().strip_prefix("/").unwrap();
+    let token = Path::new(&seen).join(home_inside).join("admin.token");
+    let key = std::fs::read_to_string(token).unwrap();
+    let admin = support::Modern::new(&url, key.trim());
     let padding = "x".repeat(9_000);
     let mut made = 0;
     let refusal = loop {

@@ -130,3 +130,87 @@ async fn the_oldest_protocol_with_sessions_is_spoken_too() {
         assert_eq!(reply.body["result"]["serverInfo"]["name"], "oubliette");
     }
 }
+
+#[test]
+async fn only_clients_that_understand_them_get_events_without_data() {
+    let server = Server::start();
+    let key = server.admin_key();
+    let request = |method: reqwest::Method, session: Option<&str>| {
+        let request = support::http()
+            .request(method, server.url())
+            .bearer_auth(&key)
+            .header("accept", "application/json, text/event-stream");
+        match session {
+            Some(session) => request.header("mcp-session-id", session),
+            None => request,
+        }
+    };
+    for (version, understands) in [
+        ("2025-03-26", false),
+        ("2025-06-18", false),
+        ("2025-11-25", true),
+    ] {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": version, "capabilities": {},
+            "clientInfo": { "name": "raw", "version": "0" } } });
+        let initialize = request(reqwest::Method::POST, None).json(&body);
+        let response = initialize.send().await.unwrap();
+        let session = response.headers()["mcp-session-id"].to_str().unwrap();
+        let session = Some(session.to_owned());
+        let session = session.as_deref();
+        let initialized = response.text().await.unwrap();
+        let body = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        let notified = request(reqwest::Method::POST, session).json(&body);
+        assert_eq!(notified.send().await.unwrap().status(), 202);
+
+        let body = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/list" });
+        let listing = request(reqwest::Method::POST, session).json(&body);
+        let listed = listing.send().await.unwrap().text().await.unwrap();
+        let streaming = request(reqwest::Method::GET, session).send().await.unwrap();
+        let deleting = request(reqwest::Method::DELETE, session).send();
+        assert_eq!(deleting.await.unwrap().status(), 204);
+        let streamed = streaming.text().await.unwrap_or_default();
+
+        let empty = |events: &str| {
+            let mut lines = events.lines().filter_map(|line| line.strip_prefix("data:"));
+            lines.any(|data| data.trim().is_empty())
+        };
+        assert!(!empty(&initialized), "{version}: {initialized}");
+        assert_eq!(empty(&listed), understands, "{version}: {listed}");
+        assert_eq!(empty(&streamed), understands, "{version}: {streamed}");
+    }
+}
+
+#[test]
+async fn hosts_and_protocols_are_those_of_the_configuration() {
+    let server = Server::start_with(ServerOptions {
+        config: "[server]\nallowed_hosts = [\"box.example\"]\n[mcp]\nmax_protocol = \
+                 \"2025-06-18\"\n"
+            .to_owned(),
+        ..ServerOptions::default()
+    });
+    for (host, status) in [
+        ("localhost", 200),
+        ("box.example", 200),
+        ("box.example.evil.example", 403),
+        ("evil.example", 403),
+    ] {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": { "name": "raw", "version": "0" } } });
+        let initialize = support::http()
+            .post(server.url())
+            .bearer_auth(server.admin_key())
+            .header("host", host)
+            .header("accept", "application/json, text/event-stream")
+            .json(&body);
+        let reply = support::Reply::read(initialize.send().await.unwrap()).await;
+        assert_eq!(reply.status, status, "{host}: {}", reply.text);
+        if status == 200 {
+            assert_eq!(reply.body["result"]["protocolVersion"], "2025-06-18");
+        }
+    }
+    // The newest protocol has no MCP sessions; it is not offered.
+    let newest = server.admin().send("tools/list", json!({})).await;
+    assert!(newest.body["result"].is_null(), "{}", newest.text);
+}

@@ -49,6 +49,9 @@ const CONTRACT: &[(&str, Class)] = &[
     ("token_create", Admin),
     ("token_list", Admin),
     ("token_revoke", Admin),
+    ("credential_add", Admin),
+    ("credential_list", Admin),
+    ("credential_remove", Admin),
     ("config_limits", ProjectRead),
     ("caller_tool_response", ProjectWrite),
     ("image_rebuild", GlobalWrite),
@@ -130,6 +133,11 @@ fn arguments(operation: &str, project: &str, named: &str) -> Value {
         "session_spawn" | "session_message" => json!({ "project_id": project, "prompt": "hi" }),
         "project_create" => json!({ "name": format!("made {}", unique()) }),
         "token_create" => json!({ "name": "t", "scope": "read" }),
+        "credential_add" => {
+            json!({ "name": "key", "kind": "anthropic", "value": "sk-ant-0123456789" })
+        }
+        "credential_list" => json!({}),
+        "credential_remove" => json!({ "name": "none" }),
         "token_revoke" => json!({ "token_id": uuid(0) }),
         "project_tasks" => json!({ "project_id": project, "change_id": "x" }),
         "workspace_delete" => json!({ "project_id": project, "workspace_id": "default" }),
@@ -152,7 +160,16 @@ fn uuid(n: u32) -> String {
 
 fn decision(reply: &Reply, project: &str, named: &str) -> Decision {
     if reply.body["error"]["code"] == -32002 {
-        assert_eq!(reply.message(), "tool not allowed for this token scope");
+        // The words of the contract, then the reason.
+        let reason = reply
+            .message()
+            .strip_prefix("tool not allowed for this token scope: ");
+        let reason = reason.unwrap_or_else(|| panic!("{}", reply.text));
+        let names_need = ["write access", "`write` or `admin`", "`admin` token"];
+        assert!(
+            names_need.iter().any(|need| reason.contains(need)),
+            "{reason}"
+        );
         return Decision::Refused;
     }
     let not_found = [
@@ -367,6 +384,13 @@ async fn a_project_token_changes_settings_but_not_limits_network_scope_or_name()
         let refused = update(&caller, field, value.clone()).await;
         assert_eq!(refused.code(), -32002, "{field}: {}", refused.text);
         assert_eq!(refused.body["error"]["data"]["parameter"], field);
+        assert_eq!(
+            refused.message(),
+            format!(
+                "tool not allowed for this token scope: this token (`project:{own}`) may not set \
+                 `{field}`; a `write` or `admin` token can"
+            )
+        );
         update(&admin, field, value).await.ok();
     }
     let writer = server.with_key(&admin.token("write").await);

@@ -122,9 +122,13 @@ async fn only_the_owner_gets_events() {
     let server = server();
     let admin = server.admin();
     let project = admin.project("one").await;
-    let session = admin
-        .spawn(&project, "/sleep 0.2\n/say Secret words.")
-        .await;
+    let owner = Legacy::connect(server.url(), &server.admin_key()).await;
+    let mut own_stream = owner.stream().await;
+    // The agent speaks when both streams are open.
+    let prompt = "/sh until test -e speak; do sleep 0.01; done\n/say Secret words.";
+    let spawn = json!({ "project_id": project, "prompt": prompt });
+    let spawned = owner.call("session_spawn", spawn).await;
+    let session = spawned.ok()["session_id"].as_str().unwrap().to_owned();
     let other_key = admin.token("write").await;
     let client = Legacy::connect(server.url(), &other_key).await;
     let mut stream = client.stream().await;
@@ -132,6 +136,10 @@ async fn only_the_owner_gets_events() {
         .call("session_get", json!({ "session_id": session }))
         .await
         .ok();
+    std::fs::write(server.workspace(&project).join("speak"), "").unwrap();
+    let is_secret = |message: &Value| message["params"]["data"]["text"] == "Secret words.";
+    let pushed = until(&mut own_stream, is_secret).await;
+    assert!(pushed.last().is_some_and(is_secret), "{pushed:#?}");
     admin.turn(&session, 1).await;
     let reading_to_the_end = tokio::time::timeout(Duration::from_millis(500), async {
         loop {

@@ -61,3 +61,28 @@ async fn a_call_that_does_not_finish_is_cut_off_after_the_grace_period() {
     server.start_again();
     server.admin().project("x").await;
 }
+
+#[test(needs(sandbox))]
+async fn calls_that_only_wait_end_at_once() {
+    let mut server = Server::start_with(ServerOptions {
+        config: "[server]\ndrain_seconds = 60\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let session = admin.spawn(&project, "/say hello").await;
+    admin.turn(&session, 1).await;
+    let shown = admin
+        .call("session_get", json!({ "session_id": session }))
+        .await;
+    let last = &shown.ok()["last_index"];
+    let poll = json!({ "session_id": session, "since_index": last, "wait_seconds": 50 });
+    let waiting = tokio::spawn(async move { admin.call("session_events", poll).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!waiting.is_finished());
+    let started = std::time::Instant::now();
+    assert_eq!(server.stop(), Some(0));
+    assert!(started.elapsed() < Duration::from_secs(30), "it waited");
+    let page = waiting.await.unwrap();
+    assert_eq!(page.ok()["events"], json!([]), "{}", page.text);
+}

@@ -28,7 +28,9 @@ async fn another_project(admin: &Modern, name: &str, mut settings: Value) -> Str
 /// A session without a parent that has had a turn, and a connection that is attached to it.
 async fn root(server: &Server, admin: &Modern, project: &str) -> (AgentKeys, Relay) {
     let new = json!({ "new_session": true });
-    let session = admin.spawn_with(project, "/say hello", new).await;
+    let session = admin
+        .spawn_with(project, "/say hello\n/usage 0 0 0", new)
+        .await;
     admin.turn(&session, 1).await;
     let agent_keys = keys_of_session(server, project, &session);
     let relay = Relay::attached(server, project, &agent_keys).await;

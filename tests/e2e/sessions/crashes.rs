@@ -12,7 +12,11 @@ const KILLS: usize = 200;
 /// A turn with the usual events, and time to be killed in between.
 const SCRIPT: &str = "/say It begins.
 /repeat 6 /sh echo step; sleep 0.01
-/say Then some words, which are streamed, one after the other, until they end.
+/say Then some words, which are streamed,
+/sleep 0.4
+/say one after the other,
+/sleep 0.4
+/say until they end.
 /usage 10 2 0.01
 /ask May I go on?
 /repeat 4 /sh echo more >&2; exit 3
@@ -20,6 +24,25 @@ const SCRIPT: &str = "/say It begins.
 /say It ends.
 /sh wc -l < counted
 /usage 5 1 0.02";
+
+/// Checks that the deltas before each message or thought are the start of its text, each part once: only
+/// the end of a text may come without a delta.
+fn check_deltas(log: &[Value], round: usize) {
+    let mut joined = String::new();
+    for event in log {
+        let (kind, text) = (&event["type"], event["text"].as_str().unwrap_or_default());
+        if kind == "delta" {
+            joined.push_str(text);
+        } else if kind == "message" || kind == "thought" {
+            assert!(
+                text.starts_with(&joined),
+                "round {round}: {joined:?} of {event}"
+            );
+            joined.clear();
+        }
+    }
+    assert_eq!(joined, "", "round {round}: deltas of no message");
+}
 
 /// A log without the fields that differ from run to run: times, ids, and how text was cut into deltas.
 fn essence(log: &[Value]) -> Vec<Value> {
@@ -131,6 +154,9 @@ async fn the_log_after_any_number_of_crashes_is_that_of_an_undisturbed_run() {
         .iter()
         .map(|e| e["type"].as_str().unwrap())
         .collect();
+    let deltas = undisturbed.iter().filter(|event| event["type"] == "delta");
+    assert!(deltas.count() >= 2, "the script streams nothing");
+    check_deltas(&undisturbed, 0);
     for kind in [
         "status",
         "prompt",
@@ -161,6 +187,7 @@ async fn the_log_after_any_number_of_crashes_is_that_of_an_undisturbed_run() {
         }
         let indexes: Vec<i64> = log.iter().map(|e| e["index"].as_i64().unwrap()).collect();
         assert_eq!(indexes, (0..log.len() as i64).collect::<Vec<_>>());
+        check_deltas(&log, round);
         let found = essence(&log);
         for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found, expected, "round {round}, event {n}");

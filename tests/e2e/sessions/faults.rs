@@ -46,7 +46,7 @@ async fn a_missing_agent_fails_the_session_with_the_install_command() {
     assert_eq!(seen["error"], completion["error"]);
     assert_eq!(
         event_types(&admin.log(&session).await),
-        ["status", "prompt", "completion", "status"]
+        ["status", "prompt", "completion", "error", "status"]
     );
 }
 
@@ -308,6 +308,7 @@ async fn credentials_reach_only_the_agent_that_needs_them() {
     let server = Server::start_with(ServerOptions {
         config: agent,
         env: vec![("THE_KEY".to_owned(), secret.to_owned())],
+        ..ServerOptions::default()
     });
     let admin = server.admin();
     let made = json!({ "name": "one", "agent": "odd", "credential_refs": ["model", "other"] });

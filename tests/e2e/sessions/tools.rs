@@ -130,12 +130,12 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let project = admin.project("one").await;
     for (parameters, expected) in [
         (
-            json!({ "agent": "droid", "tools_allowed": ["Read"] }),
-            "--only-tools",
+            json!({ "agent": "codex", "tools_disallowed": ["shell"] }),
+            "cannot be limited to some of its tools: its models call tools from programs",
         ),
         (
-            json!({ "agent": "claude", "tools_disallowed": ["Bash"] }),
-            "cannot be limited to some of its tools",
+            json!({ "agent": "gemini", "tools_allowed": ["read_*"] }),
+            "and none for `read_*`; name each tool",
         ),
         (
             json!({ "agent": "opencode", "tools_disallowed": ["write"] }),
@@ -165,7 +165,7 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let agents = options.ok()["agents"].as_array().unwrap();
     let takes = agents.iter().filter(|agent| agent["takes_tools"] == true);
     let names: Vec<_> = takes.map(|agent| agent["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["demo", "opencode"]);
+    assert_eq!(names, ["claude", "demo", "droid", "gemini", "opencode"]);
     let session = admin.spawn(&project, "/say one").await;
     let message = json!({ "session_id": session, "prompt": "x", "tools_allowed": ["sh"] });
     let refused = admin.call("session_message", message).await;
@@ -176,9 +176,7 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
 async fn opencode_keeps_to_the_tools_of_its_session() {
     let (server, llm) = agents::server_with_agent("opencode", "sandbox");
     let admin = server.admin();
-    let made = json!({ "name": "one", "agent": "opencode", "model": "mock/mock-model" });
-    let made = admin.call("project_create", made).await;
-    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let project = agents::project(&server, "opencode", &llm, json!({})).await;
     // The agent's settings in a repository must not give it more tools.
     let config = r#"{ "permission": { "bash": "allow" },
         "agent": { "build": { "permission": { "bash": "allow", "*": "allow" } } } }"#;

@@ -484,7 +484,7 @@ async fn invalid_spawns_are_refused_with_the_reason_and_control_characters_are_k
         ),
         (json!({ "prompt": "a", "model": "m" }), "model"),
         (
-            json!({ "prompt": "a", "agent": "droid", "tools_allowed": ["x"] }),
+            json!({ "prompt": "a", "agent": "codex", "tools_allowed": ["x"] }),
             "tools_allowed",
         ),
         (

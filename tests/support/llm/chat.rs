@@ -12,7 +12,7 @@ pub(super) fn read(body: &Value) -> Conversation {
         conversation.tools.push(Tool {
             name: text(&tool["function"]["name"]),
             schema: tool["function"]["parameters"].clone(),
-            namespace: None,
+            ..Tool::default()
         });
     }
     for message in body["messages"].as_array().into_iter().flatten() {
@@ -56,6 +56,9 @@ pub(super) fn write(reply: &Reply) -> Wire {
     };
     let mut message = json!({ "role": "assistant", "content": reply.text });
     let mut events = vec![delta(json!({ "role": "assistant", "content": "" }), None)];
+    if !reply.thought.is_empty() {
+        events.push(delta(json!({ "reasoning_content": reply.thought }), None));
+    }
     for piece in reply.text.split_inclusive(' ') {
         events.push(delta(json!({ "content": piece }), None));
     }

@@ -18,6 +18,8 @@ pub(super) struct Tool {
     /// Codex has its MCP tools in namespaces.
     pub(super) namespace: Option<String>,
     pub(super) schema: Value,
+    /// Whether it takes a program that calls other tools, and not arguments.
+    pub(super) runs_code: bool,
 }
 
 #[derive(Debug)]

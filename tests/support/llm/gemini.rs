@@ -22,7 +22,7 @@ pub(super) fn read(body: &Value) -> Conversation {
             conversation.tools.push(Tool {
                 name: text(&tool["name"]),
                 schema: schema.cloned().unwrap_or_default(),
-                namespace: None,
+                ..Tool::default()
             });
         }
     }
@@ -65,17 +65,20 @@ pub(super) fn write(reply: &Reply) -> Wire {
             },
         })
     };
-    let text_parts = json!([{ "text": reply.text }]);
+    let mut text_parts = Vec::new();
+    if !reply.thought.is_empty() {
+        text_parts.push(json!({ "text": reply.thought, "thought": true }));
+    }
+    text_parts.push(json!({ "text": reply.text }));
     let mut parts = Vec::new();
     if let Some(call) = &reply.call {
         let call = json!({ "id": call.id, "name": call.tool.name, "args": call.arguments });
         parts.push(json!({ "functionCall": call }));
     }
-    let whole = [json!({ "text": reply.text })];
-    let whole: Vec<Value> = whole.into_iter().chain(parts.clone()).collect();
+    let whole: Vec<Value> = text_parts.iter().chain(&parts).cloned().collect();
     Wire {
         events: vec![
-            data(&chunk(text_parts, None)),
+            data(&chunk(Value::Array(text_parts), None)),
             data(&chunk(Value::Array(parts), Some("STOP"))),
         ],
         opening: 1,

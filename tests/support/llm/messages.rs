@@ -14,7 +14,7 @@ pub(super) fn read(body: &Value) -> Conversation {
         conversation.tools.push(Tool {
             name: text(&tool["name"]),
             schema: tool["input_schema"].clone(),
-            namespace: None,
+            ..Tool::default()
         });
     }
     for message in body["messages"].as_array().into_iter().flatten() {
@@ -28,8 +28,8 @@ pub(super) fn read(body: &Value) -> Conversation {
             }
             continue;
         };
-        // Words beside a result are the agent's, not the user's.
-        let is_prompt = is_user && blocks.iter().all(|block| block["type"] != "tool_result");
+        // Claude Code's own words about an interrupt, before those of the user.
+        let is_prompt = |text: &str| is_user && !text.starts_with("[Request interrupted");
         for block in blocks {
             match block["type"].as_str() {
                 Some("tool_use") => {
@@ -40,7 +40,7 @@ pub(super) fn read(body: &Value) -> Conversation {
                     let result = text(&block["content"]);
                     conversation.entries.push(Entry::Result(result));
                 }
-                Some("text") if is_prompt => conversation.user(text(block)),
+                Some("text") if is_prompt(&text(block)) => conversation.user(text(block)),
                 _ => conversation.entries.push(Entry::Assistant),
             }
         }
@@ -81,6 +81,17 @@ pub(super) fn write(reply: &Reply) -> Wire {
             &json!({ "type": "content_block_stop", "index": index }),
         ));
     };
+    if !reply.thought.is_empty() {
+        let (thought, signature) = (&reply.thought, "mock");
+        block(
+            json!({ "type": "thinking", "thinking": "", "signature": "" }),
+            vec![
+                json!({ "type": "thinking_delta", "thinking": thought }),
+                json!({ "type": "signature_delta", "signature": signature }),
+            ],
+            json!({ "type": "thinking", "thinking": thought, "signature": signature }),
+        );
+    }
     if !reply.text.is_empty() {
         let pieces = reply.text.split_inclusive(' ');
         block(

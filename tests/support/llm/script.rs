@@ -1,11 +1,15 @@
 //! What the model does. Lines of the user's last message are its script:
 //!
 //! - `use bash: COMMAND` calls the shell tool, whatever the agent calls it;
+//! - `use read: PATH` and `use write: PATH TEXT` call the tools for files, or the shell and Codex's
+//!   patches where there are none;
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
 //! - `say TEXT` answers with the text;
+//! - `think TEXT` is a thought before it;
 //! - `stall` never ends the answer that it is in, and `hold` ends it when the test lets it;
-//!   `fail STATUS` is an HTTP error.
+//!   `cut` breaks the connection in it;
+//! - `fail STATUS` is an HTTP error, `fail STATUS N` one for the first N requests.
 //!
 //! One call is made per request; when the last one has its result, the final text quotes it. A
 //! message without such a line is repeated, with a count of the user's messages.
@@ -23,22 +27,34 @@ const SHELLS: [&str; 7] = [
     "shell_command",
     "run_shell_command",
 ];
+const READERS: [&str; 3] = ["Read", "read", "read_file"];
+const WRITERS: [&str; 4] = ["Create", "Write", "write", "write_file"];
 const SEARCH: &str = "ToolSearch";
 
 /// One answer of the model.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
+    pub(super) thought: String,
     pub(super) text: String,
     pub(super) call: Option<Call>,
     /// Before its end: all of the text has been sent.
     pub(super) pause: Option<Pause>,
-    pub(super) fail: Option<u16>,
+    pub(super) fail: Option<Failure>,
+}
+
+/// An HTTP error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) status: u16,
+    /// For how many requests; all if none is given.
+    pub(super) times: Option<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Pause {
     Stall,
     Hold,
+    Cut,
 }
 
 #[derive(Debug)]
@@ -51,16 +67,22 @@ pub(super) struct Call {
 #[derive(Debug)]
 enum Line {
     Bash(String),
+    Read(String),
+    Write(String, String),
     Tool(String, Map<String, Value>),
     Say(String),
     Pause(Pause),
-    Fail(u16),
+    Think(String),
+    Fail(Failure),
 }
 
-pub(super) fn reply(conversation: &Conversation) -> Reply {
+/// The answer to a request. `failed` says how often this turn's requests have failed.
+pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
     if conversation.wants_json {
-        // The reply that Gemini's router expects.
-        let choice = json!({ "reasoning": "It is simple.", "model_choice": "flash" });
+        // The replies that Gemini's router and Codex's titles expect.
+        let choice = json!({
+            "reasoning": "It is simple.", "model_choice": "flash", "title": "A short title",
+        });
         return text_reply(choice.to_string());
     }
     if conversation.tools.is_empty() {
@@ -88,11 +110,15 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
         .iter()
         .any(|entry| matches!(entry, Entry::Call { name } if name == SEARCH));
     let mut texts: Vec<String> = Vec::new();
+    let mut thoughts: Vec<String> = Vec::new();
     let id = |step: usize| format!("call_{messages}_{step}");
     let mut step = 0;
     let mut pause = None;
     for line in lines {
-        let is_call = matches!(line, Line::Bash(_) | Line::Tool(..));
+        let is_call = !matches!(
+            line,
+            Line::Say(_) | Line::Pause(_) | Line::Think(_) | Line::Fail(_)
+        );
         if is_call {
             step += 1;
         }
@@ -106,10 +132,15 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
                 texts.push(text);
                 continue;
             }
-            Line::Pause(Pause::Stall) => {
+            Line::Think(thought) => {
+                thoughts.push(thought);
+                continue;
+            }
+            Line::Pause(endless @ (Pause::Stall | Pause::Cut)) => {
                 return Reply {
+                    thought: thoughts.join("\n"),
                     text: texts.join("\n"),
-                    pause: Some(Pause::Stall),
+                    pause: Some(endless),
                     ..Reply::default()
                 };
             }
@@ -117,22 +148,29 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
                 pause = Some(hold);
                 continue;
             }
-            Line::Fail(status) => {
+            Line::Fail(failure) if failure.times.is_some_and(|times| failed >= times) => continue,
+            Line::Fail(failure) => {
                 return Reply {
-                    fail: Some(status),
+                    fail: Some(failure),
                     ..Reply::default()
                 };
             }
-            Line::Bash(command) => {
-                let shell = |tool: &&Tool| SHELLS.contains(&tool.name.as_str());
-                let Some(tool) = conversation.tools.iter().find(shell) else {
-                    return text_reply(format!(
-                        "There is no shell; {}",
-                        names(&conversation.tools)
-                    ));
-                };
-                (tool, shell_arguments(tool, command))
-            }
+            Line::Bash(command) => match named(conversation, &SHELLS) {
+                Some(tool) => (tool, shell_arguments(tool, command)),
+                None => return there_is_no("shell", conversation),
+            },
+            Line::Read(path) => match named(conversation, &READERS) {
+                Some(tool) if tool.runs_code => {
+                    (tool, shell_arguments(tool, format!("cat {path}")))
+                }
+                Some(tool) => (tool, file_arguments(tool, path, None)),
+                None => return there_is_no("tool for reading", conversation),
+            },
+            Line::Write(path, text) => match named(conversation, &WRITERS) {
+                Some(tool) if tool.runs_code => (tool, patch_arguments(&path, &text)),
+                Some(tool) => (tool, file_arguments(tool, path, Some(text))),
+                None => return there_is_no("tool for writing", conversation),
+            },
             Line::Tool(name, given) => match find(&conversation.tools, &name) {
                 Some(tool) => (tool, given),
                 None => match search(conversation, &name, searched) {
@@ -154,6 +192,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
             },
         };
         return Reply {
+            thought: thoughts.join("\n"),
             text: texts.join("\n"),
             pause,
             call: Some(Call {
@@ -170,6 +209,7 @@ pub(super) fn reply(conversation: &Conversation) -> Reply {
     });
     texts.extend(last.map(|result| format!("The tool said: {}", result.trim())));
     Reply {
+        thought: thoughts.join("\n"),
         pause,
         ..text_reply(texts.join("\n"))
     }
@@ -191,6 +231,13 @@ fn read(line: &str) -> Option<Line> {
     if let Some(command) = line.strip_prefix("use bash:") {
         return Some(Line::Bash(command.trim().to_owned()));
     }
+    if let Some(path) = line.strip_prefix("use read:") {
+        return Some(Line::Read(path.trim().to_owned()));
+    }
+    if let Some(rest) = line.strip_prefix("use write:") {
+        let (path, text) = rest.trim().split_once(' ')?;
+        return Some(Line::Write(path.to_owned(), text.to_owned()));
+    }
     if let Some(rest) = line.strip_prefix("use tool ") {
         let (name, arguments) = rest.trim().split_once(' ').unwrap_or((rest.trim(), "{}"));
         let arguments = serde_json::from_str(arguments).ok()?;
@@ -200,11 +247,18 @@ fn read(line: &str) -> Option<Line> {
         return Some(Line::Say(text.to_owned()));
     }
     if let Some(status) = line.strip_prefix("fail ") {
-        return status.trim().parse().ok().map(Line::Fail);
+        let mut numbers = status.split_whitespace();
+        let status = numbers.next()?.parse().ok()?;
+        let times = numbers.next().and_then(|times| times.parse().ok());
+        return Some(Line::Fail(Failure { status, times }));
+    }
+    if let Some(thought) = line.strip_prefix("think ") {
+        return Some(Line::Think(thought.to_owned()));
     }
     match line {
         "stall" => Some(Line::Pause(Pause::Stall)),
         "hold" => Some(Line::Pause(Pause::Hold)),
+        "cut" => Some(Line::Pause(Pause::Cut)),
         _ => None,
     }
 }
@@ -224,6 +278,11 @@ fn without_reminders(message: &str) -> String {
 
 /// The arguments of the shell tool: some agents take the command as a list of words.
 fn shell_arguments(tool: &Tool, command: String) -> Map<String, Value> {
+    if tool.runs_code {
+        let arguments = json!({ "cmd": command, "yield_time_ms": 30_000 });
+        let code = format!("const r = await tools.exec_command({arguments}); text(r.output);");
+        return Map::from_iter([("code".to_owned(), code.into())]);
+    }
     let properties = &tool.schema["properties"];
     let name = match properties.get("cmd") {
         Some(_) => "cmd",
@@ -234,6 +293,39 @@ fn shell_arguments(tool: &Tool, command: String) -> Map<String, Value> {
         _ => Value::from(command),
     };
     Map::from_iter([(name.to_owned(), value)])
+}
+
+/// A tool with one of these names, or one that runs programs.
+fn named<'a>(conversation: &'a Conversation, names: &[&str]) -> Option<&'a Tool> {
+    let is_named = |tool: &&Tool| tool.runs_code || names.contains(&tool.name.as_str());
+    conversation.tools.iter().find(is_named)
+}
+
+fn there_is_no(what: &str, conversation: &Conversation) -> Reply {
+    text_reply(format!(
+        "There is no {what}; {}",
+        names(&conversation.tools)
+    ))
+}
+
+/// The arguments of a tool that reads or writes a file.
+fn file_arguments(tool: &Tool, path: String, content: Option<String>) -> Map<String, Value> {
+    let properties = &tool.schema["properties"];
+    let mut names = ["file_path", "filePath", "absolute_path"].into_iter();
+    let name = names.find(|name| properties.get(name).is_some());
+    let path = (name.unwrap_or("path").to_owned(), Value::from(path));
+    let content = content.map(|text| ("content".to_owned(), Value::from(text)));
+    [path].into_iter().chain(content).collect()
+}
+
+/// A program that adds a file.
+fn patch_arguments(path: &str, content: &str) -> Map<String, Value> {
+    let patch = format!("*** Begin Patch\n*** Add File: {path}\n+{content}\n*** End Patch\n");
+    let code = format!(
+        "const r = await tools.apply_patch({}); text(r);",
+        json!(patch)
+    );
+    Map::from_iter([("code".to_owned(), code.into())])
 }
 
 /// A tool by its name, or by the end of it: agents put a prefix before the tools of a server.

@@ -15,6 +15,7 @@ const LAYERS: &[&str] = &[
     "model",
     "wire",
     "store",
+    "trees",
     "sandbox",
     "client",
     "demo-agent",

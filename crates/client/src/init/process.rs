@@ -9,13 +9,17 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 
-use oubliette_wire::{ExitStatus, Exited, ProcessFaultKind, ProcessReport, Start, TerminalSize};
+use oubliette_wire::{
+    ExitStatus, Exited, ProcessFaultKind, ProcessReport, Start, TerminalSize, User,
+};
+use rustix::fs::{Gid, Uid};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use super::process_tag::ProcessTag;
+use super::spawner::Spawner;
 use super::spool::Spool;
 use crate::pty_exec;
 
@@ -52,8 +56,10 @@ impl Process {
     /// Starts a process and the tasks that read its output.
     pub(super) fn start(
         start: &Start,
+        user: Option<User>,
         spool_directory: &Path,
         tag: ProcessTag,
+        spawner: &Spawner,
     ) -> Result<Rc<Self>, StartError> {
         let other = |what: &str, error: io::Error| StartError {
             kind: ProcessFaultKind::Other,
@@ -74,10 +80,14 @@ impl Process {
             Some(size) => StdioPair::terminal(size),
             None => StdioPair::pipes(),
         }
+        .and_then(|stdio| stdio.give_to(user))
         .map_err(|error| other("cannot create pipes", error))?;
+        let command = stdio.command(start, user)?;
+        let program = start.argv.first().map_or("", String::as_str);
         let pid = tag
-            .apply(|| stdio.spawn(start))
-            .map_err(|error| other("cannot set the process tag", error))??;
+            .apply(|| spawner.spawn(command, start.isolated))
+            .map_err(|error| other("cannot set the process tag", error))?
+            .map_err(|error| spawn_error(program, &error))?;
         let (input, output, errors, terminal) = stdio
             .into_own_ends()
             .map_err(|error| other("cannot read output", error))?;
@@ -275,7 +285,29 @@ impl StdioPair {
         })
     }
 
-    fn spawn(&self, start: &Start) -> Result<u32, StartError> {
+    /// Lets a user open the process's ends by name, as `/dev/stdout` or as its terminal.
+    fn give_to(self, user: Option<User>) -> io::Result<Self> {
+        let Some(user) = user else {
+            return Ok(self);
+        };
+        let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
+        match &self {
+            Self::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => {
+                for end in [&stdin.0, &stdout.1, &stderr.1] {
+                    rustix::fs::fchown(end, Some(uid), Some(gid))?;
+                }
+            }
+            // Its group stays that of terminals.
+            Self::Terminal { path, .. } => rustix::fs::chown(path, Some(uid), None)?,
+        }
+        Ok(self)
+    }
+
+    fn command(&self, start: &Start, user: Option<User>) -> Result<Command, StartError> {
         let [program, arguments @ ..] = start.argv.as_slice() else {
             return Err(StartError {
                 kind: ProcessFaultKind::Other,
@@ -311,12 +343,11 @@ impl StdioPair {
                 command
             }
         };
-        if let Some(user) = start.user {
+        if let Some(user) = user {
             command.gid(user.gid).uid(user.uid);
         }
         command.env_clear().envs(&start.env).current_dir(&start.cwd);
-        // The reaper waits for the child, by its pid.
-        command.spawn().map(|child| child.id()).map_err(spawn_error)
+        Ok(command)
     }
 
     /// The supervisor's ends, in non-blocking mode.

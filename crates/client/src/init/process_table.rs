@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use oubliette_wire::{ProcessFaultKind, ProcessReport, Start};
+use oubliette_wire::{ProcessFaultKind, ProcessReport, Start, User};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::sync::Notify;
 
 use super::process::{Process, StartError};
 use super::process_tag::ProcessTags;
+use super::spawner::Spawner;
 
 /// More than any project needs; it bounds what a server can request from one container.
 const MAX_PROCESSES: usize = 4096;
@@ -20,7 +21,10 @@ const MAX_KILL_ROUNDS: usize = 100;
 #[derive(Debug)]
 pub(super) struct ProcessTable {
     spool_directory: PathBuf,
+    /// The user of processes whose start names none.
+    user: Option<User>,
     tags: ProcessTags,
+    spawner: Spawner,
     pub(super) boot_id: String,
     processes: RefCell<BTreeMap<String, Rc<Process>>>,
     /// The container is being stopped.
@@ -30,10 +34,12 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn new(spool_directory: &Path, boot_id: &str) -> Self {
+    pub(super) fn new(spool_directory: &Path, boot_id: &str, user: Option<User>) -> Self {
         Self {
             spool_directory: spool_directory.to_owned(),
+            user,
             tags: ProcessTags::new(),
+            spawner: Spawner::new(),
             boot_id: boot_id.to_owned(),
             processes: RefCell::default(),
             closed: Cell::new(false),
@@ -58,7 +64,13 @@ impl ProcessTable {
                 message: format!("the supervisor already has {MAX_PROCESSES} processes"),
             });
         }
-        let process = Process::start(start, &self.spool_directory, self.tags.allocate())?;
+        let process = Process::start(
+            start,
+            start.user.or(self.user),
+            &self.spool_directory,
+            self.tags.allocate(),
+            &self.spawner,
+        )?;
         self.processes
             .borrow_mut()
             .insert(start.process_id.clone(), process.clone());

@@ -3,7 +3,8 @@
 //! It is a soft limit of a resource that has no effect in a container (the CPU time of a real-time
 //! scheduled process), with another value for each process. Limits are inherited and visible in
 //! `/proc`; clearing the environment, changing the session or the user, or losing the parent does not
-//! change them. A process that sets this limit itself is no longer found; it ends with the container.
+//! change them. The processes themselves cannot change this limit (`spawner.rs`), where the kernel has
+//! seccomp.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};

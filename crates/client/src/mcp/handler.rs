@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use oubliette_wire::{CallTool, CallerTool, RpcError, ToolResult, codes, relay_methods};
+use oubliette_wire::{
+    AGENT_INSTRUCTIONS, CallTool, CallerTool, RpcError, ToolResult, codes, relay_methods,
+};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod,
     CompleteRequestParams, CompleteResult, ContentBlock, CustomRequest, CustomResult,
@@ -30,9 +32,6 @@ const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(2);
 const LIST_DELAY: Duration = Duration::from_millis(2);
 /// Short enough that an agent does not time out.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(4);
-
-const INSTRUCTIONS: &str = "Tools of Oubliette, which runs this agent in a container. `session_message` gives another agent \
-     a task and waits for its answer.";
 
 pub(super) struct Handler {
     settings: Settings,
@@ -173,7 +172,7 @@ impl ServerHandler for Handler {
             .enable_tools()
             .enable_tool_list_changed()
             .build();
-        let mut info = ServerConfig::new(capabilities).with_instructions(INSTRUCTIONS);
+        let mut info = ServerConfig::new(capabilities).with_instructions(AGENT_INSTRUCTIONS);
         info.server_info = Implementation::new("oubliette", env!("CARGO_PKG_VERSION"));
         info
     }
@@ -194,9 +193,11 @@ impl ServerHandler for Handler {
             let _ = tokio::time::timeout(FIRST_LIST_TIMEOUT, complete).await;
             self.listed.store(true, Ordering::Relaxed);
         }
+        let tools = self.tools.list();
+        self.tools.set_listed();
         Ok(ListToolsResult {
             ttl_ms: Some(0),
-            ..ListToolsResult::with_all_items(self.tools.list())
+            ..ListToolsResult::with_all_items(tools)
         })
     }
 

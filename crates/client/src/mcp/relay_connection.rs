@@ -245,6 +245,7 @@ impl ConnectionTask {
             let attach = Attach {
                 session_id: session.id.clone(),
                 session_key: session.key.clone(),
+                reports_listing: true,
             };
             let method = relay_methods::ATTACH;
             out.extend(Message::request(method, method, &attach).to_line());

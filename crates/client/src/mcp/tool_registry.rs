@@ -22,6 +22,10 @@ pub(super) struct ToolRegistry {
     has_key: bool,
     server_tools: watch::Sender<ServerTools>,
     changed: Notify,
+    /// The caller's tools that the agent has listed last.
+    listed: Mutex<Option<String>>,
+    /// The server may not know what is listed.
+    unreported: Notify,
     peer: Mutex<Option<Peer<RoleServer>>>,
 }
 
@@ -49,6 +53,8 @@ impl ToolRegistry {
             has_key: settings.api_key.is_some(),
             server_tools: watch::Sender::new(ServerTools::default()),
             changed: Notify::new(),
+            listed: Mutex::new(None),
+            unreported: Notify::new(),
             peer: Mutex::new(None),
         }
     }
@@ -68,6 +74,27 @@ impl ToolRegistry {
             let before = tools.caller.replace(new);
             before != tools.caller
         });
+        // Also if nothing changed: it may be another connection.
+        self.unreported.notify_one();
+    }
+
+    /// Records that the agent has listed the tools.
+    pub(super) fn set_listed(&self) {
+        let caller = self.server_tools.borrow().caller.clone();
+        if let Some(caller) = caller {
+            *self.listed.lock() = Some(caller.fingerprint());
+            self.unreported.notify_one();
+        }
+    }
+
+    /// Waits until the server may not know what the agent has listed, and returns that.
+    pub(super) async fn next_unreported(&self) -> String {
+        loop {
+            self.unreported.notified().await;
+            if let Some(listed) = self.listed.lock().clone() {
+                return listed;
+            }
+        }
     }
 
     pub(super) fn set_oubliette_tools(&self, list: ToolList) {

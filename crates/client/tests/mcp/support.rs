@@ -275,8 +275,15 @@ impl Relay {
 pub(crate) struct Server(JsonLines);
 
 impl Server {
+    /// The next message. That the agent has listed its tools can be reported at any time, and is left
+    /// out.
     pub(crate) async fn next(&mut self) -> Option<Value> {
-        self.0.next().await
+        loop {
+            let message = self.0.next().await?;
+            if message["method"] != "tools_listed" {
+                return Some(message);
+            }
+        }
     }
 
     async fn send(&mut self, message: &Value) {

@@ -132,7 +132,8 @@ impl Callers<'_> {
         };
         let caller_id = compiled.declared.caller_id.clone();
         let redactor = self.engine.sessions().redactor(session).await?;
-        let mut arguments = redactor.redact_value(Value::Object(arguments));
+        let mut arguments = Value::Object(arguments);
+        redactor.redact_value(&mut arguments);
         let bytes = arguments.to_string().len();
         if bytes > MAX_ARGUMENTS_BYTES {
             return Err(EngineError::invalid(format!(
@@ -257,6 +258,19 @@ impl Callers<'_> {
     pub(crate) async fn pending_requests(self, session: &Session) -> Result<Vec<PendingRequest>> {
         let pending = self.engine.store().pending_requests(session.id).await?;
         Ok(pending.into_iter().map(PendingRequest::from).collect())
+    }
+
+    /// The pending requests of a session, for a result that goes to an actor.
+    pub(crate) async fn deliver_pending(
+        self,
+        actor: &Actor,
+        session: &Session,
+    ) -> Result<Vec<PendingRequest>> {
+        let pending = self.pending_requests(session).await?;
+        if !pending.is_empty() {
+            self.mark_delivered(actor, session).await?;
+        }
+        Ok(pending)
     }
 
     /// Records that the pending requests of a session are in a result, if the session's caller gets

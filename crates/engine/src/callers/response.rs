@@ -52,7 +52,10 @@ impl Operation for Response {
     type Output = Output;
 
     fn reach(params: &Params) -> Reach {
-        Reach::session(params.session_id)
+        Reach {
+            depends_on_tree: true,
+            ..Reach::session(params.session_id)
+        }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
@@ -60,7 +63,10 @@ impl Operation for Response {
         let session = engine.store().session(id).await?;
         let session = session.ok_or_else(|| EngineError::session_not_found(id))?;
         if !may_respond_as_caller(session.owner_id, id, actor.token_id, actor.session) {
-            return Err(EngineError::Refused { parameter: None });
+            return Err(EngineError::refused(
+                "only the token that created the session, or declared its tools after that one ended, \
+                 may respond to calls of them",
+            ));
         }
         let ended = match (params.result, params.error) {
             (Some(_), Some(_)) => {

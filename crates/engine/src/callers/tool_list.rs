@@ -17,8 +17,31 @@ use crate::Result;
 /// A client that does not take its tool list in this time gets the prompt without it.
 const TOOL_DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The tools that each connection received, by session and connection number.
-type Delivered = HashMap<SessionId, HashMap<u64, Option<CallerTools>>>;
+/// How long an agent may take to start its MCP servers, or to list tools that have changed.
+const TOOL_LISTING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What each connection received, by session and connection number.
+type Delivered = HashMap<SessionId, HashMap<u64, ToolListState>>;
+
+#[derive(Debug, Default)]
+struct ToolListState {
+    delivered: Option<CallerTools>,
+    /// Whether the client reports what its agent has listed.
+    reports_listing: bool,
+    /// What the agent has listed last, by its fingerprint.
+    listed: Option<String>,
+}
+
+/// What a prompt waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AwaitedTools {
+    /// The clients have the tools.
+    Delivered,
+    /// The agent has listed them, too.
+    Listed,
+    /// The agent has started its client, and has listed them.
+    StartedAndListed,
+}
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct ToolListSubscribers {
@@ -28,22 +51,26 @@ pub(super) struct ToolListSubscribers {
 }
 
 impl ToolListSubscribers {
-    fn set(&self, subscriber: &ToolListSubscriber, tools: Option<CallerTools>) {
-        self.delivered
-            .lock()
-            .entry(subscriber.session)
-            .or_default()
-            .insert(subscriber.number, tools);
+    fn update(&self, subscriber: &ToolListSubscriber, change: impl FnOnce(&mut ToolListState)) {
+        let mut delivered = self.delivered.lock();
+        let connections = delivered.entry(subscriber.session).or_default();
+        change(connections.entry(subscriber.number).or_default());
+        drop(delivered);
         self.changed.send_replace(());
     }
 
-    fn all_have(&self, session: SessionId, tools: &CallerTools) -> bool {
+    fn all_have(&self, session: SessionId, tools: &CallerTools, awaited: AwaitedTools) -> bool {
+        let fingerprint = tools.fingerprint();
         let delivered = self.delivered.lock();
-        let mut lists = delivered
-            .get(&session)
-            .into_iter()
-            .flat_map(HashMap::values);
-        lists.all(|delivered| delivered.as_ref() == Some(tools))
+        let Some(connections) = delivered.get(&session) else {
+            return awaited != AwaitedTools::StartedAndListed;
+        };
+        let has = |state: &ToolListState| {
+            let is_listed = state.listed.as_ref() == Some(&fingerprint);
+            let needs_listing = awaited != AwaitedTools::Delivered && state.reports_listing;
+            state.delivered.as_ref() == Some(tools) && (is_listed || !needs_listing)
+        };
+        connections.values().all(has)
     }
 }
 
@@ -58,7 +85,14 @@ pub struct ToolListSubscriber {
 impl ToolListSubscriber {
     /// Records that the connection received these tools.
     pub fn set_delivered(&self, tools: &CallerTools) {
-        self.subscribers.set(self, Some(tools.clone()));
+        self.subscribers
+            .update(self, |state| state.delivered = Some(tools.clone()));
+    }
+
+    /// Records what the agent has listed, by its fingerprint.
+    pub fn set_listed(&self, fingerprint: String) {
+        self.subscribers
+            .update(self, |state| state.listed = Some(fingerprint));
     }
 }
 
@@ -78,26 +112,41 @@ impl Drop for ToolListSubscriber {
 
 impl Callers<'_> {
     /// Registers a connection that receives the tool list of a session.
-    pub fn subscribe_tool_list(self, session: SessionId) -> ToolListSubscriber {
+    pub fn subscribe_tool_list(
+        self,
+        session: SessionId,
+        reports_listing: bool,
+    ) -> ToolListSubscriber {
         let subscribers = self.state().tool_list_subscribers.clone();
         let subscriber = ToolListSubscriber {
             session,
             number: subscribers.next.fetch_add(1, Ordering::Relaxed),
             subscribers,
         };
-        subscriber.subscribers.set(&subscriber, None);
+        let subscribers = &subscriber.subscribers;
+        subscribers.update(&subscriber, |state| state.reports_listing = reports_listing);
         subscriber
     }
 
-    /// Waits until every client of a session has received its current tools, within a limit.
-    pub(crate) async fn wait_until_tools_delivered(self, session: SessionId) -> Result<()> {
+    /// Waits until every client of a session has its current tools, within a limit.
+    pub(crate) async fn wait_until_tools_known(
+        self,
+        session: SessionId,
+        awaited: AwaitedTools,
+    ) -> Result<()> {
         let tools = self.tools(session).await?;
         let subscribers = &self.state().tool_list_subscribers;
         let mut changed = subscribers.changed.subscribe();
         let delivery = async {
-            while !subscribers.all_have(session, &tools) && changed.changed().await.is_ok() {}
+            while !subscribers.all_have(session, &tools, awaited) && changed.changed().await.is_ok()
+            {
+            }
         };
-        let _ = tokio::time::timeout(TOOL_DELIVERY_TIMEOUT, delivery).await;
+        let limit = match awaited {
+            AwaitedTools::Delivered => TOOL_DELIVERY_TIMEOUT,
+            AwaitedTools::Listed | AwaitedTools::StartedAndListed => TOOL_LISTING_TIMEOUT,
+        };
+        let _ = tokio::time::timeout(limit, delivery).await;
         Ok(())
     }
 }

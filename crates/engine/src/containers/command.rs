@@ -76,10 +76,12 @@ impl Containers<'_> {
             cwd: "/".to_owned(),
             terminal: None,
             max_spool_bytes: MAX_COMMAND_SPOOL_BYTES,
+            isolated: false,
         };
         let command = Command { process, stdin };
         let state = self.state();
         let _in_use = state.mark_in_use(container);
+        let _awaited = AwaitedGuard::new(state, &command.process.process_id);
         let never = std::future::pending();
         let finished = run(state, link, &command, INTERNAL_COMMAND_TIMEOUT, never).await?;
         state
@@ -97,8 +99,8 @@ impl Containers<'_> {
 /// Runs a command to its end, or kills it with everything it started after `timeout` or when
 /// `cancelled` returns. A command that was started under the same process id is joined.
 ///
-/// The supervisor keeps the command until the caller forgets it. The error is
-/// [`ProcessError::NotSent`] or [`ProcessError::Rejected`] only if the command was never started.
+/// The supervisor keeps the command until the caller forgets it. The caller holds an [`AwaitedGuard`] of
+/// an unnamed command until then. The error is [`ProcessError::NotSent`] or [`ProcessError::Rejected`] only if the command was never started.
 pub(super) async fn run(
     state: &Arc<ContainerState>,
     link: Arc<SupervisorLink>,
@@ -107,7 +109,6 @@ pub(super) async fn run(
     cancelled: impl Future<Output = ()>,
 ) -> Result<Finished, ProcessError> {
     let spec = &command.process;
-    let _awaited = AwaitedGuard::new(state, &spec.process_id);
     let mut process = Process::new(state, link, &*spec.process_id);
     let mut cancelled = std::pin::pin!(cancelled);
     let deadline = Instant::now() + timeout;
@@ -182,22 +183,35 @@ fn error_after_start(error: ProcessError) -> ProcessError {
     }
 }
 
-/// Records that a call waits for a command until the guard is dropped.
-struct AwaitedGuard<'a> {
-    state: &'a ContainerState,
-    process_id: &'a str,
+/// Records that this server waits for an unnamed command until the guard is dropped.
+#[derive(Debug)]
+pub(super) struct AwaitedGuard {
+    state: Arc<ContainerState>,
+    process_id: String,
 }
 
-impl<'a> AwaitedGuard<'a> {
-    fn new(state: &'a ContainerState, process_id: &'a str) -> Self {
+impl AwaitedGuard {
+    pub(super) fn new(state: &Arc<ContainerState>, process_id: &str) -> Self {
         state.awaited_commands.lock().insert(process_id.to_owned());
-        Self { state, process_id }
+        Self {
+            state: state.clone(),
+            process_id: process_id.to_owned(),
+        }
+    }
+
+    /// None if this server already waits for the command.
+    pub(super) fn try_new(state: &Arc<ContainerState>, process_id: &str) -> Option<Self> {
+        let is_new = state.awaited_commands.lock().insert(process_id.to_owned());
+        is_new.then(|| Self {
+            state: state.clone(),
+            process_id: process_id.to_owned(),
+        })
     }
 }
 
-impl Drop for AwaitedGuard<'_> {
+impl Drop for AwaitedGuard {
     fn drop(&mut self) {
-        self.state.awaited_commands.lock().remove(self.process_id);
+        self.state.awaited_commands.lock().remove(&self.process_id);
     }
 }
 

@@ -1,50 +1,50 @@
 //! `container_exec`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oubliette_model::{Access, Mode, ProjectId, Secret, WorkspaceId, quoted};
+use oubliette_model::{Access, EnvValue, Mode, ProjectId, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
-use oubliette_store::{self as store, Project};
+use oubliette_store::Project;
 use oubliette_wire::ExitStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
-use super::command::{self, Command, Finished, MAX_COMMAND_SPOOL_BYTES};
+use super::command::{self, AwaitedGuard, Command, Finished, MAX_COMMAND_SPOOL_BYTES};
+use super::disk::DiskUse;
 use super::interactive::{self, InteractiveParams, Offsets};
+use super::named_command::run_named;
 use super::process::{ProcessError, ProcessSpec};
-use super::state::OperationLock;
-use super::{ContainerScope, ContainerState, InUseGuard, NAMED_PREFIX, UNNAMED_PREFIX};
+use super::unattended::UnnamedId;
+use super::{ContainerScope, ContainerState, InUseGuard};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const DEFAULT_TIMEOUT_SECONDS: f64 = 50.0;
-const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
+pub(super) const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
 /// How often a command is tried whose container is stopped each time before the command starts.
 pub(super) const MAX_START_ATTEMPTS: usize = 5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     pub(super) project_id: ProjectId,
     /// A string that the shell runs, or a list of the program and its arguments. Omit it only to
-    /// continue an interactive command.
+    /// continue an interactive command, or to join the command that has the `exec_id`.
     pub(super) command: Option<CommandLine>,
     /// The workspace to run it in; default: the default workspace.
     pub(super) workspace_id: Option<WorkspaceId>,
     /// Create the workspace if it does not exist.
     pub(super) create_workspace: Option<bool>,
     /// Environment variables in addition to the project's, `{"NAME": "value"}`. Never shown again.
-    env: Option<BTreeMap<String, Secret>>,
+    env: Option<BTreeMap<String, EnvValue>>,
     /// The standard input of the command.
     pub(super) stdin: Option<String>,
     /// Seconds until the command is killed with every process it started (default 50).
     pub(super) timeout_seconds: Option<f64>,
     /// A name that the caller chooses: a repeated call with the same name joins the first one
-    /// instead of running the command again.
+    /// instead of running the command again. The same name with another `command` or `stdin` is an error.
     pub(super) exec_id: Option<String>,
     #[serde(flatten)]
     pub(super) interactive: InteractiveParams,
@@ -86,6 +86,12 @@ pub(crate) struct Output {
     pub(super) truncated: bool,
     pub(super) timed_out: bool,
     pub(super) duration_ms: u64,
+    /// True if an earlier call with the same `exec_id` started the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) joined: Option<bool>,
+    /// When the command was started that this call joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) started_at: Option<String>,
     /// Interactive: whether the command still runs or has unread output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) running: Option<bool>,
@@ -101,7 +107,8 @@ impl Operation for Exec {
     const NAME: &'static str = "container_exec";
     const ABOUT: &'static str = "Run a command in a project's container and return its output and exit code. A string is \
          run by the shell, a list as a program with arguments. The container is started if it does \
-         not run. A command that takes longer than `timeout_seconds` is killed with every process it \
+         not run. It runs on if the server is restarted: a repeated call with the same `exec_id` (the same call, \
+         or one without `command`) joins it; without one, `container_logs` shows its output. A command that takes longer than `timeout_seconds` is killed with every process it \
          started, and the result holds its output until then. With `wait_seconds` and `exec_id` the \
          command is interactive: each call returns as soon as there is new output, the command keeps \
          running, and the next call with the same `exec_id` and the `offsets` of the last result \
@@ -118,21 +125,20 @@ impl Operation for Exec {
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let project = engine.project(params.project_id).await?;
+        if params.command.is_some() {
+            engine
+                .containers()
+                .require_disk_space(&project, DiskUse::Command)
+                .await?;
+        }
         if params.interactive.is_requested()? {
             return interactive::run_call(engine, actor, &project, params, &call).await;
         }
         let timeout = timeout(params.timeout_seconds)?;
         match params.exec_id.clone() {
             Some(name) => {
-                run_named(
-                    engine,
-                    &project,
-                    check_exec_id(&name)?,
-                    params,
-                    timeout,
-                    &call,
-                )
-                .await
+                let name = check_exec_id(&name)?;
+                run_named(engine, &project, name, params, timeout, &call).await
             }
             None => run_unnamed(engine, &project, params, timeout, &call).await,
         }
@@ -146,14 +152,20 @@ async fn run_unnamed(
     timeout: Duration,
     call: &Call,
 ) -> Result<Output> {
-    let process_id = format!("{UNNAMED_PREFIX}{}", Uuid::new_v4());
-    let prepared = prepare(engine, project, params, process_id, call).await?;
+    let mut prepared = prepare(engine, project, params, String::new(), call).await?;
+    // The id tells the next server what it must know if this one dies.
+    let input_bytes = prepared.command.stdin.len() as u64;
+    let id = UnnamedId::new(engine.now(), timeout, input_bytes);
+    prepared.command.process.process_id = id.to_string();
     let state = engine.container_state();
     let command = &prepared.command;
+    let _awaited = AwaitedGuard::new(state, &command.process.process_id);
     let mut attempts = MAX_START_ATTEMPTS;
     let (finished, duration) = loop {
         let containers = engine.containers();
-        let container = containers.ensure(project, &prepared.workspace).await?;
+        let container = containers
+            .ensure_with_progress(project, &prepared.workspace, call)
+            .await?;
         // Before the start: a crash does not undo the effects of the command.
         if let Some(entry) = call.take_audit_entry() {
             engine.store().append_audit(vec![entry]).await?;
@@ -173,82 +185,6 @@ async fn run_unnamed(
     Ok(output(&prepared, finished, duration))
 }
 
-/// Runs a command with an `exec_id`, or joins the one that has it. Calls with the same id run one
-/// after the other; the later ones find the result.
-async fn run_named(
-    engine: &Engine,
-    project: &Project,
-    name: &str,
-    params: Params,
-    timeout: Duration,
-    call: &Call,
-) -> Result<Output> {
-    let state = engine.container_state();
-    let named = NamedCommandLock::new(state, project.id, name);
-    let _lock = named.lock.lock().await;
-    let process_id = format!("{NAMED_PREFIX}{name}");
-    let prepared = prepare(engine, project, params, process_id, call).await?;
-    let command = &prepared.command;
-    let mut attempts = MAX_START_ATTEMPTS;
-    let (finished, duration) = loop {
-        let containers = engine.containers();
-        let link = containers.ensure(project, &prepared.workspace).await?.link;
-        if let Some(output) = find_result(engine, project.id, name, link.boot_id(), call).await? {
-            return Ok(output);
-        }
-        let started = Instant::now();
-        // Not cancelled with the call: a later call can join the command.
-        let never = std::future::pending();
-        let finished = command::run(state, link, command, timeout, never).await;
-        if let Err(ProcessError::NotSent | ProcessError::Rejected(_)) = finished {
-            // It never started, so a later call must not find an unknown outcome.
-            engine
-                .store()
-                .remove_unstarted_exec(project.id, name)
-                .await?;
-        }
-        match finished {
-            Err(ProcessError::NotSent) if attempts > 1 => attempts -= 1,
-            finished => break (finished?, started.elapsed()),
-        }
-    };
-    let output = output(&prepared, finished, duration);
-    let result = serde_json::to_string(&output).map_err(EngineError::fault)?;
-    engine
-        .store()
-        .set_exec_result(project.id, name, &result)
-        .await?;
-    // After the result is stored: until then only the supervisor has it.
-    prepared.forget_process(state).await;
-    Ok(output)
-}
-
-/// The lock of a named command, removed from the state by the last call that waits for it.
-struct NamedCommandLock<'a> {
-    state: &'a ContainerState,
-    key: (ProjectId, String),
-    lock: OperationLock,
-}
-
-impl<'a> NamedCommandLock<'a> {
-    fn new(state: &'a ContainerState, project: ProjectId, name: &str) -> Self {
-        let key = (project, name.to_owned());
-        let mut locks = state.named_commands.lock();
-        let lock = locks.entry(key.clone()).or_default().clone();
-        Self { state, key, lock }
-    }
-}
-
-impl Drop for NamedCommandLock<'_> {
-    fn drop(&mut self) {
-        let mut locks = self.state.named_commands.lock();
-        // This clone and the one in the map.
-        if Arc::strong_count(&self.lock) <= 2 {
-            locks.remove(&self.key);
-        }
-    }
-}
-
 /// A command with its container, which is in use meanwhile.
 #[derive(Debug)]
 pub(super) struct PreparedCommand {
@@ -260,7 +196,7 @@ pub(super) struct PreparedCommand {
 }
 
 impl PreparedCommand {
-    async fn forget_process(&self, state: &ContainerState) {
+    pub(super) async fn forget_process(&self, state: &ContainerState) {
         let process_id = &self.command.process.process_id;
         state.forget_process(&self.container, process_id).await;
     }
@@ -295,60 +231,26 @@ pub(super) async fn prepare(
     })
 }
 
-/// Records the start of a named command; its result if it was started before and has ended, an error
-/// if its result is lost.
-pub(super) async fn find_result(
-    engine: &Engine,
-    project_id: ProjectId,
-    name: &str,
-    boot_id: &str,
-    call: &Call,
-) -> Result<Option<Output>> {
-    let exec = store::Exec {
-        project_id,
-        exec_id: name.to_owned(),
-        boot_id: boot_id.to_owned(),
-        started_at: engine.now(),
-        result: None,
-    };
-    let Some(stored) = engine
-        .store()
-        .add_exec(&exec, call.take_audit_entry())
-        .await?
-    else {
-        return Ok(None);
-    };
-    match stored.result {
-        Some(result) => serde_json::from_str(&result)
-            .map(Some)
-            .map_err(EngineError::fault),
-        None if stored.boot_id == boot_id => Ok(None),
-        None => Err(EngineError::Failed(format!(
-            "the container ended while {} ran, so its outcome is unknown: check its effects before \
-             you run it again under another `exec_id`",
-            quoted(name)
-        ))),
-    }
-}
-
 fn command(
     project: &Project,
     params: Params,
     workspace: &WorkspaceId,
     process_id: String,
 ) -> Result<Command> {
-    let command_line = params.command.ok_or_else(|| {
-        EngineError::invalid(
-            "missing parameter `command`: a string that the shell runs, or a list of the program \
-             and its arguments",
-        )
-    })?;
-    let argv = match command_line {
-        CommandLine::Shell(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
-        CommandLine::Program(argv) if argv.is_empty() => {
+    let argv = match params.command {
+        // It finds the command that has the name, and starts none.
+        None if params.exec_id.is_some() => Vec::new(),
+        None => {
+            return Err(EngineError::invalid(
+                "missing parameter `command`: a string that the shell runs, or a list of the program \
+                 and its arguments",
+            ));
+        }
+        Some(CommandLine::Shell(text)) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text],
+        Some(CommandLine::Program(argv)) if argv.is_empty() => {
             return Err(EngineError::invalid("`command` is an empty list"));
         }
-        CommandLine::Program(argv) => argv,
+        Some(CommandLine::Program(argv)) => argv,
     };
     if argv.iter().any(|argument| argument.contains('\0')) {
         return Err(EngineError::invalid("`command` contains a NUL character"));
@@ -372,6 +274,7 @@ fn command(
             cwd: crate::workspaces::path_in_container(workspace),
             terminal: None,
             max_spool_bytes: MAX_COMMAND_SPOOL_BYTES,
+            isolated: false,
         },
         stdin: params.stdin.unwrap_or_default().into_bytes(),
     })
@@ -419,7 +322,7 @@ pub(super) fn exit_code(ended: ExitStatus) -> i32 {
     }
 }
 
-fn output(prepared: &PreparedCommand, finished: Finished, duration: Duration) -> Output {
+pub(super) fn output(prepared: &PreparedCommand, finished: Finished, duration: Duration) -> Output {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Output {
         project_id: prepared.project_id,
@@ -430,6 +333,8 @@ fn output(prepared: &PreparedCommand, finished: Finished, duration: Duration) ->
         truncated: finished.truncated,
         timed_out: finished.timed_out,
         duration_ms: milliseconds(duration),
+        joined: None,
+        started_at: None,
         running: None,
         offsets: None,
     }

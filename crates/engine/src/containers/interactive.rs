@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use oubliette_model::{ProjectId, WorkspaceId, quoted};
 use oubliette_runtime::ContainerId;
-use oubliette_store::Project;
+use oubliette_store::{DROPPED_RESULT, Project};
 use oubliette_wire::ExitStatus;
 
 use super::command::Command;
 use super::exec::{self, MAX_START_ATTEMPTS, Output, Params, check_exec_id};
+use super::named_command::{NamedCommand, Recorded, command_hash, dropped_result, not_found};
 use super::process::{Process, ProcessError, ProcessSpec, RETRY_INTERVAL};
 use super::{ContainerScope, INTERACTIVE_PREFIX, container_unreachable};
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -80,11 +81,13 @@ pub(super) async fn run_call(
     timers.record_call(&exec);
     if is_start {
         let process_id = exec.process_id.clone();
+        // Without its input, which a repeated call need not have.
+        let command_hash = command_hash(&params);
         let prepared = exec::prepare(engine, project, params, process_id, call).await?;
         exec.workspace = prepared.workspace.clone();
         exec.container = prepared.container.clone();
         let started = exec
-            .start(project, &prepared.command, &request, call)
+            .start(project, &prepared.command, command_hash, &request, call)
             .await?;
         if let Some(ended) = started {
             return Ok(ended);
@@ -130,20 +133,31 @@ impl InteractiveExec<'_> {
         &self,
         project: &Project,
         command: &Command,
+        command_hash: Option<Vec<u8>>,
         request: &InteractiveCall,
         call: &Call,
     ) -> Result<Option<Output>> {
         let spec = process_spec(command, request);
+        let named = NamedCommand {
+            project_id: self.project_id,
+            name: &self.name,
+            stored_id: &self.process_id,
+            command_hash,
+        };
         let containers = self.engine.containers();
         let mut attempts = MAX_START_ATTEMPTS;
         let mut is_sent = false;
         let (code, message) = loop {
             attempts -= 1;
-            let link = containers.ensure(project, &self.workspace).await?.link;
+            let container = containers
+                .ensure_with_progress(project, &self.workspace, call)
+                .await?;
+            let link = container.link;
             let (id, boot_id) = (&self.process_id, link.boot_id());
-            let stored = exec::find_result(self.engine, self.project_id, id, boot_id, call);
-            if let Some(ended) = stored.await? {
-                return Ok(Some(ended));
+            match named.record(self.engine, boot_id, call).await? {
+                Recorded::Ended(ended) => return Ok(Some(*ended)),
+                Recorded::Started(_) => is_sent = true,
+                Recorded::New => {}
             }
             containers.start_idle_timer(self, boot_id)?;
             match containers.process(link, id).start(&spec).await {
@@ -161,7 +175,9 @@ impl InteractiveExec<'_> {
                     }
                 }
                 Err(error) => {
-                    self.forget_start().await?;
+                    if !is_sent {
+                        self.forget_start().await?;
+                    }
                     return Err(error.into());
                 }
             }
@@ -223,13 +239,10 @@ impl InteractiveExec<'_> {
     async fn stored_result(&self, error: Option<EngineError>) -> Result<CallResult> {
         let store = self.engine.store();
         let Some(stored) = store.exec(self.project_id, &self.process_id).await? else {
-            return Err(EngineError::NotFound {
-                what: "command",
-                id: self.name.clone(),
-                hint: "a call with `command` starts it",
-            });
+            return Err(not_found(&self.name));
         };
         match stored.result {
+            Some(result) if result == DROPPED_RESULT => Err(dropped_result(&self.name)),
             Some(result) => serde_json::from_str(&result)
                 .map(|output| CallResult::Stored(Box::new(output)))
                 .map_err(EngineError::fault),
@@ -265,6 +278,8 @@ impl InteractiveExec<'_> {
             truncated,
             timed_out: false,
             duration_ms: exec::milliseconds(started.elapsed()),
+            joined: None,
+            started_at: None,
             running: Some(ended.is_none()),
             offsets: Some(offsets),
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_model::{ProjectId, WorkspaceId};
-use oubliette_runtime::{ContainerId, RunState};
+use oubliette_runtime::{ContainerId, RunState, RuntimeError};
 use oubliette_store::Project;
 
 use super::{ContainerPlan, ContainerScope, Containers, SupervisorLink};
@@ -93,7 +93,10 @@ impl Containers<'_> {
         let runtime = self.runtime().await?;
         let spec = self.container_spec(plan).await?;
         let id = &spec.id;
-        runtime.create(&spec).await?;
+        match runtime.create(&spec).await {
+            Err(RuntimeError::NoImage(_)) => self.create_with_new_image(&spec).await?,
+            created => created?,
+        }
         runtime.start(id).await?;
         self.keep_channel(id).await?;
         let connected = self.state().wait_for_link(id, FIRST_CONNECTION_TIMEOUT);
@@ -188,10 +191,7 @@ impl Containers<'_> {
         if let Ok(listeners) = state.relay_listeners() {
             listeners.close(id);
         }
-        match std::fs::remove_dir_all(self.relay_root().join(id.as_str())) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
+        oubliette_trees::remove_tree(&self.relay_root().join(id.as_str()))?;
         // Last: after a crash before this point, the row makes the server remove the container again.
         store.remove_container(id.as_str()).await?;
         state.forget_container(id);

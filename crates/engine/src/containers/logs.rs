@@ -11,7 +11,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     project_id: ProjectId,
     /// The workspace whose container's log to show, if each workspace has its own; default: the
     /// default workspace.
@@ -34,7 +34,8 @@ pub(crate) struct Logs;
 impl Operation for Logs {
     const NAME: &'static str = "container_logs";
     const ABOUT: &'static str = "Show the last lines of the container's own log: its start, its end, and warnings of its \
-         supervisor. The output of commands is in their results.";
+         supervisor, and the output of commands that outlived a restart of the server. The output of other \
+         commands is in their results.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -64,10 +65,37 @@ impl Operation for Logs {
             Err(RuntimeError::NoContainer(_)) => String::new(),
             logs => logs?,
         };
+        let unattended = engine.containers().unattended_log(project_id, &id).await?;
+        let logs = last_lines(logs + &unattended, lines as usize);
         Ok(Output {
             project_id,
             status: if is_running { "running" } else { "stopped" },
             logs,
         })
+    }
+}
+
+fn last_lines(mut text: String, lines: usize) -> String {
+    let mut ends = text.trim_end_matches('\n').rmatch_indices('\n');
+    if let Some((end, _)) = ends.nth(lines.saturating_sub(1)) {
+        text.drain(..=end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_lines;
+
+    #[test]
+    fn the_last_lines_are_kept() {
+        for (text, lines, expected) in [
+            ("a\nb\nc\n", 2, "b\nc\n"),
+            ("a\nb\nc", 1, "c"),
+            ("a\nb\n", 2, "a\nb\n"),
+            ("", 1, ""),
+        ] {
+            assert_eq!(last_lines(text.to_owned(), lines), expected);
+        }
     }
 }

@@ -46,6 +46,8 @@ pub(crate) struct ProcessSpec {
     /// How many bytes of each output stream the supervisor keeps until they are acknowledged; a
     /// process that writes more is blocked.
     pub(crate) max_spool_bytes: u64,
+    /// Whether other processes of the container may not read its memory and environment.
+    pub(crate) isolated: bool,
 }
 
 /// Why something could not be done with a process.
@@ -149,6 +151,7 @@ impl Process {
             user: None,
             pty: spec.terminal,
             spool_limit: spec.max_spool_bytes,
+            isolated: spec.isolated,
             streams,
         };
         let started = self.link.request(supervisor_methods::START, &start).await?;

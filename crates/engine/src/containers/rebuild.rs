@@ -81,6 +81,7 @@ impl Operation for Rebuild {
         let image = if runtime.capabilities().images {
             let source = containers.image_source(container_type.clone());
             let on_line = |line: &str| append_log_line(&log, &call, line);
+            let _lock = engine.container_state().lock_image(&container_type).await;
             Some(runtime.build_image(&source, &on_line).await?)
         } else {
             None

@@ -26,7 +26,7 @@ impl Containers<'_> {
     fn remove_unfinished_relay_dirs(self) -> io::Result<()> {
         for name in self.relay_dir_names()? {
             if name.starts_with('.') {
-                fs::remove_dir_all(self.relay_root().join(name))?;
+                oubliette_trees::remove_tree(&self.relay_root().join(name))?;
             }
         }
         Ok(())
@@ -110,7 +110,7 @@ impl Containers<'_> {
     async fn remove_orphaned_relay_dir(self, id: &ContainerId) -> Result<()> {
         let _lock = self.state().lock_container(id).await;
         if self.engine.store().container(id.as_str()).await?.is_none() {
-            fs::remove_dir_all(self.relay_root().join(id.as_str()))?;
+            oubliette_trees::remove_tree(&self.relay_root().join(id.as_str()))?;
             self.state().forget_container(id);
         }
         Ok(())

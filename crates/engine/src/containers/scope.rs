@@ -28,6 +28,11 @@ impl ContainerScope {
         }
     }
 
+    /// The only workspace in the container, if it is not the whole project's.
+    pub(crate) fn workspace(&self) -> Option<&WorkspaceId> {
+        self.workspace.as_ref()
+    }
+
     pub(crate) fn container_id(&self) -> ContainerId {
         let bits = self.project.uuid().as_u128();
         match &self.workspace {

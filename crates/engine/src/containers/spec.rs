@@ -68,9 +68,13 @@ impl Containers<'_> {
         }
         // After the row is stored: files of a project that was deleted meanwhile must not be created
         // again, and a deletion from here on waits for the lock of the container.
-        let mut mounts = match mounts {
-            Some(mounts) => mounts,
-            None => self.mounts(project, &scope).await?,
+        let (mut mounts, protected) = match mounts {
+            // A workspace that is being made is not protected yet.
+            Some(mounts) => (mounts, Vec::new()),
+            None => (
+                self.mounts(project, &scope).await?,
+                self.protected_paths(project, &scope).await?,
+            ),
         };
         self.listen(&id).await?;
         let mounts_socket = self.mounts_sockets().await?;
@@ -101,6 +105,7 @@ impl Containers<'_> {
             project: project.id.to_string(),
             image: self.image_source(container_type(project)),
             mounts,
+            protected,
             hostname: "oubliette".to_owned(),
             network: self.network(own.network).await?,
             limits: ContainerLimits {
@@ -135,6 +140,7 @@ impl Containers<'_> {
             name: container_type,
             image: source.image,
             dockerfile: source.dockerfile,
+            build_args: source.build_args,
         }
     }
 
@@ -167,30 +173,12 @@ impl Containers<'_> {
         let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
         let home = files.create_home_dir(project.id, own).await?;
         let mut mounts = vec![
-            mount(workspace.clone(), &inside, false),
+            mount(workspace, &inside, false),
             mount(home, "/root", false),
         ];
         if scope.workspace.is_none() {
             let all = files.project_dir(project.id).join("workspaces");
             mounts.push(mount(all, "/workspaces", false));
-        }
-        let real_workspace = workspace.canonicalize()?;
-        for path in &project.settings.protected_paths {
-            // Resolved first: a link could lead out of the workspace.
-            match workspace.join(path).canonicalize() {
-                Ok(real) if real.starts_with(&real_workspace) => {
-                    mounts.push(mount(real, &format!("{inside}/{path}"), true));
-                }
-                Ok(_) => {
-                    return Err(EngineError::Failed(format!(
-                        "the protected path `{path}` is a link out of the workspace; remove it from \
-                         `protected_paths` or remove the link"
-                    )));
-                }
-                // The path may be created later.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error.into()),
-            }
         }
         Ok(mounts)
     }

@@ -10,7 +10,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     project_id: ProjectId,
     /// The workspace whose container to start, if each workspace has its own; default: the default
     /// workspace.
@@ -57,7 +57,9 @@ impl Operation for Start {
             .await?
             .id;
         let containers = engine.containers();
-        let container = containers.ensure(&project, &workspace).await?;
+        let container = containers
+            .ensure_with_progress(&project, &workspace, &call)
+            .await?;
         // Its idle time starts now.
         drop(containers.mark_in_use(&container.id));
         Ok(Output {

@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use oubliette_model::ProjectId;
 use oubliette_runtime::{ContainerId, RunState, Runtime};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedMutexGuard, watch};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::disk::DiskUsage;
+use super::images::ImageBuilds;
 use super::interactive::IdleTimers;
 use super::process::{PendingStreams, Process};
 use super::supervisor_link::SupervisorLink;
@@ -24,6 +25,8 @@ pub(crate) const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20
 const STATUS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A container whose supervisor has just disconnected is most likely ending.
 const FIRST_STATUS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+const MAX_WORKSPACES_IN_CREATION: usize = 4;
 
 /// Held during an operation that must not run twice at the same time.
 pub(super) type OperationLock = Arc<tokio::sync::Mutex<()>>;
@@ -41,11 +44,29 @@ pub(crate) struct ContainerState {
     pub(super) named_commands: Mutex<HashMap<(ProjectId, String), OperationLock>>,
     pub(super) idle_timers: IdleTimers,
     pub(super) disk_usage: DiskUsage,
+    pub(super) image_builds: ImageBuilds,
     /// Channels that are kept open until their tokens are cancelled.
     pub(super) channels: Mutex<HashMap<ContainerId, CancellationToken>>,
     pub(super) usage: Mutex<HashMap<ContainerId, Usage>>,
+    locks: Mutex<HashMap<ContainerId, ContainerLocks>>,
+}
+
+/// The locks of one container.
+#[derive(Debug)]
+struct ContainerLocks {
     /// One start, stop or removal of a container runs at a time.
-    operation_locks: Mutex<HashMap<ContainerId, OperationLock>>,
+    operation: OperationLock,
+    /// How many workspaces are created at once.
+    workspaces: Arc<Semaphore>,
+}
+
+impl Default for ContainerLocks {
+    fn default() -> Self {
+        Self {
+            operation: OperationLock::default(),
+            workspaces: Arc::new(Semaphore::new(MAX_WORKSPACES_IN_CREATION)),
+        }
+    }
 }
 
 /// How many users a container has, and when that last changed to fewer.
@@ -66,9 +87,10 @@ impl ContainerState {
             named_commands: Mutex::default(),
             idle_timers: IdleTimers::default(),
             disk_usage: DiskUsage::default(),
+            image_builds: ImageBuilds::default(),
             channels: Mutex::default(),
             usage: Mutex::default(),
-            operation_locks: Mutex::default(),
+            locks: Mutex::default(),
         }
     }
 
@@ -98,6 +120,14 @@ impl ContainerState {
             Ok(Some(Ok(runtime))) => Ok(runtime.clone()),
             Ok(Some(Err(reason))) => Err(EngineError::Failed(reason.clone())),
             _ => Err(EngineError::fault("no runtime was chosen")),
+        }
+    }
+
+    /// The limits of a project that the chosen runtime does not enforce on this machine.
+    pub(super) fn unenforced_limits(&self) -> Vec<&'static str> {
+        match &*self.runtime.borrow() {
+            Some(Ok(runtime)) => runtime.capabilities().unenforced_limits(),
+            _ => Vec::new(),
         }
     }
 
@@ -253,18 +283,32 @@ impl ContainerState {
     }
 
     /// Waits until no other operation starts, stops or removes the container.
-    pub(super) async fn lock_container(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
+    pub(crate) async fn lock_container(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.operation_locks.lock();
-            locks.entry(id.clone()).or_default().clone()
+            let mut locks = self.locks.lock();
+            locks.entry(id.clone()).or_default().operation.clone()
         };
         lock.lock_owned().await
+    }
+
+    /// Waits until few enough workspaces are being created from the container's files: neither the
+    /// host nor the container gets hundreds of git processes at once, and a start of the container
+    /// never waits for more than a few of them.
+    pub(crate) async fn permit_workspace_creation(
+        &self,
+        id: &ContainerId,
+    ) -> Result<OwnedSemaphorePermit> {
+        let permits = {
+            let mut locks = self.locks.lock();
+            locks.entry(id.clone()).or_default().workspaces.clone()
+        };
+        permits.acquire_owned().await.map_err(EngineError::fault)
     }
 
     pub(super) fn forget_container(&self, id: &ContainerId) {
         self.links.lock().remove(id);
         self.usage.lock().remove(id);
-        self.operation_locks.lock().remove(id);
+        self.locks.lock().remove(id);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project, as `project_list` shows it.
+    /// The project's id, from `project_list`.
     project_id: ProjectId,
     /// The workspace whose container to stop, if each workspace has its own; default: the containers
     /// of all workspaces.

@@ -8,7 +8,7 @@ use oubliette_runtime::ContainerId;
 use oubliette_wire::{ProcessReport, Supervise};
 
 use super::process::Process;
-use super::{Containers, IncomingStream, NAMED_PREFIX, Stream, SupervisorLink, UNNAMED_PREFIX};
+use super::{Containers, IncomingStream, NAMED_PREFIX, Stream, SupervisorLink};
 use crate::Result;
 
 /// How long a command that a caller may join keeps its container from being stopped as idle.
@@ -33,18 +33,10 @@ impl Containers<'_> {
         rest: Vec<u8>,
     ) {
         self.resume_idle_timers(container, &hello).await;
-        let reports = hello.processes.iter();
-        let abandoned: Vec<ProcessReport> = {
-            let awaited = self.state().awaited_commands.lock();
-            let is_abandoned =
-                |id: &String| id.starts_with(UNNAMED_PREFIX) && !awaited.contains(id);
-            reports
-                .clone()
-                .filter(|report| is_abandoned(&report.process_id))
-                .cloned()
-                .collect()
-        };
-        let joinable: Vec<String> = reports
+        let (unattended, abandoned) = self.find_unattended(&hello.processes);
+        let joinable: Vec<String> = hello
+            .processes
+            .iter()
             .filter(|report| report.exited.is_none())
             .map(|report| &report.process_id)
             .filter(|id| id.starts_with(NAMED_PREFIX))
@@ -55,6 +47,7 @@ impl Containers<'_> {
         let link = Arc::new(link);
         tracing::debug!(%container, protocol, boot_id = link.boot_id(), "supervisor connected");
         self.state().set_link(link.clone());
+        self.follow_unattended(&link, unattended);
         let maintenance = async {
             tokio::join!(
                 self.kill_abandoned(&link, abandoned),
@@ -81,8 +74,8 @@ impl Containers<'_> {
         pending.deliver(container, stream_id, incoming);
     }
 
-    /// Kills commands whose server died while it waited for them: no caller can join them. A command that
-    /// has exited is only forgotten, so that the processes it left running keep running, as usual.
+    /// Kills commands that a dead server ran for itself: this one starts them again. A command that has
+    /// exited is only forgotten, so that the processes it left running keep running, as usual.
     async fn kill_abandoned(self, link: &Arc<SupervisorLink>, commands: Vec<ProcessReport>) {
         for command in commands {
             let process = Process::new(self.state(), link.clone(), command.process_id);

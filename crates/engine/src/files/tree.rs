@@ -6,6 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -13,9 +14,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use oubliette_openspec::{Entry, FileKind, FileTree, Found, TreeError};
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat,
-};
+use oubliette_trees::{open_dir, open_file};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
 /// The limit of the Linux kernel.
@@ -23,10 +23,6 @@ const MAX_LINKS: usize = 40;
 const MAX_DEPTH: usize = 100;
 const TOO_COMPLEX: TreeError =
     TreeError::LimitReached("the files are too many or too complex to be read in time");
-const DIRECTORY_FLAGS: OFlags = OFlags::DIRECTORY
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC)
-    .union(OFlags::RDONLY);
 
 /// How much one call may read of a workspace.
 #[derive(Debug, Clone, Copy)]
@@ -119,20 +115,16 @@ impl FileTree for WorkspaceTree {
         if file_kind(&resolved.stat) != FileKind::File {
             return Err(TreeError::NotAFile);
         }
-        // An agent may have replaced the file: opening, for example, a pipe must not block.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file =
-            openat(&resolved.parent, &resolved.name, flags, Mode::empty()).map_err(io_error)?;
-        let stat = fstat(&file).map_err(io_error)?;
-        if file_kind(&stat) != FileKind::File {
+        let name = CString::new(resolved.name).map_err(|_| TreeError::NotAFile)?;
+        // An agent may have replaced the file.
+        let Some((file, stat)) = open_file(&resolved.parent, &name).map_err(io_error)? else {
             return Err(TreeError::NotAFile);
-        }
+        };
         if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_file_bytes) {
             return Err(TreeError::FileTooLarge(self.max_file_bytes));
         }
         let mut bytes = Vec::new();
-        std::fs::File::from(file)
-            .take(self.max_file_bytes + 1)
+        file.take(self.max_file_bytes + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| io_error(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
@@ -166,7 +158,7 @@ impl WorkspaceTree {
         container_root: String,
         limits: ReadLimits,
     ) -> Result<Self, TreeError> {
-        let root = openat(CWD, directory, DIRECTORY_FLAGS, Mode::empty()).map_err(io_error)?;
+        let root = open_dir(CWD, directory).map_err(io_error)?;
         Ok(Self {
             root: Rc::new(root),
             container_root,
@@ -246,9 +238,7 @@ impl WorkspaceTree {
                             "the directories are nested too deeply",
                         ));
                     }
-                    let directory = openat(parent, &name, DIRECTORY_FLAGS, Mode::empty())
-                        .map(Rc::new)
-                        .map_err(io_error)?;
+                    let directory = open_dir(parent, &name).map(Rc::new).map_err(io_error)?;
                     open_path.push(OpenDirectory { name, directory });
                 }
                 _ if pending.is_empty() => {
@@ -389,7 +379,7 @@ mod tests {
         let at = |name: &str| inside.path().join(name);
         fs::write(at("large"), "x".repeat(41)).unwrap();
         fs::write(at("fits"), "x".repeat(40)).unwrap();
-        rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         let tree = open(inside.path());
         assert_eq!(tree.read("large"), Err(TreeError::FileTooLarge(40)));
         assert_eq!(tree.read("pipe"), Err(TreeError::NotAFile));

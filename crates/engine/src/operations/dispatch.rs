@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use oubliette_model::{
     AgentPosition, Decision, Mode, ProjectId, ScheduleId, SessionId, agent_may_start_schedule,
     allows, allows_class, allows_restricted_parameter, allows_session, schedule_decision,
+    unattached_may,
 };
 use oubliette_store::{AuditEntry, AuditOutcome, Session};
 use serde_json::{Map, Value};
@@ -92,9 +93,7 @@ impl Engine {
     pub(crate) async fn permit_following(&self, actor: &Actor, id: SessionId) -> Result<Session> {
         let entry = lookup::find(<Events as Operation>::NAME)
             .ok_or_else(|| EngineError::fault("no such operation"))?;
-        if !allows_class(actor.scope, entry.access) {
-            return Err(EngineError::Refused { parameter: None });
-        }
+        permit_class(actor, entry)?;
         let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
         session.ok_or_else(|| EngineError::session_not_found(id))
@@ -107,11 +106,8 @@ impl Engine {
         arguments: Map<String, Value>,
         call: &Call,
     ) -> (Reach, Result<Value>) {
-        if !allows_class(actor.scope, entry.access) {
-            return (
-                Reach::everywhere(),
-                Err(EngineError::Refused { parameter: None }),
-            );
+        if let Err(error) = permit_class(actor, entry) {
+            return (Reach::everywhere(), Err(error));
         }
         let prepared = match (entry.prepare)(entry, arguments) {
             Ok(prepared) => prepared,
@@ -134,6 +130,24 @@ impl Engine {
         call.set_audit_entry(self.audit_entry(actor, entry.name, reach.project));
         let result = catch_panic((prepared.run)(self, actor, call.clone())).await;
         (reach, result)
+    }
+
+    /// Checks that an actor may set a parameter of a project that project tokens may not set, nor agents
+    /// for their own tree. For parameters of which that is not known before the project is read.
+    pub(crate) async fn permit_restricted(
+        &self,
+        actor: &Actor,
+        project: ProjectId,
+        parameter: &'static str,
+    ) -> Result<()> {
+        if !allows_restricted_parameter(actor.scope) {
+            return Err(EngineError::refused_restricted(actor.scope, parameter));
+        }
+        let reach = Reach {
+            restricted: Some(parameter),
+            ..Reach::project(project)
+        };
+        self.permit_agent(actor, &reach).await
     }
 
     /// Looks up the session or schedule that a call names, and filters it: one that the token may not
@@ -174,7 +188,13 @@ impl Engine {
         let projects: Vec<ProjectId> = schedule.targets.iter().map(|t| t.project_id).collect();
         match schedule_decision(actor.scope, entry.access, &projects) {
             Decision::Allowed => {}
-            Decision::Refused => return Err(EngineError::Refused { parameter: None }),
+            Decision::Refused => {
+                return Err(EngineError::refused(format!(
+                    "`{}` needs access to every target project of the schedule; the scope of this token \
+                     is `{}`",
+                    entry.name, actor.scope
+                )));
+            }
             Decision::Hidden => return Err(crate::schedules::not_found(id)),
         }
         let visible = projects.into_iter().find(|project| actor.sees(*project));
@@ -185,19 +205,26 @@ impl Engine {
     }
 
     /// Checks what no agent may do in its own tree of sessions, whatever its scope: decide requests of
-    /// the tree, change limits that bound it, start sessions outside it.
+    /// the tree, change limits that bound it, start sessions outside it. An unknown agent may do none of
+    /// that in any tree.
     async fn permit_agent(&self, actor: &Actor, reach: &Reach) -> Result<()> {
         let Some(own) = actor.session else {
-            return Ok(());
+            let parameter = reach.restricted.or(reach.bounds_agents);
+            let allowed = unattached_may(reach.decides, parameter.is_some(), reach.depends_on_tree);
+            return if allowed || !actor.unattached {
+                Ok(())
+            } else {
+                Err(EngineError::refused_unattached(parameter))
+            };
         };
         if reach.starts_run {
             self.permit_agent_run(own, reach).await?;
         }
-        let parameter = reach.restricted;
+        let parameter = reach.restricted.or(reach.bounds_agents);
         if !reach.decides && parameter.is_none() {
             return Ok(());
         }
-        let refused = EngineError::Refused { parameter };
+        let refused = EngineError::refused_in_own_tree(parameter);
         let store = self.store();
         let Some(own) = store.session(own).await? else {
             return Err(refused);
@@ -232,7 +259,10 @@ impl Engine {
         if agent_may_start_schedule(root(Some(own)).await?, root(creator).await?) {
             Ok(())
         } else {
-            Err(EngineError::Refused { parameter: None })
+            Err(EngineError::refused(
+                "an agent may start runs only of schedules that were created in its own tree of \
+                 sessions",
+            ))
         }
     }
 
@@ -259,20 +289,31 @@ pub(crate) async fn catch_panic<T>(running: impl Future<Output = Result<T>>) -> 
     outcome.unwrap_or_else(|panic| Err(EngineError::fault(panic_text(&*panic))))
 }
 
+/// Checks that the scope allows operations of this class at all.
+fn permit_class(actor: &Actor, entry: &Entry) -> Result<()> {
+    if allows_class(actor.scope, entry.access) {
+        Ok(())
+    } else {
+        Err(refused_class(actor, entry))
+    }
+}
+
+fn refused_class(actor: &Actor, entry: &Entry) -> EngineError {
+    EngineError::refused_operation(actor.scope, entry.name, entry.access)
+}
+
 /// Decides about the projects of a call before any is looked up, so that a project that the token may
 /// not reach and one that does not exist give the same error after the same work.
 fn permit(actor: &Actor, entry: &Entry, reach: &Reach) -> Result<()> {
     if let Some(parameter) = reach.restricted
         && !allows_restricted_parameter(actor.scope)
     {
-        return Err(EngineError::Refused {
-            parameter: Some(parameter),
-        });
+        return Err(EngineError::refused_restricted(actor.scope, parameter));
     }
     for project in reach.project.iter().chain(&reach.targets) {
         match allows(actor.scope, entry.access, &[*project]) {
             Decision::Allowed => {}
-            Decision::Refused => return Err(EngineError::Refused { parameter: None }),
+            Decision::Refused => return Err(refused_class(actor, entry)),
             Decision::Hidden => return Err(EngineError::project_not_found(project)),
         }
     }

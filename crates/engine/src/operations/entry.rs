@@ -27,6 +27,8 @@ pub struct Entry {
     pub access: Access,
     pub face: Face,
     pub effect: Effect,
+    /// The field of the result that is shown once and never stored.
+    pub secret_field: Option<&'static str>,
     /// The schema of the parameters: one flat object.
     pub input: Arc<Map<String, Value>>,
     /// The schema of the result.
@@ -42,6 +44,7 @@ impl Entry {
             access: T::ACCESS,
             face: T::FACE,
             effect: T::EFFECT,
+            secret_field: T::SECRET_FIELD,
             input: Arc::new(schema::parameters_schema::<T::Params>()),
             output: Arc::new(schema::result_schema::<T::Output>()),
             prepare: prepare::<T>,

@@ -39,12 +39,12 @@ pub(super) fn resolve(
     if let Some(entry) = find(name) {
         return Ok(entry);
     }
-    if actions(name).next().is_none() {
+    let Some(first) = actions(name).next() else {
         return Err(unknown_tool(scope, name));
-    }
+    };
     let permitted = || actions(name).filter(|entry| allows_class(scope, entry.access));
     if permitted().next().is_none() {
-        return Err(EngineError::Refused { parameter: None });
+        return Err(EngineError::refused_operation(scope, name, first.access));
     }
     let verbs: Vec<&str> = permitted().map(Entry::verb).collect();
     let one_of = format!("it is one of `{}`", verbs.join("`, `"));

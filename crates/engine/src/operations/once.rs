@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::lookup;
+use super::{Entry, lookup};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// Larger outcomes are not stored; a repeated call then gets the error about an unknown outcome.
@@ -34,17 +34,28 @@ pub(crate) struct RunningCalls {
 #[serde(rename_all = "snake_case")]
 enum StoredOutcome {
     Done(Value),
+    /// As older versions stored it.
     Refused,
+    RefusedBecause(String),
     /// No operation has this name.
     Unknown(String),
     Failed(String),
 }
 
+/// What a repeated call gets instead of a secret.
+const SHOWN_ONCE: &str = "shown once, in the first result; if that is lost, create another one";
+
 impl StoredOutcome {
-    fn from_result(result: &Result<Value>) -> Self {
+    fn from_result(result: &Result<Value>, secret_field: Option<&str>) -> Self {
         match result {
-            Ok(value) => Self::Done(value.clone()),
-            Err(EngineError::Refused { .. }) => Self::Refused,
+            Ok(value) => {
+                let mut value = value.clone();
+                if let Some(secret) = secret_field.and_then(|field| value.get_mut(field)) {
+                    *secret = Value::from(SHOWN_ONCE);
+                }
+                Self::Done(value)
+            }
+            Err(EngineError::Refused { reason, .. }) => Self::RefusedBecause(reason.clone()),
             Err(EngineError::UnknownTool { name, .. }) => Self::Unknown(name.clone()),
             Err(error) => Self::Failed(error.to_string()),
         }
@@ -53,7 +64,8 @@ impl StoredOutcome {
     fn into_result(self) -> Result<Value> {
         match self {
             Self::Done(value) => Ok(value),
-            Self::Refused => Err(EngineError::Refused { parameter: None }),
+            Self::Refused => Err(EngineError::refused("the first call was refused")),
+            Self::RefusedBecause(reason) => Err(EngineError::refused(reason)),
             Self::Unknown(name) => Err(EngineError::UnknownTool {
                 name,
                 nearest: None,
@@ -77,9 +89,9 @@ impl Engine {
         call_id: Uuid,
         call: Call,
     ) -> Result<Value> {
-        if !is_write(actor, name, &arguments) {
+        let Some(entry) = find_write(actor, name, &arguments) else {
             return self.call(actor, name, arguments, call).await;
-        }
+        };
         let key = (actor.token_id, call_id);
         let (mut receiver, sender) = {
             let mut running = self.parts.running_calls.calls.lock();
@@ -96,7 +108,7 @@ impl Engine {
             let (engine, actor, name) = (self.clone(), actor.clone(), name.to_owned());
             self.spawn(async move {
                 let outcome = tokio::select! {
-                    outcome = engine.call_stored(&actor, &name, arguments, call_id, call) => outcome,
+                    outcome = engine.call_stored(&actor, (entry, &name), arguments, call_id, call) => outcome,
                     () = engine.stopping() => Err(outcome_unknown()),
                 };
                 engine.parts.running_calls.calls.lock().remove(&key);
@@ -113,7 +125,7 @@ impl Engine {
     async fn call_stored(
         &self,
         actor: &Actor,
-        name: &str,
+        (entry, name): (&Entry, &str),
         arguments: Map<String, Value>,
         call_id: Uuid,
         call: Call,
@@ -129,7 +141,7 @@ impl Engine {
             ToolCallStart::Unknown => return Err(outcome_unknown()),
         }
         let result = self.call(actor, name, arguments, call).await;
-        let outcome = StoredOutcome::from_result(&result);
+        let outcome = StoredOutcome::from_result(&result, entry.secret_field);
         let stored = serde_json::to_string(&outcome).map_err(EngineError::fault)?;
         if stored.len() <= MAX_STORED_OUTCOME_BYTES {
             store.end_tool_call(token, call_id, &stored).await?;
@@ -138,14 +150,16 @@ impl Engine {
     }
 }
 
-/// Whether a call may change something. An unknown or refused operation changes nothing.
-fn is_write(actor: &Actor, name: &str, arguments: &Map<String, Value>) -> bool {
+/// The operation of a call that may change something. An unknown or refused operation changes nothing.
+fn find_write(actor: &Actor, name: &str, arguments: &Map<String, Value>) -> Option<&'static Entry> {
     let action = arguments.get("action").and_then(Value::as_str);
     let entry = match (lookup::find(name), action) {
         (Some(entry), _) => Some(entry),
         (None, Some(action)) => lookup::find_action(name, action),
         (None, None) => None,
     };
-    let permitted = entry.filter(|entry| oubliette_model::allows_class(actor.scope, entry.access));
-    permitted.is_some_and(|entry| entry.access.mode() == Mode::Write)
+    entry.filter(|entry| {
+        oubliette_model::allows_class(actor.scope, entry.access)
+            && entry.access.mode() == Mode::Write
+    })
 }

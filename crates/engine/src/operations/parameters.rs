@@ -40,12 +40,13 @@ pub(crate) fn parse<T: DeserializeOwned>(
     }
     serde_path_to_error::deserialize(Value::Object(arguments.clone())).map_err(|error| {
         let path = error.path().to_string();
-        let why = shorten(&error.into_inner().to_string());
+        let why = in_plain_words(&shorten(&error.into_inner().to_string()));
         let parameter = match path.as_str() {
             "." | "" => find_invalid::<T>(&arguments),
             path => Some(path.to_owned()),
         };
         EngineError::invalid(match parameter {
+            Some(path) if why.starts_with("must ") => format!("parameter `{path}` {why}"),
             Some(path) => format!("parameter `{path}`: {why}"),
             None => why,
         })
@@ -72,11 +73,108 @@ fn list_parameters(known: &[&str]) -> String {
     }
 }
 
+/// Says what the parser's message says, without names of Rust types.
+fn in_plain_words(why: &str) -> String {
+    if let Some(field) = why.strip_prefix("missing field ") {
+        return format!("{field} is missing");
+    }
+    let kinds = ["invalid type: ", "invalid value: ", "unknown variant "];
+    let Some(rest) = kinds.iter().find_map(|kind| why.strip_prefix(kind)) else {
+        return why.to_owned();
+    };
+    let Some((found, expected)) = rest.rsplit_once(", expected ") else {
+        return why.to_owned();
+    };
+    let found = match found.split_once(' ') {
+        _ if found == "map" => "an object",
+        _ if found == "sequence" => "a list",
+        Some(("string" | "integer" | "boolean", value)) => value,
+        _ => found.strip_prefix("floating point ").unwrap_or(found),
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "a map" => "an object",
+        other if other.starts_with("struct ") => "an object",
+        other => other,
+    };
+    format!("must be {expected}, not {found}")
+}
+
 /// The parser's message quotes a value that can be megabytes long.
 fn shorten(text: &str) -> String {
     const MAX_CHARS: usize = 400;
     match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oubliette_model::Level;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Target {
+        #[expect(dead_code, reason = "only parsed")]
+        id: String,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only parsed")]
+    struct Params {
+        memory_mb: Option<u32>,
+        autonomy: Option<Level>,
+        targets: Option<Vec<Target>>,
+        force: Option<bool>,
+    }
+
+    #[test]
+    fn errors_name_the_parameter_and_no_type_of_rust() {
+        let schema = json!({ "properties": {
+            "memory_mb": {}, "autonomy": {}, "targets": {}, "force": {} } });
+        let schema = schema.as_object().unwrap();
+        let sentence = |arguments: Value| {
+            let arguments = arguments.as_object().unwrap().clone();
+            parse::<Params>(schema, arguments).unwrap_err().to_string()
+        };
+        for (arguments, expected) in [
+            (
+                json!({ "memory_mb": "1g" }),
+                "parameter `memory_mb` must be a whole number, not \"1g\"",
+            ),
+            (
+                json!({ "memory_mb": 1.5 }),
+                "parameter `memory_mb` must be a whole number, not `1.5`",
+            ),
+            (
+                json!({ "force": [] }),
+                "parameter `force` must be true or false, not a list",
+            ),
+            (
+                json!({ "targets": {} }),
+                "parameter `targets` must be a list, not an object",
+            ),
+            (
+                json!({ "targets": ["x"] }),
+                "parameter `targets[0]` must be an object, not \"x\"",
+            ),
+            (
+                json!({ "targets": [{}] }),
+                "parameter `targets[0]`: `id` is missing",
+            ),
+            (
+                json!({ "autonomy": "full" }),
+                "parameter `autonomy` must be one of `off`, `low`, `medium`, `high`, not `full`",
+            ),
+        ] {
+            assert_eq!(sentence(arguments), expected);
+        }
     }
 }

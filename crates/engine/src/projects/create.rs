@@ -77,7 +77,7 @@ impl Operation for Create {
             Ok(engine.store().confirm_project(project.id, audit).await?)
         };
         match confirmed.await {
-            Ok(true) => Ok(ProjectView::new(project, engine.settings())),
+            Ok(true) => Ok(ProjectView::new(project, engine)),
             Ok(false) => Err(EngineError::fault("the reservation of a project was lost")),
             Err(error) => {
                 if engine.projects().purge(project.id).await.is_err() {
@@ -97,15 +97,15 @@ fn settings(engine: &Engine, actor: &Actor, params: &Params) -> Result<ProjectSe
         ..ProjectSettings::default()
     };
     params.settings.apply(engine, actor, &mut settings)?;
-    let credentials = &engine.settings().credentials;
-    let names: Vec<&str> = credentials.keys().map(String::as_str).collect();
+    let names = engine.credentials().names();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     require_known_name("git_credential", params.git_credential.as_deref(), &names)?;
     if let Some(url) = &params.remote_url {
         let credential = params
             .git_credential
             .as_ref()
-            .and_then(|name| credentials.get(name));
-        engine.git().check(url, credential)?;
+            .and_then(|name| engine.credentials().find(name));
+        engine.git().check(url, credential.as_ref())?;
     }
     Ok(settings)
 }
@@ -119,10 +119,10 @@ async fn create_files(
     let workspace = engine.files().create_project_dirs(project.id).await?;
     match &project.settings.remote_url {
         Some(url) => {
-            let credentials = &engine.settings().credentials;
             let name = project.settings.git_credential.as_ref();
-            let credential = name.and_then(|name| credentials.get(name));
-            engine.git().clone(url, credential, &workspace, call).await
+            let credential = name.and_then(|name| engine.credentials().find(name));
+            let git = engine.git();
+            git.clone(url, credential.as_ref(), &workspace, call).await
         }
         None if init_git => engine.git().init(&workspace),
         None => Ok(()),

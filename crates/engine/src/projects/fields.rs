@@ -4,14 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use oubliette_model::{
-    Level, McpServer, Network, ProjectSettings, Scope, Secret, ToolStyle, may_grant, nearest,
-    quoted,
+    EnvValue, Level, MIN_SECRET_BYTES, McpServer, Network, ProjectSettings, Scope, ToolStyle,
+    may_grant, nearest, quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::error::did_you_mean;
 use crate::{Actor, Engine, EngineError, Result, agents};
+
+/// Of all secrets in the environment of a project.
+const MAX_ENV_SECRET_BYTES: usize = 256 << 10;
+
+/// Of all settings of a project, as they are stored. Every call that reads the project parses them.
+const MAX_SETTINGS_BYTES: usize = 256 << 10;
+const MAX_MCP_SERVER_ARGS: usize = 100;
+const MAX_MCP_SERVER_ARG_BYTES: usize = 8 << 10;
+const MAX_MCP_SERVER_VARIABLES: usize = 100;
 
 /// An omitted field leaves the setting unchanged.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -21,8 +30,10 @@ pub(super) struct SettingsParams {
     description: Option<String>,
     /// The default agent of its sessions; `project_options` lists the agents.
     agent: Option<String>,
-    /// The default model of its sessions.
+    /// The default model of the sessions of the project's own agent.
     model: Option<String>,
+    /// The default models of other agents, `{"AGENT": "model"}`. Replaces the previous ones.
+    models: Option<BTreeMap<String, String>>,
     /// What agents may do without asking for permission (default `high`: the container confines
     /// them).
     autonomy: Option<Level>,
@@ -38,17 +49,20 @@ pub(super) struct SettingsParams {
     cpus: Option<f64>,
     /// The maximum number of processes in the container. Project tokens cannot set this.
     max_processes: Option<u32>,
-    /// Disk space of the project in MB; `project_options` shows how it is enforced. Project tokens
-    /// cannot set this.
+    /// Disk space of the project in MB, 0 for no limit; `project_options` shows how it is enforced.
+    /// Project tokens cannot set this.
     disk_mb: Option<u32>,
-    /// Paths relative to the workspace that agents can read but not change.
+    /// Paths relative to each workspace that agents can read but not change, no patterns. One that does
+    /// not exist becomes an empty directory. A running container gets them when it starts again.
     protected_paths: Option<Vec<String>>,
-    /// Environment variables of the container, `{"NAME": "value"}`. Replaces the previous ones.
-    /// Values are never shown.
-    env: Option<BTreeMap<String, Secret>>,
+    /// Environment variables of the container, `{"NAME": "value"}`. Replaces the previous ones. Values
+    /// are never returned. A value that looks like a key, by its name or itself, is also hidden in what
+    /// agents write; `{"NAME": {"value": "…", "secret": true}}` (or false) decides that.
+    env: Option<BTreeMap<String, EnvValue>>,
     /// Additional MCP servers for the agents, started in the container.
     mcp_servers: Option<Vec<McpServer>>,
     /// The names of credentials that agents of this project may use; `project_options` lists them.
+    /// Project tokens cannot add names.
     credential_refs: Option<Vec<String>>,
     /// The scope of the key with which the agent of each session can call Oubliette; not wider than
     /// the scope of your token. Project tokens cannot set this.
@@ -84,6 +98,23 @@ impl SettingsParams {
         .find_map(|(name, given)| given.then_some(name))
     }
 
+    /// The first given parameter by which an agent would loosen what bounds itself.
+    pub(super) fn first_bound_of_agents(&self) -> Option<&'static str> {
+        [
+            ("autonomy", self.autonomy.is_some()),
+            ("protected_paths", self.protected_paths.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(name, given)| given.then_some(name))
+    }
+
+    /// Whether agents of the project could use a credential that they cannot use now. Project tokens may
+    /// only take names away.
+    pub(super) fn adds_credentials(&self, settings: &ProjectSettings) -> bool {
+        let mut given = self.credential_refs.iter().flatten();
+        given.any(|name| !settings.credential_refs.contains(name))
+    }
+
     /// Checks every field, then changes the settings.
     pub(super) fn apply(
         &self,
@@ -92,9 +123,11 @@ impl SettingsParams {
         settings: &mut ProjectSettings,
     ) -> Result<()> {
         self.check(engine, actor)?;
+        let bytes_before = stored_bytes(settings)?;
         replace(&mut settings.description, &self.description);
         set(&mut settings.agent, &self.agent);
         set(&mut settings.model, &self.model);
+        replace(&mut settings.models, &self.models);
         set(&mut settings.autonomy, &self.autonomy);
         set(&mut settings.reasoning, &self.reasoning);
         set(&mut settings.container_type, &self.container_type);
@@ -118,6 +151,32 @@ impl SettingsParams {
         );
         set(&mut settings.limits.max_cost_usd, &self.max_cost_usd);
         set(&mut settings.tools_style, &self.tools_style);
+        let bytes = stored_bytes(settings)?;
+        // Settings of an older version may be larger; they can still be changed.
+        if bytes > MAX_SETTINGS_BYTES && bytes > bytes_before {
+            return Err(EngineError::invalid(format!(
+                "the settings of the project would have {bytes} bytes; the maximum is \
+                 {MAX_SETTINGS_BYTES}. Put long values of `env`, `mcp_servers` and `protected_paths` into \
+                 files of the project"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Every session of the project searches its output for all secrets, so their size is bounded.
+    fn check_secret_bytes(&self) -> Result<()> {
+        let servers = self.mcp_servers.iter().flatten();
+        let variables = servers.flat_map(|server| &server.env);
+        let variables = self.env.iter().flatten().chain(variables);
+        let secrets = variables.flat_map(|(name, value)| value.secrets(name));
+        let bytes: usize = secrets.map(|secret| secret.reveal().len()).sum();
+        if bytes > MAX_ENV_SECRET_BYTES {
+            return Err(EngineError::invalid(format!(
+                "the secrets in `env` and `mcp_servers` have {bytes} bytes; the maximum is \
+                 {MAX_ENV_SECRET_BYTES}. Put long ones into files, or mark those that are no secrets \
+                 with `\"secret\": false`"
+            )));
+        }
         Ok(())
     }
 
@@ -128,6 +187,10 @@ impl SettingsParams {
         let agent_names = agents::names(settings);
         let agents: Vec<&str> = agent_names.iter().map(String::as_str).collect();
         require_known_name("agent", self.agent.as_deref(), &agents)?;
+        for (agent, model) in self.models.iter().flatten() {
+            require_known_name("models", Some(agent), &agents)?;
+            check_text("models", Some(model), 200)?;
+        }
         let types: Vec<&str> = settings
             .container_types
             .keys()
@@ -141,12 +204,7 @@ impl SettingsParams {
             4_194_304.0,
         )?;
         check_range("cpus", self.cpus, 0.01, 1024.0)?;
-        check_range(
-            "disk_mb",
-            self.disk_mb.map(f64::from),
-            16.0,
-            f64::from(u32::MAX),
-        )?;
+        check_disk_limit(self.disk_mb)?;
         check_range(
             "max_processes",
             self.max_processes.map(f64::from),
@@ -175,6 +233,7 @@ impl SettingsParams {
             .flatten()
             .try_for_each(|(name, value)| check_env_variable("env", name, value))?;
         check_count("env", self.env.as_ref().map(BTreeMap::len), 500)?;
+        self.check_secret_bytes()?;
         check_count(
             "protected_paths",
             self.protected_paths.as_ref().map(Vec::len),
@@ -189,7 +248,8 @@ impl SettingsParams {
         self.mcp_servers
             .as_deref()
             .map_or(Ok(()), check_mcp_servers)?;
-        let credentials: Vec<&str> = settings.credentials.keys().map(String::as_str).collect();
+        let credentials = engine.credentials().names();
+        let credentials: Vec<&str> = credentials.iter().map(String::as_str).collect();
         for name in self.credential_refs.iter().flatten() {
             require_known_name("credential_refs", Some(name), &credentials)?;
         }
@@ -203,6 +263,11 @@ impl SettingsParams {
             _ => Ok(()),
         }
     }
+}
+
+fn stored_bytes(settings: &ProjectSettings) -> Result<usize> {
+    let text = serde_json::to_vec(settings).map_err(EngineError::fault)?;
+    Ok(text.len())
 }
 
 fn set<T: Clone>(setting: &mut Option<T>, given: &Option<T>) {
@@ -265,7 +330,27 @@ pub(super) fn require_known_name(
     )))
 }
 
+/// The smallest `disk_mb` of a project that is limited.
+const MIN_DISK_MB: u32 = 16;
+
+fn check_disk_limit(given: Option<u32>) -> Result<()> {
+    match given {
+        Some(1..MIN_DISK_MB) => Err(EngineError::invalid(format!(
+            "`disk_mb` must be at least {MIN_DISK_MB}, or 0 for no limit"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn check_protected_path(path: &str) -> Result<()> {
+    // Names of files may have these characters, but who writes them here means something else.
+    if path.contains(['*', '?', ',']) {
+        return Err(EngineError::invalid(format!(
+            "`protected_paths`: {} looks like a pattern or a list; name each file or directory by itself, \
+             without `*`, `?` and `,`",
+            quoted(path)
+        )));
+    }
     let inside = !path.is_empty()
         && path.len() <= 4096
         && !path.contains('\0')
@@ -281,7 +366,10 @@ fn check_protected_path(path: &str) -> Result<()> {
     )))
 }
 
-fn check_env_variable(parameter: &str, name: &str, value: &Secret) -> Result<()> {
+/// Of one environment variable.
+const MAX_ENV_VALUE_BYTES: usize = 128 * 1024;
+
+fn check_env_variable(parameter: &str, name: &str, value: &EnvValue) -> Result<()> {
     let valid = !name.is_empty()
         && name.len() <= 200
         && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -292,9 +380,21 @@ fn check_env_variable(parameter: &str, name: &str, value: &Secret) -> Result<()>
             quoted(name)
         )));
     }
-    if value.reveal().len() > 128 * 1024 || value.reveal().contains('\0') {
+    if value.reveal().len() > MAX_ENV_VALUE_BYTES {
         return Err(EngineError::invalid(format!(
-            "`{parameter}`: the value of `{name}` is longer than 128 KiB or contains NUL"
+            "`{parameter}`: the value of `{name}` is longer than {} KiB",
+            MAX_ENV_VALUE_BYTES / 1024
+        )));
+    }
+    if value.reveal().contains('\0') {
+        return Err(EngineError::invalid(format!(
+            "`{parameter}`: the value of `{name}` contains a NUL character"
+        )));
+    }
+    if value.is_too_short() {
+        return Err(EngineError::invalid(format!(
+            "`{parameter}`: the value of `{name}` is marked as secret, but values of less than \
+             {MIN_SECRET_BYTES} bytes cannot be hidden; make it longer or omit the mark"
         )));
     }
     Ok(())
@@ -327,6 +427,19 @@ fn check_mcp_servers(servers: &[McpServer]) -> Result<()> {
                 "`mcp_servers`: `{name}` has no command"
             )));
         }
+        check_count(
+            "mcp_servers.args",
+            Some(server.args.len()),
+            MAX_MCP_SERVER_ARGS,
+        )?;
+        for arg in &server.args {
+            check_text("mcp_servers.args", Some(arg), MAX_MCP_SERVER_ARG_BYTES)?;
+        }
+        check_count(
+            "mcp_servers.env",
+            Some(server.env.len()),
+            MAX_MCP_SERVER_VARIABLES,
+        )?;
         server
             .env
             .iter()

@@ -71,7 +71,7 @@ impl Operation for Get {
             .disk_usage_bytes(project.id)
             .map(|bytes| bytes >> 20);
         Ok(Output {
-            project: ProjectView::new(project, engine.settings()),
+            project: ProjectView::new(project, engine),
             container_status: status(any_running),
             disk_used_mb,
             containers,

@@ -1,5 +1,7 @@
 //! `project_options`.
 
+use std::collections::BTreeSet;
+
 use oubliette_agent::ToolEnforcement;
 use oubliette_model::{Access, Mode, Scope};
 use oubliette_runtime::Capabilities;
@@ -17,9 +19,11 @@ pub(crate) struct Params {}
 pub(crate) struct Output {
     /// The agents that a project can use.
     agents: Vec<AgentOption>,
-    /// Models with a price in the server's configuration; agents may offer others.
-    models: Vec<String>,
-    /// Credentials for `git_credential` and `credential_refs`.
+    /// The models that the agents offer and those with a price in the server's configuration; `agents`
+    /// has those of each agent.
+    models: BTreeSet<String>,
+    /// Credentials for `git_credential` and `credential_refs`; for a project token only those of its
+    /// project.
     accounts: Vec<CredentialOption>,
     container_types: Vec<String>,
     /// The configured runtime.
@@ -39,6 +43,8 @@ struct AgentOption {
     /// Whether it was installed with `oubliette agent install` or needs no installation. If false,
     /// the image of the container may still contain it.
     installed: bool,
+    /// The models that it offers, as it said when it was installed or started last; it may take others.
+    models: Vec<String>,
     /// Whether a session can choose its model.
     takes_model: bool,
     /// Whether a session can choose its reasoning effort.
@@ -73,11 +79,17 @@ impl Operation for Options {
         Reach::everywhere()
     }
 
-    async fn run(engine: &Engine, _: &Actor, _: Params, _: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, _: Params, _: Call) -> Result<Output> {
         let settings = engine.settings();
-        let account = |(name, credential): (&String, &crate::Credential)| CredentialOption {
-            name: name.clone(),
-            kind: credential.kind.clone(),
+        let own_project = match actor.scope.project() {
+            Some(id) => Some(engine.project(id).await?.settings),
+            None => None,
+        };
+        let is_visible = |name: &String| {
+            own_project.as_ref().is_none_or(|project| {
+                project.credential_refs.contains(name)
+                    || project.git_credential.as_ref() == Some(name)
+            })
         };
         let runtimes = engine
             .containers()
@@ -87,17 +99,27 @@ impl Operation for Options {
             .map(|runtime| runtime.capabilities().clone());
         let agent = |agent: oubliette_agent::Agent| AgentOption {
             installed: agents::is_installed(settings, &agent) || agent.package.is_none(),
+            models: agents::stored_models(&settings.data_dir, &agent.name),
+            credentials: agents::credential_kinds(&agent),
             name: agent.name,
             about: agent.about,
             takes_model: agent.takes_model,
             takes_reasoning: agent.takes_reasoning,
             takes_tools: !matches!(agent.tool_enforcement, ToolEnforcement::Unsupported(_)),
-            credentials: agent.credentials.into_keys().collect(),
         };
+        let agents: Vec<AgentOption> = agents::all(settings).into_iter().map(agent).collect();
+        let offered = agents.iter().flat_map(|agent| &agent.models);
+        let accounts = engine.credentials().all().into_iter();
         Ok(Output {
-            agents: agents::all(settings).into_iter().map(agent).collect(),
-            models: settings.models.keys().cloned().collect(),
-            accounts: settings.credentials.iter().map(account).collect(),
+            models: settings.models.keys().chain(offered).cloned().collect(),
+            agents,
+            accounts: accounts
+                .filter(|(name, ..)| is_visible(name))
+                .map(|(name, credential, _)| CredentialOption {
+                    name,
+                    kind: credential.kind,
+                })
+                .collect(),
             container_types: settings.container_types.keys().cloned().collect(),
             runtime: settings.runtime.clone(),
             runtimes: runtimes.into_iter().collect(),

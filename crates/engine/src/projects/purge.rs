@@ -9,7 +9,12 @@ impl Projects<'_> {
     /// Removes the containers, files and row of a project, which must be hidden already.
     pub(crate) async fn purge(self, id: ProjectId) -> Result<()> {
         self.engine.containers().remove_of_project(id).await?;
-        self.engine.files().remove_project(id).await?;
+        if let Err(error) = self.engine.files().remove_project(id).await
+            && !self.engine.containers().purge_foreign_trash().await?
+        {
+            return Err(error);
+        }
+        self.engine.parts.credentials.forget_project(id).await?;
         Ok(self.engine.store().delete_project(id).await?)
     }
 

@@ -31,7 +31,8 @@ impl Operation for Update {
     const NAME: &'static str = "project_update";
     const ABOUT: &'static str = "Change settings of a project; omitted settings stay unchanged. The repository and \
          `workspace_isolation` cannot be changed after creation. Project tokens cannot change \
-         limits, `network`, `agent_scope` or the name.";
+         limits, `network`, `agent_scope` or the name, nor add `credential_refs`. Agents cannot change `autonomy` or `protected_paths` of a project \
+         that bounds their own tree.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -44,6 +45,7 @@ impl Operation for Update {
         Reach {
             project: Some(params.project_id),
             restricted: params.settings.first_restricted().or(renames),
+            bounds_agents: params.settings.first_bound_of_agents(),
             ..Reach::default()
         }
     }
@@ -57,6 +59,11 @@ impl Operation for Update {
         let audit = call.take_audit_entry();
         for _ in 0..MAX_ATTEMPTS {
             let mut project = engine.project(params.project_id).await?;
+            if params.settings.adds_credentials(&project.settings) {
+                engine
+                    .permit_restricted(actor, project.id, "credential_refs")
+                    .await?;
+            }
             params
                 .settings
                 .apply(engine, actor, &mut project.settings)?;
@@ -66,7 +73,7 @@ impl Operation for Update {
             project.updated_at = engine.now();
             match engine.store().update_project(&project, audit.clone()).await {
                 Ok(ProjectUpdate::Done(project)) => {
-                    return Ok(ProjectView::new(*project, engine.settings()));
+                    return Ok(ProjectView::new(*project, engine));
                 }
                 Ok(ProjectUpdate::Stale) => {}
                 Err(StoreError::Duplicate) => {

@@ -1,11 +1,13 @@
 //! A project in results: everything but its secrets.
 
-use oubliette_model::{Level, Network, ProjectId, Scope, ToolStyle};
+use std::collections::BTreeMap;
+
+use oubliette_model::{EnvValue, Level, MIN_SECRET_BYTES, Network, ProjectId, Scope, ToolStyle};
 use oubliette_store::Project;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::Settings;
+use crate::Engine;
 
 /// A project in full.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -22,6 +24,8 @@ pub(crate) struct ProjectView {
     agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    models: BTreeMap<String, String>,
     autonomy: Level,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<Level>,
@@ -37,6 +41,9 @@ pub(crate) struct ProjectView {
     protected_paths: Vec<String>,
     /// The names of the environment variables; their values are never shown.
     env_names: Vec<String>,
+    /// Those of them whose values are hidden in what agents write.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    hidden_env_names: Vec<String>,
     mcp_servers: Vec<McpServerView>,
     credential_refs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,6 +54,12 @@ pub(crate) struct ProjectView {
     max_cost_usd: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools_style: Option<ToolStyle>,
+    /// The limits that have no effect on the server's machine; `oubliette doctor` says why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_enforced: Vec<&'static str>,
+    /// Settings that do less than they seem to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     created_at: String,
     updated_at: String,
 }
@@ -61,9 +74,15 @@ struct McpServerView {
 }
 
 impl ProjectView {
-    pub(super) fn new(project: Project, server: &Settings) -> Self {
-        let defaults = &server.limits;
+    pub(super) fn new(project: Project, engine: &Engine) -> Self {
+        let defaults = &engine.settings().limits;
         let settings = project.settings;
+        let hidden = settings
+            .env
+            .iter()
+            .filter(|(name, value)| value.is_hidden(name));
+        let hidden_env_names = hidden.map(|(name, _)| name.clone()).collect();
+        let warnings = short_secrets(&settings.env).into_iter().collect();
         let mcp_server = |server: oubliette_model::McpServer| McpServerView {
             name: server.name,
             command: server.command,
@@ -79,6 +98,7 @@ impl ProjectView {
             git_credential: settings.git_credential,
             agent: settings.agent,
             model: settings.model,
+            models: settings.models,
             autonomy: settings.autonomy.unwrap_or(Level::High),
             reasoning: settings.reasoning,
             container_type: settings.container_type.unwrap_or_else(|| "base".to_owned()),
@@ -92,6 +112,7 @@ impl ProjectView {
             disk_mb: defaults.disk_of(&settings.limits),
             protected_paths: settings.protected_paths,
             env_names: settings.env.into_keys().collect(),
+            hidden_env_names,
             mcp_servers: settings.mcp_servers.into_iter().map(mcp_server).collect(),
             credential_refs: settings.credential_refs,
             agent_scope: settings.agent_scope,
@@ -109,10 +130,26 @@ impl ProjectView {
                 .max_cost_usd
                 .unwrap_or(defaults.max_cost_usd),
             tools_style: settings.tools_style,
+            not_enforced: engine.containers().unenforced_limits(),
+            warnings,
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),
         }
     }
+}
+
+/// A warning about variables that look like secrets and are too short to be hidden.
+fn short_secrets(env: &BTreeMap<String, EnvValue>) -> Option<String> {
+    let short = env
+        .iter()
+        .filter(|(name, value)| value.is_too_short_to_hide(name));
+    let names: Vec<&str> = short.map(|(name, _)| name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "`env`: values of less than {MIN_SECRET_BYTES} bytes are never hidden in what agents write: {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// A project in a list.

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use oubliette_model::{Scope, SessionId, WorkspaceId};
 use oubliette_runtime::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Enforcement, ImageSource,
-    Networks, Program, Progress, RunState, Runtime, RuntimeError,
+    Networks, Program, Progress, ProtectedPath, RunState, Runtime, RuntimeError,
 };
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{NewSession, Session, SessionMessage, TreeLimits};
@@ -96,6 +96,10 @@ impl Runtime for FailingRuntime {
         Err(failure())
     }
 
+    async fn protect(&self, _: &ContainerId, _: &[ProtectedPath]) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     async fn stop(&self, _: &ContainerId, _: Duration) -> Result<(), RuntimeError> {
         Ok(())
     }
@@ -142,6 +146,10 @@ impl Runtime for FailingRuntime {
         Err(failure())
     }
 
+    async fn take_ownership(&self, _: &Path, _: &Path) -> Result<bool, RuntimeError> {
+        Ok(false)
+    }
+
     async fn remove_images(&self) -> Result<(), RuntimeError> {
         Ok(())
     }
@@ -181,6 +189,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
         token_id: token.id,
         scope: Scope::Admin,
         session: None,
+        unattached: false,
         address: None,
     };
     let parameters = json!({ "name": "one", "init_git": false });
@@ -199,9 +208,10 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
             attachments: Vec::new(),
             declaration: None,
             change_id: None,
+            sender_scope: None,
             created_at: now,
         }),
-        join: false,
+        join: None,
         call: None,
         run: None,
         limits: TreeLimits {

@@ -56,6 +56,7 @@ impl Operation for Create {
                 .iter()
                 .map(|target| target.project_id)
                 .collect(),
+            depends_on_tree: true,
             ..Reach::default()
         }
     }

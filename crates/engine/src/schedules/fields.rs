@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Schedules;
+use crate::containers::DiskUse;
 use crate::{EngineError, Result};
 
 const MAX_TARGETS: usize = 100;
@@ -108,7 +109,12 @@ impl Schedules<'_> {
         }
         let mut targets: Vec<ScheduleTarget> = Vec::new();
         for param in params {
-            let id = self.engine.project(param.project_id).await?.id;
+            let project = self.engine.project(param.project_id).await?;
+            let containers = self.engine.containers();
+            containers
+                .require_disk_space(&project, DiskUse::Message)
+                .await?;
+            let id = project.id;
             let workspace_id = param.workspace_id.clone().filter(|id| !id.is_default());
             if let Some(workspace) = &workspace_id {
                 self.engine.workspaces().require(id, workspace).await?;

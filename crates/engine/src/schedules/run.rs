@@ -14,6 +14,7 @@ use oubliette_store::{
 use serde_json::{Map, Value, json};
 
 use super::Schedules;
+use crate::tokens::authority::TokenEnd;
 use crate::{Actor, Call, EngineError, Result, agents};
 
 const MAX_OUTPUT_BYTES: usize = 8 << 10;
@@ -185,17 +186,11 @@ impl Schedules<'_> {
                  token"
             ))
         };
+        let ended_token = |end: TokenEnd| ended(&format!("the schedule's token {}", end.reason()));
         let token = self.engine.store().token(schedule.owner_id).await?;
-        let why = match &token {
-            None => Some("was deleted"),
-            Some(token) if token.revoked_at.is_some() => Some("was revoked"),
-            Some(token) if !token.is_valid(self.engine.now()) => Some("has expired"),
-            Some(_) => None,
-        };
-        let (Some(token), None) = (token, why) else {
-            let why = why.unwrap_or_default();
-            return Err(ended(&format!("the schedule's token {why}")));
-        };
+        let token = token.ok_or_else(|| ended_token(TokenEnd::Deleted))?;
+        let authority = self.engine.tokens().authority(&token).await?;
+        let authority = authority.map_err(ended_token)?;
         let session = token.session_id.or(schedule.owner_session);
         if let Some(id) = session {
             let found = self.engine.store().session(id).await?;
@@ -207,8 +202,9 @@ impl Schedules<'_> {
         }
         Ok(Actor {
             token_id: token.id,
-            scope: token.scope,
+            scope: authority.scope,
             session,
+            unattached: false,
             address: Some(format!("schedule {}", schedule.id)),
         })
     }
@@ -377,6 +373,7 @@ fn outcome_of_turn(logged: &StoredEvent) -> Result<RunOutcome> {
         mut text,
         stop_reason,
         error,
+        ..
     } = event
     else {
         return Err(EngineError::fault("a completion was expected"));

@@ -33,6 +33,8 @@ struct TestEngine {
     settings: Settings,
     engine: Engine,
     project: ProjectId,
+    /// The projects that schedules run in, a hundred in each.
+    projects: Vec<ProjectId>,
     token: TokenId,
 }
 
@@ -53,20 +55,24 @@ impl TestEngine {
         let store = engine.store().clone();
         let NewToken { token, key } = NewToken::generate("bot", Scope::Admin, start, None).unwrap();
         store.add_token(&token, key.hash(), None).await.unwrap();
-        let parameters = json!({ "name": "one", "init_git": false });
-        let arguments = parameters.as_object().cloned().unwrap();
-        let actor = actor(token.id);
-        let created = engine
-            .call(&actor, "project_create", arguments, Call::new())
-            .await
-            .unwrap();
+        let project = create_project(&engine, token.id, "one").await;
         Self {
             home,
             clock,
             settings,
             engine,
-            project: created["project_id"].as_str().unwrap().parse().unwrap(),
+            project,
+            projects: vec![project],
             token: token.id,
+        }
+    }
+
+    /// Adds projects for more schedules than one project may have.
+    async fn add_projects(&mut self, count: usize) {
+        for n in 0..count {
+            let name = format!("more-{n}");
+            let project = create_project(&self.engine, self.token, &name).await;
+            self.projects.push(project);
         }
     }
 
@@ -83,6 +89,7 @@ impl TestEngine {
     fn schedule(&self, n: u128, cron_expr: &str, timezone: &str) -> Schedule {
         let now = self.clock.now();
         let cadence = CronSchedule::parse(cron_expr, timezone).unwrap();
+        let project = usize::try_from(n / 100).unwrap() % self.projects.len();
         Schedule {
             id: ScheduleId::new(Uuid::from_u128(n)),
             revision: 1,
@@ -91,7 +98,7 @@ impl TestEngine {
             timezone: timezone.to_owned(),
             prompt: "do it".to_owned(),
             targets: vec![ScheduleTarget {
-                project_id: self.project,
+                project_id: self.projects[project],
                 workspace_id: None,
                 session_id: None,
             }],
@@ -140,8 +147,18 @@ fn actor(token_id: TokenId) -> Actor {
         token_id,
         scope: Scope::Admin,
         session: None,
+        unattached: false,
         address: None,
     }
+}
+
+async fn create_project(engine: &Engine, token: TokenId, name: &str) -> ProjectId {
+    let parameters = json!({ "name": name, "init_git": false });
+    let arguments = parameters.as_object().cloned().unwrap();
+    let actor = actor(token);
+    let created = engine.call(&actor, "project_create", arguments, Call::new());
+    let created = created.await.unwrap();
+    created["project_id"].as_str().unwrap().parse().unwrap()
 }
 
 async fn engine(settings: &Settings) -> Engine {

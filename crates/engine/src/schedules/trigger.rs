@@ -38,6 +38,7 @@ impl Operation for Trigger {
     fn reach(params: &Params) -> Reach {
         Reach {
             starts_run: true,
+            depends_on_tree: true,
             ..Reach::schedule(params.schedule_id)
         }
     }

@@ -53,6 +53,7 @@ impl Operation for Update {
         let targets = params.targets.iter().flatten();
         Reach {
             targets: targets.map(|target| target.project_id).collect(),
+            depends_on_tree: true,
             ..Reach::schedule(params.schedule_id)
         }
     }

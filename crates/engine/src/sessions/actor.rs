@@ -1,19 +1,24 @@
 //! The one task that runs a live session. It does what the store says is wanted, talks to the agent, and
 //! commits every step before any reader sees it.
 
+mod background;
 mod budget;
 mod deadlines;
 mod decisions;
 mod event_builder;
+mod home;
 mod output;
 mod process;
 mod prompt;
+mod sign_in;
 mod start;
 mod step;
 mod termination;
 mod turn;
 
-use oubliette_agent::{Agent, ToolFilter};
+use std::sync::Arc;
+
+use oubliette_agent::{Agent, ToolFilter, ToolRefresh};
 use oubliette_model::{Event, Level, SessionId, Status};
 use oubliette_store::{Project, Session, StopRequest, StoreError};
 use tokio::sync::Notify;
@@ -22,9 +27,10 @@ use tokio::time::Instant;
 use super::live_agent::LiveAgent;
 use super::redactor::Redactor;
 use super::tools::tools_from_choices;
+use crate::callers::AwaitedTools;
 use crate::{Engine, EngineError};
 use deadlines::Deadlines;
-use event_builder::{EventBuilder, join_messages};
+use event_builder::EventBuilder;
 use process::AgentProcess;
 use step::StepBuilder;
 
@@ -64,7 +70,7 @@ struct SessionActor<'a> {
     session: Session,
     project: Project,
     agent: Agent,
-    redactor: Redactor,
+    redactor: Arc<Redactor>,
     process: AgentProcess,
     step: StepBuilder,
     deadlines: Deadlines,
@@ -118,7 +124,7 @@ impl<'a> SessionActor<'a> {
             engine,
             wake,
             agent: engine.sessions().configured_agent(&session),
-            redactor: Redactor::default(),
+            redactor: Arc::default(),
             process: AgentProcess::new(LiveAgent::from_session(&session), unconfirmed_input),
             step: StepBuilder::default(),
             deadlines: Deadlines::new(),
@@ -161,10 +167,11 @@ impl<'a> SessionActor<'a> {
                 self.deadlines.cancel_by = Some(Instant::now() + self.cancel_timeout());
             }
         }
-        self.step.events = EventBuilder::resume(streamed, join_messages(&messages));
         let container = live.container_id(&self.project);
         self.process.container_use = Some(self.engine.containers().mark_in_use(&container));
-        self.redactor = Redactor::for_agent(self.engine.settings(), &self.project, &self.agent);
+        self.process.credential_generation = self.engine.credentials().generation();
+        self.redactor = Arc::new(Redactor::for_project(self.engine, &self.project));
+        self.step.events = EventBuilder::resume(self.redactor.clone(), streamed, &messages);
         Ok(())
     }
 
@@ -221,6 +228,11 @@ impl<'a> SessionActor<'a> {
                 self.request_budget().await?;
                 continue;
             }
+            if self.has_outdated_tools().await? {
+                self.stop_agent().await;
+                self.commit().await?;
+                continue;
+            }
             if self.process.live.is_none()
                 && let Err(reason) = self.start_agent().await?
             {
@@ -262,6 +274,46 @@ impl<'a> SessionActor<'a> {
             () = self.wake.notified() => Ok(()),
             () = tokio::time::sleep_until(deadline) => self.on_deadline().await,
         }
+    }
+
+    /// The model that the session was told to use.
+    fn chosen_model(&self) -> Option<String> {
+        let default_agent = &self.engine.settings().sessions.default_agent;
+        let defaults = self.project.settings.models_by_agent(default_agent);
+        self.session.chosen_model(&defaults).cloned()
+    }
+
+    fn set_used_model(&mut self, model: Option<String>) {
+        if model.is_some() && model != self.session.choices.used_model {
+            self.session.choices.used_model.clone_from(&model);
+            self.step.changes.used_model = model;
+        }
+    }
+
+    /// What the agent must know before a prompt.
+    fn awaited_tools(&self) -> AwaitedTools {
+        let is_first_turn = self
+            .process
+            .live
+            .as_ref()
+            .is_some_and(|live| !live.prompted);
+        match self.agent.tool_refresh {
+            ToolRefresh::OnUse | ToolRefresh::Restart => AwaitedTools::Delivered,
+            ToolRefresh::Late if is_first_turn => AwaitedTools::StartedAndListed,
+            ToolRefresh::Late | ToolRefresh::Notified => AwaitedTools::Listed,
+        }
+    }
+
+    /// Whether the running agent does not know the tools of its caller, and can learn them only by a
+    /// restart.
+    async fn has_outdated_tools(&self) -> Result<bool, ActorError> {
+        let live = self.process.live.as_ref();
+        let started_with = live.and_then(|live| live.caller_tools.as_ref());
+        let (Some(known), ToolRefresh::Restart) = (started_with, self.agent.tool_refresh) else {
+            return Ok(false);
+        };
+        let tools = self.engine.callers().tools(self.session.id).await?;
+        Ok(*known != tools.fingerprint())
     }
 
     fn autonomy(&self) -> Level {

@@ -183,14 +183,7 @@ impl Sessions<'_> {
         };
         let store = self.engine.store();
         let found = store.session(id).await?.ok_or_else(not_found)?;
-        let mut ancestors = Vec::new();
-        let mut current = found.clone();
-        while current.depth > ancestor.depth
-            && let Some(parent) = current.parent_id
-        {
-            ancestors.push(parent);
-            current = store.session(parent).await?.ok_or_else(not_found)?;
-        }
+        let ancestors = self.ancestors(&found, ancestor.depth).await?;
         if is_below(ancestor.id, &ancestors) {
             Ok(found)
         } else {

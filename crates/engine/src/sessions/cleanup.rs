@@ -69,6 +69,11 @@ impl Operation for Cleanup {
             .store()
             .remove_ended_sessions(visible, before, call.take_audit_entry())
             .await?;
+        if !deleted.is_empty() {
+            engine.spawn_until_stopping(move |engine| async move {
+                engine.sessions().remove_orphaned_homes(visible).await;
+            });
+        }
         Ok(Output { deleted })
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use oubliette_wire::{ExitStatus, Exited, LineReader, StreamKind};
 use tokio::time::Instant;
 
+use super::redactor::Redactor;
 use crate::containers::process::{InputWriter, OutputReader, Process, ProcessError};
 
 /// How much of an agent's output the supervisor keeps until it is committed: the longest line that is
@@ -88,14 +89,17 @@ impl AgentConnection {
         self.unsent.extend(bytes);
     }
 
-    /// The last of the agent's error output.
-    pub(super) fn recent_stderr(&self) -> String {
+    /// The last of the agent's error output, redacted.
+    pub(super) fn recent_stderr(&self, redactor: &Redactor) -> String {
         let bytes: Vec<u8> = self.recent_stderr.iter().copied().collect();
+        let is_cut = self.stderr.offset() > bytes.len() as u64;
+        let text = if is_cut {
+            redactor.redact_tail(&bytes)
+        } else {
+            redactor.redact_text(String::from_utf8_lossy(&bytes).into_owned())
+        };
         let is_shown = |c: &char| *c == '\n' || !c.is_control();
-        String::from_utf8_lossy(&bytes)
-            .chars()
-            .filter(is_shown)
-            .collect()
+        text.chars().filter(is_shown).collect()
     }
 
     pub(super) fn ended(&self) -> Option<ExitStatus> {

@@ -1,9 +1,11 @@
 //! Delivers messages to agents: to an existing session, or to a new one.
 
 use oubliette_model::{
-    ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller,
+    ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller, narrow,
 };
-use oubliette_store::{NewSession, Project, Session, SpawnOutcome, TreeLimit, TreeLimits};
+use oubliette_store::{
+    JoinFilter, NewSession, Project, Session, SpawnOutcome, TreeLimit, TreeLimits,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
@@ -11,6 +13,7 @@ use uuid::Uuid;
 use super::Sessions;
 use super::message_params::MessageParams;
 use super::view::PendingRequest;
+use crate::containers::DiskUse;
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, EngineError, Result};
 
@@ -47,6 +50,16 @@ pub(crate) struct Origin {
     pub(crate) max_scope: Option<Scope>,
 }
 
+/// Who sends a message to an existing session.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) scope: Option<Scope>,
+    /// The token that can offer tools with the message.
+    pub(super) caller: Option<TokenId>,
+    /// The session whose agent sends it, with the id of its call.
+    pub(super) call: Option<(SessionId, Uuid)>,
+}
+
 impl Sessions<'_> {
     /// The origin of a session that an actor requests. A session that an agent requests with its API key
     /// is a child of the agent's own session.
@@ -61,24 +74,14 @@ impl Sessions<'_> {
             return Ok(origin);
         };
         let own = self.engine.store().session(own).await?;
-        let parent = own.ok_or(EngineError::Refused { parameter: None })?;
+        let parent =
+            own.ok_or_else(|| EngineError::refused("the session of this agent no longer exists"))?;
+        let of_parent = self.agent_scope(&parent).await?;
         Ok(Origin {
-            max_scope: self.agent_scope(&parent).await?,
+            max_scope: narrow(actor.scope, [of_parent]),
             parent: Some(parent),
             ..origin
         })
-    }
-
-    /// The scope of the key that a session's agent gets: the one chosen for the session or the project,
-    /// narrowed to what the session's creator may grant.
-    pub(crate) async fn agent_scope(self, session: &Session) -> Result<Option<Scope>> {
-        let project = self.engine.store().project(session.project_id).await?;
-        let of_project = project.and_then(|project| project.settings.agent_scope);
-        let wanted = session.choices.agent_scope.or(of_project);
-        let granted = session.choices.granted;
-        Ok(wanted
-            .zip(granted)
-            .and_then(|(wanted, granted)| wanted.intersection(granted)))
     }
 
     /// Delivers a message to the newest session of a workspace or to a new session. Returns when that is
@@ -91,9 +94,14 @@ impl Sessions<'_> {
         call: &Call,
     ) -> Result<Delivered> {
         let engine = self.engine;
+        engine
+            .containers()
+            .require_disk_space(project, DiskUse::Message)
+            .await?;
         // An agent that starts a child through its own session is not a caller that can offer tools.
         let caller = origin.owner.filter(|_| origin.call.is_none());
-        let (message, warnings) = params.to_message_with_tools(engine, caller).await?;
+        let (mut message, warnings) = params.to_message_with_tools(engine, caller).await?;
+        message.sender_scope = origin.max_scope;
         let declares_tools = message.declaration.is_some();
         let parent = origin.parent.as_ref();
         let parent_here = parent.filter(|parent| parent.project_id == project.id);
@@ -138,13 +146,17 @@ impl Sessions<'_> {
             Some(parent) => self.tree_limits(parent).await?,
             None => self.project_tree_limits(project),
         };
+        // Tools are set for a whole session, so a message that sets them needs a new one.
+        let may_join =
+            parent.is_none() && !params.new_session.unwrap_or(false) && params.tools()?.is_empty();
+        let sender = origin.max_scope.filter(|_| may_join);
         let new = NewSession {
             session,
             message: Some(message),
-            // Tools are set for a whole session, so a message that sets them needs a new one.
-            join: parent.is_none()
-                && !params.new_session.unwrap_or(false)
-                && params.tools()?.is_empty(),
+            join: sender.map(|sender| JoinFilter {
+                settings: params.requested_settings(engine, project),
+                sender,
+            }),
             call: origin.call,
             run: call.schedule_run().cloned(),
             limits,
@@ -183,41 +195,107 @@ impl Sessions<'_> {
         params: &MessageParams,
         call: &Call,
     ) -> Result<Delivered> {
+        let session = self.get(id).await?;
+        if let Some(own) = actor.session {
+            self.check_below(own, &session).await?;
+        }
+        // An agent is the caller only of the sessions that it started.
+        let caller = match actor.session {
+            Some(own) => may_respond_as_caller(session.owner_id, id, actor.token_id, Some(own))
+                .then_some(actor.token_id),
+            None => Some(actor.token_id),
+        };
+        let sender = Sender {
+            scope: Some(actor.scope),
+            caller,
+            call: None,
+        };
+        let (session, resumed, warnings) = self.queue(&session, params, &sender, call).await?;
+        self.delivered(session, resumed, warnings).await
+    }
+
+    /// Queues a message for an existing session, if the sender may send it and the project has room.
+    /// Returns the session, whether the message resumed it, and warnings about declared tools.
+    pub(super) async fn queue(
+        self,
+        session: &Session,
+        params: &MessageParams,
+        sender: &Sender,
+        call: &Call,
+    ) -> Result<(Session, bool, Vec<String>)> {
+        self.check_sender(sender.scope, session).await?;
+        self.require_disk_space(session).await?;
+        self.check_session_settings(params, session).await?;
+        let (mut message, warnings) = params
+            .to_message_with_tools(self.engine, sender.caller)
+            .await?;
+        message.sender_scope = sender.scope;
+        let (store, audit) = (self.engine.store(), call.take_audit_entry());
+        let id = session.id;
+        let queued = match (sender.call, call.schedule_run()) {
+            (Some((parent, call_id)), _) => {
+                let queued = store.queue_call(parent, call_id, id, &message, audit);
+                queued.await?.ok_or_else(|| {
+                    EngineError::Failed("your own session, or the other one, has ended".to_owned())
+                })
+            }
+            (None, Some(run)) => {
+                let queued = store.queue_run(run, id, &message, audit).await?;
+                queued.ok_or_else(|| EngineError::session_not_found(id))
+            }
+            (None, None) => {
+                let queued = store.queue_message(id, &message, audit).await?;
+                queued.ok_or_else(|| EngineError::session_not_found(id))
+            }
+        };
+        let (session, resumed) = queued?;
+        self.announce_message(&session, message.declaration.is_some());
+        Ok((session, resumed, warnings))
+    }
+
+    /// Fails if the project of a session is over its disk limit.
+    async fn require_disk_space(self, session: &Session) -> Result<()> {
+        let containers = self.engine.containers();
+        if !containers.is_any_over_disk_limit() {
+            return Ok(());
+        }
+        let project = self.engine.project(session.project_id).await?;
+        containers
+            .require_disk_space(&project, DiskUse::Message)
+            .await
+    }
+
+    /// Checks that a message to an existing session asks for nothing that the session does not have.
+    async fn check_session_settings(self, params: &MessageParams, session: &Session) -> Result<()> {
         if !params.tools()?.is_empty() {
             return Err(EngineError::invalid(
                 "`tools_allowed` and `tools_disallowed` are set for a whole session; omit them, or \
                  start a new session with `session_spawn`",
             ));
         }
-        let store = self.engine.store();
-        // An agent is the caller only of the sessions that it started.
-        let caller = match actor.session {
-            Some(own) => {
-                let owner = store
-                    .session(id)
-                    .await?
-                    .and_then(|session| session.owner_id);
-                may_respond_as_caller(owner, id, actor.token_id, Some(own))
-                    .then_some(actor.token_id)
-            }
-            None => Some(actor.token_id),
+        let project = self.engine.project(session.project_id).await?;
+        let requested = params.requested_settings(self.engine, &project);
+        let is_elsewhere = params
+            .workspace_id
+            .as_ref()
+            .is_some_and(|workspace| *workspace != session.workspace_id);
+        let differing = if params.new_session == Some(true) {
+            Some("new_session")
+        } else if params.create_workspace == Some(true) {
+            Some("create_workspace")
+        } else if is_elsewhere {
+            Some("workspace_id")
+        } else {
+            requested.differing_parameter(session)
         };
-        let (message, warnings) = params.to_message_with_tools(self.engine, caller).await?;
-        let queued = match call.schedule_run() {
-            Some(run) => {
-                store
-                    .queue_run(run, id, &message, call.take_audit_entry())
-                    .await?
-            }
-            None => {
-                store
-                    .queue_message(id, &message, call.take_audit_entry())
-                    .await?
-            }
-        };
-        let (session, resumed) = queued.ok_or_else(|| EngineError::session_not_found(id))?;
-        self.announce_message(&session, message.declaration.is_some());
-        self.delivered(session, resumed, warnings).await
+        match differing {
+            Some(name) => Err(EngineError::invalid(format!(
+                "`{name}` cannot be changed for the existing session {}; omit it, or omit \
+                 `session_id` for a session that has it",
+                session.id
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Wakes everything that waits for a message that was just stored.

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Sessions;
+use super::view::PendingRequest;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -22,6 +23,14 @@ pub(crate) struct Params {
 
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
+    #[serde(flatten)]
+    tree: EndedTree,
+    pending_caller_requests: Vec<PendingRequest>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct EndedTree {
     session_id: SessionId,
     status: Status,
     /// The sessions below it that were ended with it.
@@ -45,14 +54,21 @@ impl Operation for End {
         Reach::session(params.session_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
-        engine.sessions().end_tree(params.session_id, &call).await
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
+        let id = params.session_id;
+        let sessions = engine.sessions();
+        let tree = sessions.end_tree(id, &call).await?;
+        let session = sessions.get(id).await?;
+        Ok(Output {
+            tree,
+            pending_caller_requests: engine.callers().deliver_pending(actor, &session).await?,
+        })
     }
 }
 
 impl Sessions<'_> {
     /// Ends a session and every session below it. Returns when their processes have exited.
-    pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<Output> {
+    pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<EndedTree> {
         let mut tree = self.engine.store().session_tree(id).await?;
         tree.retain(|session| !session.status.is_ended() || session.live.is_some());
         if !tree.is_empty() {
@@ -69,14 +85,11 @@ impl Sessions<'_> {
                 )));
             }
         }
-        Ok(Output {
+        let ended = tree.into_iter().map(|session| session.id);
+        Ok(EndedTree {
             session_id: id,
             status: self.get(id).await?.status,
-            children_ended: tree
-                .into_iter()
-                .map(|session| session.id)
-                .filter(|other| *other != id)
-                .collect(),
+            children_ended: ended.filter(|other| *other != id).collect(),
         })
     }
 

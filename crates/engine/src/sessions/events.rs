@@ -57,7 +57,7 @@ impl Operation for Events {
             () = call.cancelled() => return Err(EngineError::Cancelled),
             // A wait ends with the token that permits it.
             () = engine.tokens().wait_until_ended(actor.token_id) => {
-                return Err(EngineError::Refused { parameter: None });
+                return Err(EngineError::refused_ended_token());
             }
         };
         if !page.pending_caller_requests.is_empty() {

@@ -60,19 +60,19 @@ impl Follower {
     /// # Errors
     /// The actor may no longer read the session, or the server stops.
     pub async fn next(&mut self, wait: Duration) -> Result<Vec<Value>> {
-        let refused = EngineError::Refused { parameter: None };
+        let refused = EngineError::refused_ended_token;
         let Some(token_ended) = &mut self.token_ended else {
-            return Err(refused);
+            return Err(refused());
         };
         let page = tokio::select! {
             biased;
             () = token_ended => {
                 self.token_ended = None;
-                return Err(refused);
+                return Err(refused());
             }
             page = self.reader.next_page(wait, Some(&self.actor)) => page?,
         };
-        if page.events.is_empty() && self.engine.stopping().now_or_never().is_some() {
+        if page.events.is_empty() && self.engine.draining().now_or_never().is_some() {
             return Err(EngineError::Cancelled);
         }
         Ok(page.events)

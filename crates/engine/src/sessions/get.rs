@@ -1,6 +1,7 @@
 //! `session_get`.
 
 use oubliette_model::{Access, Mode, SessionId, Status};
+use oubliette_store::Session;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +23,8 @@ pub(crate) struct Output {
     queued_messages: u32,
     /// The sessions that this one started.
     children: Vec<Child>,
-    /// Cost of the session and all sessions below it.
-    tree_cost_usd: f64,
+    /// Cost of the session and all sessions below it; null if it is unknown.
+    tree_cost_usd: Option<f64>,
     pending_caller_requests: Vec<PendingRequest>,
 }
 
@@ -33,7 +34,8 @@ struct Child {
     session_id: SessionId,
     agent: String,
     status: Status,
-    cost_usd: f64,
+    /// Null if it is unknown.
+    cost_usd: Option<f64>,
 }
 
 #[derive(Debug)]
@@ -56,18 +58,17 @@ impl Operation for Get {
     async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.sessions().get(id).await?;
-        let pending = engine.callers().pending_requests(&session).await?;
-        engine.callers().mark_delivered(actor, &session).await?;
+        let pending = engine.callers().deliver_pending(actor, &session).await?;
         let tree = engine.store().session_tree(id).await?;
-        let tree_cost_usd = tree.iter().map(|session| session.cost_usd).sum();
+        let tree_cost_usd = tree.iter().map(Session::total_cost_usd).sum();
         let children = tree
             .into_iter()
             .filter(|child| child.parent_id == Some(id))
             .map(|child| Child {
+                cost_usd: child.total_cost_usd(),
                 session_id: child.id,
                 agent: child.agent,
                 status: child.status,
-                cost_usd: child.cost_usd,
             });
         Ok(Output {
             session: session.into(),

@@ -3,13 +3,14 @@
 use std::slice;
 use std::time::Duration;
 
-use oubliette_model::{Access, Mode, SessionId, Status};
+use oubliette_model::{Access, AwaitedRequestKind, Mode, SessionId, Status};
 use oubliette_store::{Session, StopRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::Sessions;
+use super::view::PendingRequest;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result};
 
@@ -28,6 +29,7 @@ pub(crate) struct Output {
     status: Status,
     /// Whether there was a turn to stop.
     interrupted: bool,
+    pending_caller_requests: Vec<PendingRequest>,
 }
 
 #[derive(Debug)]
@@ -47,7 +49,7 @@ impl Operation for Interrupt {
         Reach::session(params.session_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
         let sessions = engine.sessions();
         let session = sessions.get(id).await?;
@@ -64,11 +66,12 @@ impl Operation for Interrupt {
                 |session: &Session| session.stop_request.is_none() && !in_turn(session);
             sessions.wait_until(id, timeout, interrupted).await?;
         }
-        let session = engine.store().session(id).await?;
+        let session = sessions.get(id).await?;
         Ok(Output {
             session_id: id,
-            status: session.map_or(Status::Idle, |session| session.status),
+            status: session.status,
             interrupted: busy,
+            pending_caller_requests: engine.callers().deliver_pending(actor, &session).await?,
         })
     }
 }
@@ -78,10 +81,17 @@ fn in_turn(session: &Session) -> bool {
 }
 
 impl Sessions<'_> {
-    /// Interrupts every running turn of a tree except that of one session.
+    /// Interrupts every turn of a tree except that of one session. A session that waits for a higher
+    /// cost limit is in no turn.
     pub(super) async fn interrupt_tree(self, root: SessionId, except: SessionId) -> Result<()> {
         let mut tree = self.engine.store().session_tree(root).await?;
-        tree.retain(|session| session.id != except && session.status == Status::Running);
+        let waits_for_budget = |session: &Session| {
+            let waiting = session.waiting.as_ref();
+            waiting.is_some_and(|waiting| waiting.kind == AwaitedRequestKind::Budget)
+        };
+        tree.retain(|session| {
+            session.id != except && in_turn(session) && !waits_for_budget(session)
+        });
         self.request(&tree, StopRequest::Interrupt, None).await
     }
 
@@ -104,7 +114,7 @@ impl Sessions<'_> {
             tokio::select! {
                 _ = subscription.changed() => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
-                () = self.engine.stopping() => return Ok(false),
+                () = self.engine.draining() => return Ok(false),
             }
         }
     }

@@ -1,11 +1,13 @@
 //! `session_list`.
 
-use oubliette_model::{Access, Mode, ProjectId, SessionId, Status, WorkspaceId};
+use oubliette_model::{
+    Access, AwaitedRequestKind, Mode, ProjectId, SessionId, Status, WorkspaceId,
+};
 use oubliette_store::SessionFilter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::view::Summary;
+use super::view::{PendingRequest, Summary};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result, paging};
 
@@ -41,6 +43,8 @@ pub(crate) struct Output {
     sessions: Vec<Summary>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    /// Of the sessions in this page that wait for a caller's tool.
+    pending_caller_requests: Vec<PendingRequest>,
 }
 
 #[derive(Debug)]
@@ -80,7 +84,16 @@ impl Operation for List {
             .sessions(visible, &filter, after, limit)
             .await?;
         let (sessions, next_cursor) = paging::rows_and_cursor(page, CURSOR_LIST);
+        let mut pending_caller_requests = Vec::new();
+        for session in &sessions {
+            let waiting = session.waiting.as_ref();
+            if waiting.is_some_and(|waiting| waiting.kind == AwaitedRequestKind::CallerTool) {
+                let pending = engine.callers().deliver_pending(actor, session).await?;
+                pending_caller_requests.extend(pending);
+            }
+        }
         Ok(Output {
+            pending_caller_requests,
             sessions: sessions.into_iter().map(Summary::from).collect(),
             next_cursor,
         })

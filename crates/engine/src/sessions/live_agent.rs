@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use oubliette_model::WorkspaceId;
+use oubliette_model::{TurnKind, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::redactor::HeldText;
 use crate::containers::ContainerScope;
 
 /// An agent's process and how far its session has come.
@@ -18,6 +19,15 @@ pub(super) struct LiveAgent {
     pub(super) container: String,
     /// Identifies the run of the container that it was started in.
     pub(super) boot_id: String,
+    /// Its home directory in the container; that of the project if absent.
+    #[serde(default)]
+    pub(super) home: Option<String>,
+    /// The fingerprint of its caller's tools when it was started.
+    #[serde(default)]
+    pub(super) caller_tools: Option<String>,
+    /// Whether it has had a prompt.
+    #[serde(default)]
+    pub(super) prompted: bool,
     /// Whether the handshake is done. An actor ends a process that another actor left before that.
     pub(super) ready: bool,
     /// Output before this offset is in the log.
@@ -50,9 +60,30 @@ pub(super) struct LiveAgent {
     /// The used and total context tokens that the log has.
     #[serde(default, rename = "context_seen")]
     pub(super) logged_context: (Option<u64>, Option<u64>),
+    /// The used and total context tokens that the agent reported last.
+    #[serde(default)]
+    pub(super) context: (Option<u64>, Option<u64>),
     /// Whether the next prompt must include the transcript, which the agent does not remember.
     #[serde(default, rename = "forgetful")]
     pub(super) needs_transcript: bool,
+    /// Whether prompts may have images.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) takes_images: bool,
+    /// Whether the agent has reported that it works, and not yet that it is idle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_working: bool,
+    /// Whether the log has that the agent has been silent since its last output.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) silence_logged: bool,
+    /// The number of notices of the agent in this turn.
+    #[serde(default)]
+    pub(super) notices: u32,
+    /// The agent's mode that the log has.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) mode: String,
+    /// A hash of the agent's slash commands that the log has.
+    #[serde(default)]
+    pub(super) commands_hash: u64,
 }
 
 impl LiveAgent {
@@ -69,7 +100,7 @@ impl LiveAgent {
     }
 }
 
-/// A prompt that the agent has not answered yet.
+/// A prompt that the agent has not answered yet, or work that it does without one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Turn {
     #[serde(rename = "request")]
@@ -82,6 +113,14 @@ pub(super) struct Turn {
     pub(super) start_index: i64,
     #[serde(default)]
     pub(super) cancelled: Option<CancelReason>,
+    #[serde(default, skip_serializing_if = "TurnKind::is_prompt")]
+    pub(super) kind: TurnKind,
+    /// Whether the agent has reported that the turn failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) failed: bool,
+    /// Whether the prompt is a slash command, which may need no model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_command: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +145,9 @@ pub(super) struct OpenTool {
     /// The output so far, if the agent streams it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) output: String,
+    /// The end of the output so far that may be the start of a secret.
+    #[serde(default, skip_serializing_if = "HeldText::is_empty")]
+    pub(super) held: HeldText,
     /// Whether `output` is incomplete.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) truncated: bool,
@@ -122,4 +164,7 @@ pub(super) struct OpenText {
     /// No part of it is in the log before this index.
     #[serde(rename = "start")]
     pub(super) start_index: i64,
+    /// The end of it that may be the start of a secret.
+    #[serde(default, skip_serializing_if = "HeldText::is_empty")]
+    pub(super) held: HeldText,
 }

@@ -19,6 +19,8 @@ pub(super) const DEFAULT_PAGE_EVENTS: u32 = 200;
 const MAX_PAGE_BYTES: usize = 4 << 20;
 /// Larger pages are not shared with other readers.
 const MAX_SHARED_PAGE_BYTES: usize = 64 << 10;
+/// A disk with less free space counts as full.
+const MIN_FREE_DISK_BYTES: u64 = 1 << 20;
 const TREE_CURSOR_PREFIX: &str = "events:";
 
 /// A position in a log. Pages begin after it.
@@ -61,11 +63,13 @@ pub(crate) struct LogPage {
     /// True if no turn is running and no message is queued.
     completed: bool,
     failed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     pub(super) pending_caller_requests: Vec<PendingRequest>,
     /// Events before this index, except the first, were deleted because of their age or number.
     trimmed_before: i64,
+    /// Why there is no event although a turn runs, if the server knows it: for example a full disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stalled: Option<String>,
     /// With `include_children`: pass it as `cursor` to get the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
@@ -123,7 +127,7 @@ impl LogReader {
                 tokio::select! {
                     _ = self.subscription.changed() => woken = true,
                     () = tokio::time::sleep_until(deadline) => {}
-                    () = self.engine.stopping() => may_wait = false,
+                    () = self.engine.draining() => may_wait = false,
                 }
             }
             // If this future is dropped before the read is done, the next call must not wait.
@@ -195,7 +199,27 @@ impl LogReader {
         let session = self.engine.sessions().get(self.request.session).await?;
         let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
         let queued = self.engine.store().queued_messages(session.id).await?;
-        Ok(self.page(session, events, pending_caller_requests, queued))
+        let mut page = self.page(session, events, pending_caller_requests, queued);
+        if page.events.is_empty() && !page.completed {
+            page.stalled = self.stalled().await;
+        }
+        Ok(page)
+    }
+
+    /// Without space, neither the store nor the supervisor can keep what the agent writes, so it waits.
+    async fn stalled(&self) -> Option<String> {
+        let directory = self.engine.settings().data_dir.clone();
+        let checked = tokio::task::spawn_blocking(move || {
+            let disk = rustix::fs::statvfs(&directory).ok()?;
+            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+            (free < MIN_FREE_DISK_BYTES).then(|| {
+                format!(
+                    "the disk of {} is full; the agent waits until there is space",
+                    directory.display()
+                )
+            })
+        });
+        checked.await.ok().flatten()
     }
 
     fn page(
@@ -231,6 +255,7 @@ impl LogReader {
             error: session.error,
             pending_caller_requests,
             trimmed_before: session.trimmed_before,
+            stalled: None,
             cursor,
             next,
         }

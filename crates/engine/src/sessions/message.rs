@@ -13,7 +13,8 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 pub(crate) struct Params {
     /// The session that gets the message. No other id is needed.
     session_id: Option<SessionId>,
-    /// Without `session_id`: the project; the newest session of the workspace gets the message.
+    /// Without `session_id`: the project; the newest session of the workspace gets the message, as with
+    /// `session_spawn`.
     project_id: Option<ProjectId>,
     #[serde(flatten)]
     message: MessageParams,
@@ -37,6 +38,7 @@ impl Operation for Message {
         Reach {
             project: params.project_id,
             session: params.session_id,
+            depends_on_tree: true,
             ..Reach::default()
         }
     }

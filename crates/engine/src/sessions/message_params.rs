@@ -1,11 +1,14 @@
 //! The parameters of a message to an agent, which `session_spawn` and `session_message` share.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oubliette_model::{Level, Scope, TokenId, WorkspaceId, may_grant, quoted};
-use oubliette_store::{Attachment, SessionChoices, SessionMessage};
+use oubliette_store::{
+    Attachment, Project, RequestedSettings, Session, SessionChoices, SessionMessage,
+};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
@@ -31,16 +34,18 @@ pub(crate) struct MessageParams {
     pub(super) workspace_id: Option<WorkspaceId>,
     /// Create the workspace if it does not exist; without `workspace_id`, create a new one.
     pub(super) create_workspace: Option<bool>,
-    /// Start a new session even if the workspace has one.
+    /// Start a new session even if the workspace has one with the given settings.
     pub(super) new_session: Option<bool>,
     /// Your own name for the session, to find it by.
     external_id: Option<String>,
     /// Where the request comes from, for your own use.
     source: Option<String>,
-    /// The agent; the project's if absent. `project_options` lists them.
+    /// The agent; the project's for a new session if absent. `project_options` lists them.
     pub(super) agent: Option<String>,
-    /// The model that the agent uses; the project's if absent.
+    /// The model that the agent uses; the project's for that agent if absent.
     model: Option<String>,
+    /// Models of agents, `{"AGENT": "model"}`, for a new session and those that its agent starts.
+    models: Option<BTreeMap<String, String>>,
     /// What the agent may do without asking; the project's if absent.
     autonomy: Option<Level>,
     /// Alias of `autonomy`.
@@ -160,22 +165,45 @@ impl MessageParams {
                 .collect::<Result<_>>()?,
             declaration: None,
             change_id: self.change_id.clone(),
+            sender_scope: None,
             created_at: engine.now(),
         })
-    }
-
-    /// Fails if there is a `context`, which agents may not give when they message their own children.
-    pub(super) fn check_no_context(&self) -> Result<()> {
-        if self.context.is_some() {
-            return Err(context_refused());
-        }
-        Ok(())
     }
 
     /// Names the workspace that is to be created, unless it has a name.
     pub(super) fn name_workspace(&mut self, name: Uuid) {
         if self.workspace_id.is_none() && self.create_workspace == Some(true) {
             self.workspace_id = Some(WorkspaceId::from_uuid(name));
+        }
+    }
+
+    /// The settings that a session of a project must have to get the message.
+    pub(super) fn requested_settings(
+        &self,
+        engine: &Engine,
+        project: &Project,
+    ) -> RequestedSettings {
+        let settings = &project.settings;
+        let default_agent = &engine.settings().sessions.default_agent;
+        RequestedSettings {
+            agent: self.agent.clone(),
+            given: SessionChoices {
+                model: self.model.clone(),
+                models: self.models.clone().unwrap_or_default(),
+                autonomy: self.autonomy.or(self.autonomy_level),
+                reasoning: self.reasoning.or(self.reasoning_level),
+                agent_scope: self.agent_scope,
+                external_id: self.external_id.clone(),
+                source: self.source.clone(),
+                ..SessionChoices::default()
+            },
+            defaults: SessionChoices {
+                models: settings.models_by_agent(default_agent),
+                autonomy: Some(settings.autonomy.unwrap_or(Level::High)),
+                reasoning: settings.reasoning,
+                agent_scope: settings.agent_scope,
+                ..SessionChoices::default()
+            },
         }
     }
 
@@ -212,16 +240,24 @@ impl MessageParams {
                 (Some(own), None) => EngineError::invalid(format!(
                     "`agent_scope` `{wanted}` is wider than your own scope `{own}`"
                 )),
-                _ => EngineError::Refused {
-                    parameter: Some("agent_scope"),
-                },
+                (own, _) => {
+                    let own = match own {
+                        Some(own) => format!("wider than this agent's own scope `{own}`"),
+                        None => "refused, because this agent has no scope to give".to_owned(),
+                    };
+                    let reason = format!("`agent_scope` `{wanted}` is {own}");
+                    EngineError::refused_parameter("agent_scope", reason)
+                }
             });
         }
         check_length("model", self.model.as_ref())?;
+        let models = self.models_below(engine, origin.parent.as_ref())?;
         check_length("external_id", self.external_id.as_ref())?;
         check_length("source", self.source.as_ref())?;
         Ok(SessionChoices {
             model: self.model.clone(),
+            used_model: None,
+            models,
             autonomy: self.autonomy.or(self.autonomy_level),
             reasoning,
             tools_allowed: tools.allowed,
@@ -236,6 +272,24 @@ impl MessageParams {
             source: self.source.clone(),
             change_id: self.change_id.clone(),
         })
+    }
+}
+
+impl MessageParams {
+    /// The models of agents in a new session and below it: those of its parent, changed by the given
+    /// ones.
+    fn models_below(
+        &self,
+        engine: &Engine,
+        parent: Option<&Session>,
+    ) -> Result<BTreeMap<String, String>> {
+        let mut models = parent.map_or_else(BTreeMap::new, |parent| parent.choices.models.clone());
+        for (agent, model) in self.models.iter().flatten() {
+            agents::find(engine.settings(), agent)?;
+            check_length("models", Some(model))?;
+            models.insert(agent.clone(), model.clone());
+        }
+        Ok(models)
     }
 }
 

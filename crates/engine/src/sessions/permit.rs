@@ -5,6 +5,7 @@ use oubliette_store::DecisionOutcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::view::PendingRequest;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -28,6 +29,7 @@ pub(crate) struct Output {
     session_id: SessionId,
     request_id: String,
     decision: PermissionDecision,
+    pending_caller_requests: Vec<PendingRequest>,
 }
 
 /// The answer to a budget request, stored with its decision.
@@ -57,7 +59,7 @@ impl Operation for Permit {
         }
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let id = params.session_id;
         let session = engine.sessions().get(id).await?;
         if let Some(cost) = params.max_cost_usd
@@ -91,6 +93,10 @@ impl Operation for Permit {
                     session_id: id,
                     request_id: params.request_id,
                     decision: params.decision,
+                    pending_caller_requests: engine
+                        .callers()
+                        .deliver_pending(actor, &session)
+                        .await?,
                 })
             }
             DecisionOutcome::Late => Err(EngineError::Failed(

@@ -23,7 +23,9 @@ pub(crate) struct Spawn;
 impl Operation for Spawn {
     const NAME: &'static str = "session_spawn";
     const ABOUT: &'static str = "Give an agent of a project a `prompt`. The newest session of the workspace continues with \
-         it; if there is none, or with `new_session`, a new session starts. Returns at once: use \
+         it, whatever its agent; if there is none with the settings given here (`agent`, `model`, \
+         `autonomy`, `reasoning`, `agent_scope`, `external_id`, `source`), or with `new_session`, a new \
+         session starts. Returns at once: use \
          `session_events` with `wait_seconds` to see what the agent does.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
@@ -32,7 +34,10 @@ impl Operation for Spawn {
     type Output = Delivered;
 
     fn reach(params: &Params) -> Reach {
-        Reach::project(params.project_id)
+        Reach {
+            depends_on_tree: true,
+            ..Reach::project(params.project_id)
+        }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Delivered> {

@@ -12,21 +12,20 @@ pub(crate) struct Summary {
     pub(crate) session_id: SessionId,
     pub(crate) project_id: ProjectId,
     workspace_id: WorkspaceId,
-    #[serde(skip_serializing_if = "Option::is_none")]
     parent_id: Option<SessionId>,
     depth: u32,
     agent: String,
     pub(crate) status: Status,
     /// While `status` is `waiting`: what it waits for, and until when.
-    #[serde(skip_serializing_if = "Option::is_none")]
     waiting_for: Option<AwaitedRequest>,
     turns: u32,
     usage: Usage,
-    cost_usd: f64,
+    /// Null if it is unknown: the agent reports none, and no price is configured for its model.
+    cost_usd: Option<f64>,
     /// Index of its last event.
     last_index: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The model that its agent uses; until the agent says so, the one that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,6 +49,7 @@ pub(crate) struct Summary {
 impl From<Session> for Summary {
     fn from(session: Session) -> Self {
         Self {
+            cost_usd: session.total_cost_usd(),
             session_id: session.id,
             project_id: session.project_id,
             workspace_id: session.workspace_id,
@@ -60,10 +60,9 @@ impl From<Session> for Summary {
             waiting_for: session.waiting,
             turns: session.turns,
             usage: session.usage,
-            cost_usd: session.cost_usd,
             last_index: session.log_end - 1,
             error: session.error,
-            model: session.choices.model,
+            model: session.choices.used_model.or(session.choices.model),
             external_id: session.choices.external_id,
             source: session.choices.source,
             change_id: session.choices.change_id,

@@ -45,11 +45,15 @@ impl Operation for Create {
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
+    const SECRET_FIELD: Option<&'static str> = Some("key");
     type Params = Params;
     type Output = Output;
 
     fn reach(_: &Params) -> Reach {
-        Reach::everywhere()
+        Reach {
+            depends_on_tree: true,
+            ..Reach::everywhere()
+        }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {

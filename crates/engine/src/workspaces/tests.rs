@@ -29,6 +29,7 @@ async fn engine() -> (TempDir, Engine, Actor) {
             token_id,
             scope: Scope::Admin,
             session: None,
+            unattached: false,
             address: None,
         },
     )

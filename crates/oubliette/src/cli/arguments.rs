@@ -8,7 +8,11 @@ use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
+use super::variables;
 use crate::failure::Failure;
+
+/// The flag for variables of a project that are hidden in what agents write.
+const SECRET: &str = "secret";
 
 /// How a parameter is written on the command line.
 enum ArgumentKind {
@@ -45,10 +49,12 @@ fn argument_kind(name: &str, schema: &Value) -> ArgumentKind {
     if schema.get("type").is_some_and(Value::is_array) {
         return ArgumentKind::CommandLine;
     }
+    // An item of several types is written as the first of them.
     let item_kind = |key: &str| {
-        schema
-            .get(key)
-            .and_then(|inner| inner.get("type")?.as_str())
+        let kind = schema.get(key)?.get("type")?;
+        kind.as_array()
+            .map_or(Some(kind), |kinds| kinds.first())?
+            .as_str()
     };
     match schema.get("type").and_then(Value::as_str) {
         Some("string") => ArgumentKind::Text,
@@ -75,10 +81,25 @@ fn flag(parameter: &str) -> String {
 }
 
 pub(super) fn from_schema(entry: &'static Entry) -> Vec<Arg> {
-    entry
+    let arguments = entry
         .properties()
-        .map(|(name, schema)| argument(entry, name, schema))
+        .map(|(name, schema)| argument(entry, name, schema));
+    let secret = Arg::new(SECRET)
+        .long(SECRET)
+        .value_name("NAME[=VALUE]")
+        .action(ArgAction::Append)
+        .help(
+            "Like --env, for a value of at least 8 characters that is hidden in what agents write; without \
+             VALUE it is taken from this shell; may be repeated",
+        );
+    arguments
+        .chain(takes_secrets(entry).then_some(secret))
         .collect()
+}
+
+/// Whether an operation has variables of agents, whose output is logged.
+fn takes_secrets(entry: &Entry) -> bool {
+    entry.noun() == "project" && entry.properties().any(|(name, _)| name == "env")
 }
 
 fn is_positional(entry: &Entry, name: &str, schema: &Value) -> bool {
@@ -88,6 +109,8 @@ fn is_positional(entry: &Entry, name: &str, schema: &Value) -> bool {
         // Optional in the schema of these two, where another parameter can replace them.
         _ if name == "prompt" => true,
         _ if name == "session_id" && entry.name == "session_message" => true,
+        // A second name after that of the credential would be easy to mistake.
+        _ if name == "kind" => false,
         _ => entry.requires(name),
     }
 }
@@ -142,6 +165,11 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
     let argument = Arg::new(name).help(match name {
         name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
         "schedule_id" => "The schedule, by name or id".to_owned(),
+        "env" if takes_secrets(entry) => "Environment variable of the container; without VALUE it is taken \
+             from this shell; may be repeated. Together with --secret, replaces all previous ones. Values are \
+             never returned. One that looks like a key, by its name or itself, is also hidden in what agents \
+             write. `{\"NAME\": {\"value\": \"…\", \"secret\": false}}` is taken too"
+            .to_owned(),
         "command" => {
             "One argument is run by the shell; several are a program and its arguments".to_owned()
         }
@@ -152,7 +180,7 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
     let argument = if is_positional(entry, name, schema) {
         argument.required(required).value_name(value)
     } else {
-        argument.long(flag).value_name(value)
+        argument.long(flag).value_name(value).required(required)
     };
     match argument_kind(name, schema) {
         ArgumentKind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
@@ -196,6 +224,15 @@ pub(super) fn read(entry: &Entry, matches: &ArgMatches) -> Result<Map<String, Va
             given.insert(name.to_owned(), value);
         }
     }
+    if takes_secrets(entry)
+        && let Some(texts) = matches.get_many::<String>(SECRET)
+    {
+        let secrets = variables::parse_secrets(texts.cloned())?;
+        let env = given.entry("env").or_insert_with(|| Map::new().into());
+        if let Some(env) = env.as_object_mut() {
+            env.extend(secrets);
+        }
+    }
     Ok(given)
 }
 
@@ -224,10 +261,7 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             words if words.len() == 1 => words.into_iter().next().map(Value::from),
             words => Some(Value::from(words)),
         },
-        ArgumentKind::Variables => {
-            let pairs: Result<Map<_, _>, _> = texts().map(|text| variable(&text)).collect();
-            Some(Value::Object(pairs?))
-        }
+        ArgumentKind::Variables => Some(Value::Object(variables::parse(texts())?)),
         ArgumentKind::Targets => Some(texts().map(|text| target(&text)).collect()),
         ArgumentKind::Json => match text() {
             Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
@@ -248,18 +282,6 @@ fn target(text: &str) -> Value {
         target.insert("workspace_id".to_owned(), Value::from(workspace));
     }
     Value::Object(target)
-}
-
-fn variable(text: &str) -> Result<(String, Value), Failure> {
-    if let Some((name, value)) = text.split_once('=') {
-        return Ok((name.to_owned(), Value::from(value)));
-    }
-    let value = std::env::var(text).map_err(|_| {
-        Failure::new(format!(
-            "the variable {text} is not set; write {text}=VALUE or set it first"
-        ))
-    })?;
-    Ok((text.to_owned(), Value::from(value)))
 }
 
 #[cfg(test)]

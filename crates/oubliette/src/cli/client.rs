@@ -1,10 +1,8 @@
-//! The command line as an MCP client: where the server is, which key to use, and calls.
+//! The command line as an MCP client: connects to a server and makes calls.
 
 use std::sync::Arc;
 
-use clap::ArgMatches;
 use oubliette_engine::operations;
-use oubliette_model::quoted;
 use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
@@ -21,85 +19,10 @@ use rmcp::transport::streamable_http_client::{
 };
 use serde_json::{Map, Value};
 
+use super::access::{Access, ServerAddress};
 use super::arguments;
 use crate::failure::Failure;
-use crate::home::Home;
 use crate::terminal::ProgressLine;
-
-/// The server's URL and the API key, as far as they were given.
-#[derive(Debug)]
-pub(super) struct Access {
-    home: Home,
-    url: Option<String>,
-    token: Option<String>,
-}
-
-impl Access {
-    pub(super) fn from_matches(matches: &ArgMatches, home: &Home) -> Self {
-        let given = |name| {
-            matches
-                .get_one::<String>(name)
-                .filter(|text| !text.is_empty())
-                .cloned()
-        };
-        Self {
-            home: home.clone(),
-            url: given("url"),
-            token: given("token"),
-        }
-    }
-
-    /// Whether a URL was given; then no other server is used.
-    pub(super) fn has_explicit_url(&self) -> bool {
-        self.url.is_some()
-    }
-
-    pub(super) fn url(&self) -> Result<String, Failure> {
-        let url = match (&self.url, self.home.server_info()) {
-            (Some(url), _) => {
-                check_url(url)?;
-                url.trim_end_matches('/').to_owned()
-            }
-            (None, Some(server)) => server.url,
-            (None, None) => return Err(self.no_server()),
-        };
-        // The URL may be given with or without the path of the endpoint.
-        Ok(if url.ends_with("/mcp") {
-            url
-        } else {
-            format!("{url}/mcp")
-        })
-    }
-
-    pub(super) fn key(&self) -> Result<String, Failure> {
-        let kept = || self.home.admin_key().map(|key| key.reveal().to_owned());
-        self.token.clone().or_else(kept).ok_or_else(|| {
-            Failure::new(format!(
-                "no API key: set OUBLIETTE_TOKEN or use --token ({} does not exist)",
-                self.home.admin_token_file().display()
-            ))
-        })
-    }
-
-    fn no_server(&self) -> Failure {
-        Failure::new(format!(
-            "no server is running on {}; start one with `oubliette serve`, or choose another with --url",
-            self.home.path().display()
-        ))
-    }
-}
-
-fn check_url(url: &str) -> Result<(), Failure> {
-    let reason = match reqwest::Url::parse(url) {
-        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => return Ok(()),
-        Ok(_) => "it must start with http:// or https://".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    Err(Failure::new(format!(
-        "the URL is invalid: {reason}: {}; use for example http://127.0.0.1:7433",
-        quoted(url)
-    )))
-}
 
 /// Why a call has no result.
 #[derive(Debug)]
@@ -123,6 +46,10 @@ impl From<CallError> for Failure {
 pub(super) struct Client {
     service: RunningService<RoleClient, ProgressHandler>,
     progress: Arc<Mutex<ProgressLine>>,
+    /// What to say when the server does not answer any more.
+    lost: String,
+    /// Its socket has a path only while it lives.
+    _server: ServerAddress,
 }
 
 /// Shows progress notifications while a call runs.
@@ -154,10 +81,18 @@ impl ClientHandler for ProgressHandler {
 
 impl Client {
     pub(super) async fn connect(access: &Access) -> Result<Self, CallError> {
-        let url = access.url().map_err(CallError::Unreachable)?;
+        let server = access.server().await?;
         let key = access.key().map_err(CallError::Rejected)?;
-        let config = StreamableHttpClientTransportConfig::with_uri(url.as_str()).auth_header(key);
-        let transport = StreamableHttpClientTransport::from_config(config);
+        let url = server.url();
+        let config = StreamableHttpClientTransportConfig::with_uri(url).auth_header(key);
+        let transport = match &server {
+            ServerAddress::Local(_) => {
+                let http = server.http_client().map_err(CallError::Rejected)?;
+                StreamableHttpClientTransport::with_client(http, config)
+            }
+            // Follows redirects within the same origin.
+            ServerAddress::Url(_) => StreamableHttpClientTransport::from_config(config),
+        };
         let progress = Arc::new(Mutex::new(ProgressLine::default()));
         let lifecycle = ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::V_2026_07_28],
@@ -170,14 +105,26 @@ impl Client {
         .await
         .map_err(|error| match error {
             ClientInitializeError::TransportError { error, .. } => {
-                unreachable_server(&url, access, error.error.as_ref())
+                unreachable_server(url, access, error.error.as_ref())
             }
             other => CallError::Rejected(Failure::with_cause(
                 format!("{url} is not an MCP server"),
                 &other,
             )),
         })?;
-        Ok(Self { service, progress })
+        let lost = match &server {
+            ServerAddress::Local(_) => format!(
+                "the server stopped; start it again with `{} serve`",
+                access.command()
+            ),
+            ServerAddress::Url(url) => format!("the server at {url} does not answer any more"),
+        };
+        Ok(Self {
+            service,
+            progress,
+            lost,
+            _server: server,
+        })
     }
 
     /// Calls an operation and returns its result.
@@ -192,6 +139,10 @@ impl Client {
         let result = outcome.map_err(|error| match error {
             ServiceError::McpError(error) => {
                 CallError::Rejected(Failure::new(in_command_words(name, &error.message)))
+            }
+            // Their texts are those of the library's types.
+            ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
+                CallError::Unreachable(Failure::new(self.lost.clone()))
             }
             other => {
                 CallError::Unreachable(Failure::with_cause("the server did not answer", &other))
@@ -234,19 +185,20 @@ fn unreachable_server(
         match error.downcast_ref::<StreamableHttpError<reqwest::Error>>() {
             Some(StreamableHttpError::AuthRequired(_)) => {
                 return CallError::Rejected(Failure::new(format!(
-                    "the server at {url} does not accept this API key; check --token or \
-                     OUBLIETTE_TOKEN"
+                    "{} does not accept this API key: it is wrong, revoked or expired; check --token or \
+                     OUBLIETTE_TOKEN, and see `oubliette token list`",
+                    access.server_name()
                 )));
             }
             Some(StreamableHttpError::Client(error))
-                if error.is_connect() && access.url.is_none() =>
+                if error.is_connect() && !access.has_explicit_url() =>
             {
                 access.no_server()
             }
             Some(StreamableHttpError::Client(error)) if error.is_connect() => Failure::new(
                 format!("nothing answers at {url}; is the server running there?"),
             ),
-            _ => Failure::with_cause(format!("cannot use the server at {url}"), error),
+            _ => Failure::with_cause(format!("cannot use {}", access.server_name()), error),
         },
     )
 }

@@ -9,12 +9,17 @@ use crate::terminal::{ProgressLine, printable};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 const MAX_NOTE_CHARS: usize = 100;
+/// How many files, and lines of each, a permission request shows.
+const MAX_SHOWN_FILES: usize = 10;
+const MAX_SHOWN_LINES: usize = 20;
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Completion {
     pub(super) stop_reason: String,
     pub(super) error: Option<String>,
+    /// Whether the agent worked without a prompt.
+    pub(super) is_background: bool,
 }
 
 #[derive(Debug)]
@@ -65,12 +70,22 @@ impl EventPrinter {
         self.line.clear();
     }
 
+    /// Prints a line about the connection or the session itself.
+    pub(super) fn print_notice(&mut self, text: &str) {
+        self.clear();
+        self.end_line();
+        eprintln!("  {}", printable(text));
+    }
+
     /// Prints an event; returns how the turn ended, if it did.
     pub(super) fn print(&mut self, event: &Value) -> Option<Completion> {
         self.line.clear();
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         match text("type") {
             "prompt" => self.set_activity("the agent is working"),
+            "status" if event["kind"] == "background" => {
+                self.print_note("· the agent works without a prompt");
+            }
             "delta" if event["thought"] != true => self.print_text(text("text")),
             "delta" => self.set_activity("thinking"),
             "message" => {
@@ -116,6 +131,7 @@ impl EventPrinter {
             }
             "permission_request" => {
                 self.print_note(&format!("? {} ({})", text("title"), text("kind")));
+                self.print_input(&event["input"]);
                 self.set_activity("waiting for a decision");
             }
             "permission_answer" => {
@@ -138,17 +154,49 @@ impl EventPrinter {
             "error" | "log" => self.print_note(&format!("· {}", text("message"))),
             "completion" => {
                 self.end_line();
-                if !self.streams && !text("text").is_empty() {
-                    crate::terminal::print_line(&without_controls(text("text")));
+                let is_background = event["kind"] == "background";
+                if is_background && !self.streams {
+                    self.print_note(&format!("· {}", first_line(text("text"))));
+                } else if !self.streams && !text("text").is_empty() {
+                    crate::terminal::print_line(&printable(text("text")));
                 }
                 return Some(Completion {
                     stop_reason: text("stop_reason").to_owned(),
                     error: event["error"].as_str().map(str::to_owned),
+                    is_background,
                 });
             }
             _ => {}
         }
         None
+    }
+
+    /// Prints what permission is requested for: commands, files and the new text of edits.
+    fn print_input(&mut self, input: &Value) {
+        if let Some(command) = input["command"].as_str() {
+            self.print_note(&format!("    {command}"));
+        }
+        let paths = input["paths"].as_array().into_iter().flatten();
+        for path in paths.filter_map(Value::as_str).take(MAX_SHOWN_FILES) {
+            self.print_note(&format!("    {path}"));
+        }
+        let changes = input["changes"].as_array().into_iter().flatten();
+        for change in changes.take(MAX_SHOWN_FILES) {
+            self.print_note(&format!(
+                "    {}",
+                change["path"].as_str().unwrap_or_default()
+            ));
+            for (name, mark) in [("old_text", "-"), ("new_text", "+")] {
+                let text = change[name].as_str().unwrap_or_default();
+                for line in text.lines().take(MAX_SHOWN_LINES) {
+                    self.print_note(&format!("    {mark} {line}"));
+                }
+                let more = text.lines().count().saturating_sub(MAX_SHOWN_LINES);
+                if more > 0 {
+                    self.print_note(&format!("    {mark} and {more} more lines"));
+                }
+            }
+        }
     }
 
     fn set_activity(&mut self, what: &str) {
@@ -162,7 +210,7 @@ impl EventPrinter {
         }
         self.shown.push_str(text);
         let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(without_controls(text).as_bytes());
+        let _ = stdout.write_all(printable(text).as_bytes());
         let _ = stdout.flush();
         self.mid_line = !text.ends_with('\n');
     }
@@ -220,19 +268,6 @@ fn elapsed_suffix(time: Duration) -> String {
         seconds if seconds < 0.1 => String::new(),
         seconds => format!("  {seconds:.1}s"),
     }
-}
-
-/// Removes control characters: an agent's text must not move the cursor or change colours.
-fn without_controls(text: &str) -> String {
-    text.chars()
-        .map(|c| {
-            if c.is_control() && !matches!(c, '\n' | '\t') {
-                ' '
-            } else {
-                c
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Follows a session live: prints its events, interrupts its turn on Ctrl-C, answers permission requests.
 
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
@@ -10,10 +10,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::client::{CallError, Client};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
+use super::permission::{Question, decision, dollars};
 use crate::failure::Failure;
+use crate::terminal::printable;
 
-/// The length of one long poll. Shorter than the server's maximum, to notice a dead server sooner.
-const EVENTS_WAIT_SECONDS: f64 = 20.0;
+/// The length of one long poll. Shorter than the server's maximum: its end says why nothing happens.
+const EVENTS_WAIT_SECONDS: f64 = 5.0;
+/// A restarted server answers again before the user needs to know.
+const LOST_SERVER_NOTICE_DELAY: Duration = Duration::from_secs(2);
+/// How long to look for the request that follows a turn which the cost limit has stopped.
+const BUDGET_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a tool response is sent to a server that is not reachable.
 const MAX_RESPONSE_ATTEMPTS: usize = 600;
@@ -30,8 +36,14 @@ pub(super) struct Follower<'a> {
     /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
     input: Option<Lines<BufReader<Stdin>>>,
+    /// The lines of answers if there is no other input.
+    answers: Option<Lines<BufReader<Stdin>>>,
     /// The permission request that the next input line answers.
-    pending_request: Option<String>,
+    question: Option<Question>,
+    /// Since when the server does not answer, and whether the user was told.
+    lost_server: Option<(Instant, bool)>,
+    /// Why the session does not go on, as the server said last.
+    stalled: Option<String>,
     /// The tools on this machine that the agent can call.
     tools: LocalTools,
 }
@@ -62,7 +74,10 @@ impl<'a> Follower<'a> {
             interrupts,
             interrupted: false,
             input: None,
-            pending_request: None,
+            answers: None,
+            question: None,
+            lost_server: None,
+            stalled: None,
             tools: LocalTools::default(),
         })
     }
@@ -95,22 +110,15 @@ impl<'a> Follower<'a> {
                         }
                     }
                     _ = self.interrupts.recv() => {
-                        self.printer.clear();
-                        if self.interrupted {
+                        if self.interrupted || self.lost_server.is_some() {
+                            self.printer.clear();
                             return Ok(FollowEnd::Detached);
                         }
-                        self.interrupted = true;
-                        eprintln!("  interrupting the turn; press Ctrl-C again to detach; the session keeps running");
-                        let stop = arguments(json!({ "session_id": self.session }));
-                        client.call("session_interrupt", stop).await?;
+                        self.interrupt().await;
                     }
                     answer = self.tools.next_response() => send_tool_response(client, answer).await?,
                     line = next_line(&mut self.input) => match line {
-                        Some(line) => {
-                            let session = self.session.clone();
-                            let pending_request = self.pending_request.take();
-                            send_line(client, &session, pending_request, &line).await?;
-                        }
+                        Some(line) => self.handle_line(&line).await?,
                         None => return Ok(FollowEnd::Detached),
                     },
                 }
@@ -119,15 +127,73 @@ impl<'a> Follower<'a> {
                 Ok(page) => page,
                 // A restarted server continues where it was.
                 Err(CallError::Unreachable(_)) => {
+                    self.note_lost_server();
                     tokio::time::sleep(SPINNER_INTERVAL).await;
                     continue;
                 }
                 Err(rejected) => return Err(rejected.into()),
             };
+            if let Some((_, true)) = self.lost_server.take() {
+                self.printer.print_notice("the server is back");
+            }
+            self.note_stall(&page);
             if let Some(stopped) = self.show_page(&page).await? {
                 return Ok(stopped);
             }
         }
+    }
+
+    /// Interrupts the turn. A question is withdrawn with it.
+    async fn interrupt(&mut self) {
+        self.interrupted = true;
+        if self.question.take().is_some() {
+            // The cursor is behind the question.
+            eprintln!();
+        }
+        self.printer.print_notice(
+            "interrupting the turn; press Ctrl-C again to detach; the session keeps running",
+        );
+        let stop = arguments(json!({ "session_id": self.session }));
+        if let Err(error) = self.client.call("session_interrupt", stop).await {
+            Failure::from(error).print();
+        }
+    }
+
+    /// Says once that the server does not answer.
+    fn note_lost_server(&mut self) {
+        let (since, noted) = self.lost_server.get_or_insert((Instant::now(), false));
+        if !*noted && since.elapsed() > LOST_SERVER_NOTICE_DELAY {
+            *noted = true;
+            self.printer.print_notice(
+                "the server is gone; waiting for it (Ctrl-C to leave; the agent keeps working)",
+            );
+        }
+    }
+
+    /// Says once why nothing happens, if the server knows it.
+    fn note_stall(&mut self, page: &Map<String, Value>) {
+        let stalled = page.get("stalled").and_then(Value::as_str);
+        if stalled != self.stalled.as_deref() {
+            self.stalled = stalled.map(str::to_owned);
+            if let Some(reason) = stalled {
+                let notice = format!("{} (Ctrl-C to stop)", printable(reason));
+                self.printer.print_notice(&notice);
+            }
+        }
+    }
+
+    /// Takes a line as the answer to a question, or sends it as a message.
+    async fn handle_line(&mut self, line: &str) -> Result<(), Failure> {
+        let Some(question) = &self.question else {
+            return send_message(self.client, &self.session, line).await;
+        };
+        let Some(decision) = decision(line) else {
+            question.ask();
+            return Ok(());
+        };
+        let request = question.request_id.clone();
+        self.question = None;
+        send_decision(self.client, &self.session, &request, decision).await
     }
 
     async fn show_page(&mut self, page: &Map<String, Value>) -> Result<Option<FollowEnd>, Failure> {
@@ -136,18 +202,24 @@ impl<'a> Follower<'a> {
             self.since = event["index"].as_i64().unwrap_or(self.since);
             self.tools.handle_event(event);
             let completion = self.printer.print(event);
-            if event["type"] == "permission_request" {
-                self.ask_permission(event).await?;
+            match event["type"].as_str() {
+                Some("permission_request") => self.ask_permission(event).await?,
+                Some("permission_answer") => {
+                    let answered = event["request_id"].as_str();
+                    self.question
+                        .take_if(|asked| Some(asked.request_id.as_str()) == answered);
+                }
+                _ => {}
             }
             let Some(completion) = completion else {
                 continue;
             };
             self.interrupted = false;
-            if self.input.is_none() {
+            if self.input.is_none() && !completion.is_background {
                 return Ok(Some(FollowEnd::TurnEnded(completion)));
             }
             if let Some(error) = &completion.error {
-                eprintln!("  {error}");
+                eprintln!("  {}", printable(error));
             }
         }
         Ok(None)
@@ -155,25 +227,66 @@ impl<'a> Follower<'a> {
 
     /// Asks on a terminal; otherwise prints the command that answers the request.
     async fn ask_permission(&mut self, event: &Value) -> Result<(), Failure> {
-        let request = event["request_id"].as_str().unwrap_or_default().to_owned();
+        let question = Question::new(event);
         if !std::io::stdin().is_terminal() {
             let session = &self.session;
+            let request = printable(&question.request_id);
             eprintln!("  oubliette session permit {session} {request} allow    (or deny)");
             return Ok(());
         }
-        eprint!("  Allow it? [y]es, [a]lways, [N]o: ");
-        let _ = std::io::stderr().flush();
+        question.ask();
+        self.question = Some(question);
         if self.input.is_some() {
-            self.pending_request = Some(request);
             return Ok(());
         }
-        let mut input = BufReader::new(tokio::io::stdin()).lines();
-        let answer = tokio::select! {
-            line = input.next_line() => line.ok().flatten().unwrap_or_default(),
-            _ = self.interrupts.recv() => String::new(),
-        };
-        send_line(self.client, &self.session.clone(), Some(request), &answer).await
+        while self.question.is_some() {
+            let answers = self
+                .answers
+                .get_or_insert_with(|| BufReader::new(tokio::io::stdin()).lines());
+            let line = tokio::select! {
+                line = answers.next_line() => line.ok().flatten().unwrap_or_default(),
+                _ = self.interrupts.recv() => {
+                    self.interrupt().await;
+                    return Ok(());
+                }
+            };
+            self.handle_line(&line).await?;
+        }
+        Ok(())
     }
+
+    /// What stopped a turn that has reached its cost limit, and the command that raises the limit.
+    pub(super) async fn budget_notice(&mut self) -> Option<String> {
+        let deadline = Instant::now() + BUDGET_REQUEST_TIMEOUT;
+        while let Some(left) = deadline.checked_duration_since(Instant::now()) {
+            let page = arguments(json!({
+                "session_id": self.session, "since_index": self.since,
+                "wait_seconds": left.as_secs_f64().min(EVENTS_WAIT_SECONDS),
+            }));
+            let page = self.client.call("session_events", page).await.ok()?;
+            let events = page.get("events").and_then(Value::as_array);
+            for event in events.into_iter().flatten() {
+                self.since = event["index"].as_i64().unwrap_or(self.since);
+                if event["type"] == "permission_request" && event["kind"] == "budget" {
+                    return budget_notice(&self.session, event);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn budget_notice(session: &str, event: &Value) -> Option<String> {
+    let input = &event["input"];
+    let amount = |name: &str| input[name].as_f64().map(dollars);
+    Some(format!(
+        "stopped: this session has cost {} of {}. To allow up to {} in all and go on:\n  \
+         oubliette session permit {session} {} allow\n  oubliette session message {session} 'go on'",
+        amount("cost_usd")?,
+        amount("max_cost_usd")?,
+        amount("raised_max_cost_usd")?,
+        printable(event["request_id"].as_str()?),
+    ))
 }
 
 /// Sends the response of a local tool, also if the server is restarted meanwhile.
@@ -199,25 +312,20 @@ async fn next_line(input: &mut Option<Lines<BufReader<Stdin>>>) -> Option<String
     }
 }
 
-/// Sends a line as the answer to a permission request, or as a message.
-async fn send_line(
+async fn send_message(client: &Client, session: &str, line: &str) -> Result<(), Failure> {
+    if !line.trim().is_empty() {
+        let message = arguments(json!({ "session_id": session, "prompt": line }));
+        client.call("session_message", message).await?;
+    }
+    Ok(())
+}
+
+async fn send_decision(
     client: &Client,
     session: &str,
-    pending_request: Option<String>,
-    line: &str,
+    request: &str,
+    decision: &str,
 ) -> Result<(), Failure> {
-    let Some(request) = pending_request else {
-        if !line.trim().is_empty() {
-            let message = arguments(json!({ "session_id": session, "prompt": line }));
-            client.call("session_message", message).await?;
-        }
-        return Ok(());
-    };
-    let decision = match line.trim().to_lowercase().chars().next() {
-        Some('y') => "allow",
-        Some('a') => "allow_always",
-        _ => "deny",
-    };
     let answer = arguments(json!({
         "session_id": session, "request_id": request, "decision": decision,
     }));
@@ -245,7 +353,8 @@ pub(super) async fn attach(client: &Client, session: &str) -> Result<(), Failure
         .and_then(Value::as_str)
         .unwrap_or_default();
     eprintln!(
-        "{agent}, {status}. Type a line to send it to the agent. Ctrl-C interrupts its turn, Ctrl-D detaches."
+        "{}, {status}. Type a line to send it to the agent. Ctrl-C interrupts its turn, Ctrl-D detaches.",
+        printable(agent)
     );
     let since = newest_prompt(client, session, &found).await?;
     let mut follower = Follower::new(client, session, since)?.with_input();

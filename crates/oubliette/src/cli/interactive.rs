@@ -11,12 +11,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use oubliette_engine::operations::Entry;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
-use super::client::{Access, Client};
+use super::access::Access;
+use super::client::Client;
 use super::names;
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
@@ -97,13 +99,36 @@ pub(super) async fn run(
         given
             .entry("command")
             .or_insert_with(|| Value::from(DEFAULT_SHELL));
-        let variables = given.entry("env").or_insert_with(|| json!({}));
-        if let (Some(variables), Ok(kind)) = (variables.as_object_mut(), std::env::var("TERM")) {
-            variables.entry("TERM").or_insert(Value::from(kind));
-        }
+        add_terminal_kind(&mut given);
     }
     let client = Client::connect(access).await?;
-    let mut given = names::resolve(entry, given, &client).await?;
+    let given = names::resolve(entry, given, &client).await?;
+    Box::pin(exchange(access, client, given, terminal)).await
+}
+
+/// Runs a command on the terminal of this process and returns its exit code.
+pub(super) async fn run_on_terminal(
+    access: &Access,
+    client: Client,
+    mut given: Map<String, Value>,
+) -> Result<(), Failure> {
+    add_terminal_kind(&mut given);
+    Box::pin(exchange(access, client, given, true)).await
+}
+
+fn add_terminal_kind(given: &mut Map<String, Value>) {
+    let variables = given.entry("env").or_insert_with(|| json!({}));
+    if let (Some(variables), Ok(kind)) = (variables.as_object_mut(), std::env::var("TERM")) {
+        variables.entry("TERM").or_insert(Value::from(kind));
+    }
+}
+
+async fn exchange(
+    access: &Access,
+    client: Client,
+    mut given: Map<String, Value>,
+    terminal: bool,
+) -> Result<(), Failure> {
     let client = ReconnectingClient::new(access, client);
     let mut common = Map::new();
     common.insert("project_id".to_owned(), json!(given.get("project_id")));
@@ -149,6 +174,22 @@ pub(super) async fn run(
     }
     drop(raw);
     result
+}
+
+/// Waits until the standard input can be read; false if the pipe was closed before.
+fn wait_for_input(ended: &std::io::PipeReader) -> bool {
+    let stdin = rustix::stdio::stdin();
+    let mut waited = [
+        PollFd::new(&stdin, PollFlags::IN),
+        PollFd::new(ended, PollFlags::IN),
+    ];
+    loop {
+        match poll(&mut waited, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return waited[1].revents().is_empty(),
+            Err(_) => return false,
+        }
+    }
 }
 
 /// The terminal's size as a parameter of the operation.
@@ -281,11 +322,19 @@ impl InteractiveExec<'_> {
     /// Reads the standard input. Returns only if the user gives up or the terminal is closed.
     async fn read_stdin(&self) -> Failure {
         let (sender, mut chunks) = mpsc::channel::<Vec<u8>>(MAX_PENDING_CHUNKS);
-        // A detached thread: a blocking read cannot be cancelled, and O_NONBLOCK would affect every
-        // process that shares the terminal.
+        // Closed when this function ends, which ends the thread: keys that are typed later are for
+        // another reader.
+        let (ended, _open) = match std::io::pipe() {
+            Ok(pipe) => pipe,
+            Err(error) => return Failure::with_cause("cannot read the input", &error),
+        };
+        // A detached thread: O_NONBLOCK would affect every process that shares the terminal.
         std::thread::spawn(move || {
             let mut chunk = vec![0; MAX_CHUNK_BYTES];
             loop {
+                if !wait_for_input(&ended) {
+                    return;
+                }
                 match rustix::io::read(rustix::stdio::stdin(), &mut chunk[..]) {
                     Err(rustix::io::Errno::INTR) => {}
                     Ok(read) if read > 0 => {

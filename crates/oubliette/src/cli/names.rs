@@ -67,8 +67,39 @@ async fn schedule_id(text: &str, client: &Client) -> Result<String, Failure> {
     find_id_by_name("schedule", text, client).await
 }
 
+/// What is known about a name.
+pub(super) enum Lookup {
+    Found(String),
+    /// Nothing has that name; another name resembles it.
+    Missing {
+        near: Option<String>,
+    },
+}
+
+/// Looks for a project by its id or name.
+pub(super) async fn find_project(text: &str, client: &Client) -> Result<Lookup, Failure> {
+    if text.parse::<ProjectId>().is_ok() {
+        return Ok(Lookup::Found(text.to_owned()));
+    }
+    find_by_name("project", text, client).await
+}
+
 /// The id of the only project or schedule with that name.
 async fn find_id_by_name(noun: &str, text: &str, client: &Client) -> Result<String, Failure> {
+    match find_by_name(noun, text, client).await? {
+        Lookup::Found(id) => Ok(id),
+        Lookup::Missing { near } => {
+            let hint = match near {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("see `oubliette {noun} list`"),
+            };
+            let text = quoted(text);
+            Err(Failure::new(format!("there is no {noun} {text}; {hint}")))
+        }
+    }
+}
+
+async fn find_by_name(noun: &str, text: &str, client: &Client) -> Result<Lookup, Failure> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
     let mut page = Map::from_iter([("limit".to_owned(), Value::from(1000))]);
     loop {
@@ -86,19 +117,13 @@ async fn find_id_by_name(noun: &str, text: &str, client: &Client) -> Result<Stri
             None => break,
         };
     }
-    let all = format!("see `oubliette {noun} list`");
     match found.as_slice() {
-        [id] => Ok(id.clone()),
-        [] => {
-            let hint = match nearest(text, names.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => all,
-            };
-            let text = quoted(text);
-            Err(Failure::new(format!("there is no {noun} {text}; {hint}")))
-        }
+        [id] => Ok(Lookup::Found(id.clone())),
+        [] => Ok(Lookup::Missing {
+            near: nearest(text, names.iter().map(String::as_str)).map(str::to_owned),
+        }),
         several => Err(Failure::new(format!(
-            "{} {noun}s are called {}; use an id instead: {all}",
+            "{} {noun}s are called {}; use an id instead: see `oubliette {noun} list`",
             several.len(),
             quoted(text)
         ))),

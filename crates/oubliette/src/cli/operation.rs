@@ -6,10 +6,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use oubliette_engine::operations::{self, Entry, Noun};
 use serde_json::{Map, Value};
 
-use super::client::{Access, Client};
-use super::{arguments, changes, follow, interactive, names, schedules};
+use super::access::Access;
+use super::client::{CallError, Client};
+use super::run::connect;
+use super::{
+    arguments, changes, confirm, credentials, follow, interactive, names, projects, schedules,
+};
 use crate::failure::Failure;
-use crate::terminal;
+use crate::home::Home;
+use crate::terminal::{self, printable};
 
 /// A command per noun, with a subcommand per verb.
 pub(super) fn commands() -> impl Iterator<Item = Command> {
@@ -40,10 +45,11 @@ fn verb_command(entry: &'static Entry) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print the result as JSON"),
         );
-    if entry.name == "container_exec" {
-        interactive::add_flags(command)
-    } else {
-        command
+    let command = confirm::add_flag(entry, command);
+    match entry.name {
+        "container_exec" => interactive::add_flags(command),
+        "credential_add" => credentials::add_flags(command),
+        _ => command,
     }
 }
 
@@ -51,12 +57,26 @@ pub(super) fn run(
     noun: &str,
     verb: &str,
     matches: &ArgMatches,
+    home: &Home,
     access: &Access,
 ) -> Result<(), Failure> {
     let name = format!("{noun}_{verb}");
     let entry =
         operations::find(&name).ok_or_else(|| Failure::new(format!("unknown operation {name}")))?;
-    let given = arguments::read(entry, matches)?;
+    let mut given = arguments::read(entry, matches)?;
+    confirm::before(entry, matches)?;
+    if noun == "credential" {
+        if entry.name == "credential_add" {
+            given = credentials::with_value(matches, given)?;
+        }
+        let result = call_with_server(home, access, entry, given)?;
+        terminal::print_line(&match entry.name {
+            _ if matches.get_flag("json") => to_json(&result),
+            "credential_list" => terminal::render(&result),
+            name => credentials::describe(name, &result),
+        });
+        return Ok(());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -68,23 +88,114 @@ pub(super) fn run(
         return result;
     }
     let result = runtime.block_on(async {
-        let client = Client::connect(access).await?;
-        let given = names::resolve(entry, given, &client).await?;
+        // Until the call is made, nothing can be left running.
+        let client = Client::connect(access).await;
+        let client = client.map_err(|error| CallError::Rejected(error.into()))?;
+        let given = names::resolve(entry, given, &client).await;
+        let given = given.map_err(CallError::Rejected)?;
+        let replaced = replaced_project(&client, entry, &given).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
-        result
+        Ok::<_, CallError>((result?, replaced))
     });
-    let result = result?;
+    let (result, replaced) = result.map_err(|error| match error {
+        CallError::Unreachable(failure) if entry.name == "container_exec" => {
+            left_running(matches, failure)
+        }
+        other => other.into(),
+    })?;
+    if let Some(before) = replaced {
+        let removed = projects::removed_variables(&before, &result);
+        if !removed.is_empty() {
+            eprintln!(
+                "Removed from the environment: {}. An update replaces all variables.",
+                printable(&removed.join(", "))
+            );
+        }
+    }
+    if noun == "project" && result.contains_key("env_names") {
+        print_warnings(&result);
+    }
     terminal::print_line(&match entry.name {
-        _ if matches.get_flag("json") => serde_json::to_string_pretty(&result).unwrap_or_default(),
+        _ if matches.get_flag("json") => to_json(&result),
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
         "project_changes" => changes::format_changes(&result),
         "project_tasks" => changes::format_tasks(&result),
+        "project_create" | "project_get" | "project_update" => {
+            terminal::render(&projects::for_display(&result))
+        }
         name if noun == "schedule" => terminal::render(&schedules::for_display(name, &result)),
         _ => terminal::render(&result),
     });
     Ok(())
+}
+
+fn to_json(result: &Map<String, Value>) -> String {
+    serde_json::to_string_pretty(result).unwrap_or_default()
+}
+
+/// Calls an operation that needs no container, with a server of its own if none is running.
+fn call_with_server(
+    home: &Home,
+    access: &Access,
+    entry: &Entry,
+    given: Map<String, Value>,
+) -> Result<Map<String, Value>, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    runtime.block_on(async {
+        let (client, embedded) = connect(home, access).await?;
+        let result = call(&client, entry, given).await;
+        client.close().await;
+        if let Some(embedded) = embedded {
+            embedded.stop().await;
+        }
+        result.map_err(Into::into)
+    })
+}
+
+/// The project before an update that replaces its variables.
+async fn replaced_project(
+    client: &Client,
+    entry: &Entry,
+    given: &Map<String, Value>,
+) -> Result<Option<Map<String, Value>>, CallError> {
+    if entry.name != "project_update" || !given.contains_key("env") {
+        return Ok(None);
+    }
+    let project = given.get("project_id").cloned().unwrap_or_default();
+    let get = Map::from_iter([("project_id".to_owned(), project)]);
+    client.call("project_get", get).await.map(Some)
+}
+
+/// The failure of a command whose server stopped: the command itself runs on.
+fn left_running(matches: &ArgMatches, failure: Failure) -> Failure {
+    let Failure::Failed(sentence) = failure else {
+        return failure;
+    };
+    let given = |name: &str| matches.get_one::<String>(name).map(String::as_str);
+    let result = match given("exec_id") {
+        Some(id) => format!("run this again with `--exec {id}` to get its result"),
+        None => format!(
+            "`oubliette container logs {}` then shows its output",
+            given("project_id").unwrap_or_default()
+        ),
+    };
+    Failure::new(format!(
+        "{sentence}. If the command had started, it runs on in the container: {result}"
+    ))
+}
+
+/// Prints what a result warns of.
+fn print_warnings(result: &Map<String, Value>) {
+    let warnings = result.get("warnings").and_then(Value::as_array);
+    for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+        eprintln!("warning: {}", printable(warning));
+    }
 }
 
 /// `oubliette session attach`.
@@ -110,7 +221,7 @@ async fn call(
     client: &Client,
     entry: &Entry,
     mut given: Map<String, Value>,
-) -> Result<Map<String, Value>, Failure> {
+) -> Result<Map<String, Value>, CallError> {
     let paged = given.contains_key("limit") || given.contains_key("cursor");
     let mut result = client.call(entry.name, given.clone()).await?;
     while !paged && let Some(cursor) = result.remove("next_cursor") {

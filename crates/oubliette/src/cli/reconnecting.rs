@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use super::client::{Access, CallError, Client};
+use super::access::Access;
+use super::client::{CallError, Client};
 use crate::failure::Failure;
 
 /// How long a server may be unreachable.

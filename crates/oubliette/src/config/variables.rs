@@ -13,16 +13,19 @@ pub(super) fn apply(
     variables: impl Iterator<Item = (String, String)>,
 ) -> Result<(), String> {
     for (name, text) in variables {
-        let Some(rest) = name.strip_prefix(PREFIX) else {
+        let Some(rest) = setting(&name) else {
             continue;
         };
-        if rest != "RUNTIME" && !rest.contains("__") {
-            continue;
-        }
         let path: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
         set(table, schema, "", &path, &text).map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(())
+}
+
+/// The setting that a variable changes, as the variable spells it.
+pub(super) fn setting(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix(PREFIX)?;
+    (rest == "RUNTIME" || rest.contains("__")).then_some(rest)
 }
 
 fn set(

@@ -1,5 +1,6 @@
 //! The commands of `container` and their arguments, as pure functions.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -150,10 +151,18 @@ pub(super) fn pull(image: &str) -> Invocation {
     Invocation::new(["image", "pull", "--progress", "none", image])
 }
 
-pub(super) fn build(image: &str, dockerfile: &Path, names: &DataDirNames) -> Invocation {
+pub(super) fn build(
+    image: &str,
+    dockerfile: &Path,
+    build_args: &BTreeMap<String, String>,
+    names: &DataDirNames,
+) -> Invocation {
     let mut build = Invocation::new(["build", "--progress", "plain"]);
     build.option("--tag", image);
     build.option("--label", format!("{DATA_DIR_LABEL}={}", names.hash()));
+    for (name, value) in build_args {
+        build.option("--build-arg", format!("{name}={value}"));
+    }
     build.option("--file", dockerfile);
     let directory = dockerfile.parent().unwrap_or(Path::new("."));
     build.arguments.push(directory.into());
@@ -198,6 +207,7 @@ mod tests {
             id: ContainerId::new("c1").unwrap(),
             project: "p1".to_owned(),
             image: ImageSource {
+                build_args: BTreeMap::new(),
                 name: "dev".to_owned(),
                 image: None,
                 dockerfile: Some("/d/Dockerfile".into()),
@@ -214,6 +224,7 @@ mod tests {
                     read_only: true,
                 },
             ],
+            protected: Vec::new(),
             hostname: "p1".to_owned(),
             network: Network::None,
             limits: ContainerLimits {
@@ -310,6 +321,7 @@ mod tests {
 
     #[test]
     fn the_other_commands() {
+        let args = BTreeMap::from([("BASE".to_owned(), "b".to_owned())]);
         let names = DataDirNames::new(Path::new("/h"));
         let label = format!("{DATA_DIR_LABEL}={}", names.hash());
         let grace = Duration::from_millis(1500);
@@ -328,7 +340,7 @@ mod tests {
             (inspect_image("i"), vec!["image", "inspect", "i"]),
             (pull("i"), vec!["image", "pull", "--progress", "none", "i"]),
             (
-                build("i", Path::new("/d/Dockerfile.dev"), &names),
+                build("i", Path::new("/d/Dockerfile.dev"), &args, &names),
                 vec![
                     "build",
                     "--progress",
@@ -337,6 +349,8 @@ mod tests {
                     "i",
                     "--label",
                     &label,
+                    "--build-arg",
+                    "BASE=b",
                     "--file",
                     "/d/Dockerfile.dev",
                     "/d",

@@ -52,6 +52,7 @@ impl<'a> TestContainer<'a> {
             project: "a-project".to_owned(),
             image: fixture.image.clone(),
             mounts,
+            protected: Vec::new(),
             hostname: "a-host".to_owned(),
             network: if networks.none {
                 Network::None

@@ -225,6 +225,7 @@ impl Supervisor {
             user,
             pty: None,
             spool_limit: 1 << 20,
+            isolated: false,
             streams: streams.to_vec(),
         };
         let reply = self.request(supervisor_methods::START, &start).await;

@@ -19,6 +19,20 @@ pub(super) struct BuildContext {
 }
 
 impl BuildContext {
+    /// A context with only a Dockerfile.
+    pub(super) fn of_text(dockerfile: &str) -> Result<Self> {
+        let name = "Dockerfile".to_owned();
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(dockerfile.len() as u64);
+        let mut archive = tar::Builder::new(Vec::new());
+        archive.append_data(&mut header, &name, dockerfile.as_bytes())?;
+        Ok(Self {
+            archive: archive.into_inner()?,
+            dockerfile: name,
+        })
+    }
+
     /// Reads the directory that a Dockerfile is in. Blocks.
     pub(super) fn read(dockerfile: &Path) -> Result<Self> {
         let missing = || {

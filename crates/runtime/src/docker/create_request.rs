@@ -10,8 +10,9 @@ use bollard::models::{
 use oubliette_sandbox::CONTAINER_CAPABILITIES;
 
 use super::engine::EngineClient;
+use super::process_user::UserIds;
 use crate::names::{CONTAINER_LABEL, DATA_DIR_LABEL, DataDirNames, PROJECT_LABEL};
-use crate::{ContainerLimits, ContainerSpec, Network, Result, RuntimeError};
+use crate::{ContainerLimits, ContainerSpec, Mount, Network, Result, RuntimeError};
 
 /// The engine refuses less than a hundredth of a processor.
 const MIN_CPUS: f64 = 0.01;
@@ -23,6 +24,7 @@ pub(super) struct EngineFeatures {
     pub(super) selinux: bool,
     /// Whether the engine can limit the disk space of a container.
     pub(super) limits_disk: bool,
+    pub(super) user_ids: UserIds,
 }
 
 impl From<&EngineClient> for EngineFeatures {
@@ -31,6 +33,7 @@ impl From<&EngineClient> for EngineFeatures {
             cpus: engine.cpus,
             selinux: engine.selinux,
             limits_disk: engine.limits_disk,
+            user_ids: engine.user_ids,
         }
     }
 }
@@ -43,10 +46,11 @@ pub(super) fn build(
 ) -> Result<ContainerCreateBody> {
     let init = &spec.init;
     let program = utf8_path(&init.inside)?;
-    let variables = init
+    let own = init
         .env
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
+    let variables = own.chain(user_variables(spec, host.user_ids));
     Ok(ContainerCreateBody {
         hostname: Some(spec.hostname.clone()),
         // Overrides the image: the supervisor switches users for each process.
@@ -66,6 +70,28 @@ pub(super) fn build(
         host_config: Some(host_config(spec, host)?),
         ..ContainerCreateBody::default()
     })
+}
+
+/// Tells the supervisor which user processes run as, and which directories that user must own.
+fn user_variables(spec: &ContainerSpec, ids: UserIds) -> Vec<String> {
+    let Some((uid, gid)) = ids.of_project(&spec.project) else {
+        return Vec::new();
+    };
+    let writable = || spec.mounts.iter().filter(|mount| !mount.read_only);
+    // The others are in one of these.
+    let tops = writable().filter(|mount| {
+        let is_above = |other: &&Mount| {
+            mount.inside != other.inside && mount.inside.starts_with(&other.inside)
+        };
+        !writable().any(|other| is_above(&other))
+    });
+    let owned: Vec<String> = tops
+        .map(|mount| mount.inside.display().to_string())
+        .collect();
+    vec![
+        format!("OUBLIETTE_USER={uid}:{gid}"),
+        format!("OUBLIETTE_OWNED={}", owned.join(":")),
+    ]
 }
 
 fn labels(spec: &ContainerSpec, names: &DataDirNames) -> HashMap<String, String> {
@@ -131,7 +157,11 @@ fn network(network: Network) -> Result<&'static str> {
 }
 
 /// Unlike `binds`, a mount fails if the host's path is missing instead of creating it.
-fn bind(host: &std::path::Path, inside: &std::path::Path, read_only: bool) -> Result<EngineMount> {
+pub(super) fn bind(
+    host: &std::path::Path,
+    inside: &std::path::Path,
+    read_only: bool,
+) -> Result<EngineMount> {
     Ok(EngineMount {
         typ: Some(MountType::BIND),
         source: Some(utf8_path(host)?),
@@ -181,12 +211,17 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{ContainerId, ImageSource, Init, Mount};
+    use crate::{ContainerId, ImageSource, Init};
 
     const FEATURES: EngineFeatures = EngineFeatures {
         cpus: 2.0,
         selinux: false,
         limits_disk: false,
+        user_ids: UserIds {
+            server: (1001, 1002),
+            is_rootless: false,
+            has_project_ids: true,
+        },
     };
 
     fn spec() -> ContainerSpec {
@@ -197,12 +232,14 @@ mod tests {
                 name: "dev".to_owned(),
                 image: Some("debian:12".to_owned()),
                 dockerfile: None,
+                build_args: BTreeMap::new(),
             },
             mounts: vec![Mount {
                 host: "/data/with:colon".into(),
                 inside: "/workspace".into(),
                 read_only: false,
             }],
+            protected: Vec::new(),
             hostname: "p1".to_owned(),
             network: Network::None,
             limits: ContainerLimits {
@@ -257,7 +294,12 @@ mod tests {
             Some(vec!["/bin/oubliette-client".to_owned()])
         );
         assert_eq!(body.cmd, Some(vec!["init".to_owned()]));
-        assert_eq!(body.env, Some(vec!["A=b=c".to_owned()]));
+        let variables = [
+            "A=b=c",
+            "OUBLIETTE_USER=1001:1002",
+            "OUBLIETTE_OWNED=/workspace",
+        ];
+        assert_eq!(body.env.unwrap(), variables);
         assert_eq!(body.user.as_deref(), Some("0:0"));
         let mounts = body.host_config.unwrap().mounts.unwrap();
         let seen: Vec<_> = mounts
@@ -273,6 +315,32 @@ mod tests {
         ];
         let expected = expected.map(|(a, b, c)| (a.to_owned(), b.to_owned(), Some(c)));
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn the_user_owns_the_writable_mounts() {
+        let mount = |inside: &str, read_only| Mount {
+            host: "/data".into(),
+            inside: inside.into(),
+            read_only,
+        };
+        let spec = ContainerSpec {
+            mounts: vec![
+                mount("/workspace", false),
+                mount("/root", false),
+                mount("/workspace/a:b", false),
+                mount("/workspaces", false),
+                mount("/mcp", true),
+            ],
+            ..spec()
+        };
+        let variables = user_variables(&spec, FEATURES.user_ids);
+        assert_eq!(variables[1], "OUBLIETTE_OWNED=/workspace:/root:/workspaces");
+        let rootless = UserIds {
+            is_rootless: true,
+            ..FEATURES.user_ids
+        };
+        assert!(user_variables(&spec, rootless).is_empty());
     }
 
     #[test]

@@ -21,7 +21,8 @@ pub(super) fn is_supported(info: &SystemInfo) -> bool {
 /// The sentence about it in the runtime's notes.
 pub(super) fn describe(info: &SystemInfo) -> String {
     let driver = info.driver.as_deref().unwrap_or("unknown");
-    let project_files = "The project's own files are measured and reported.";
+    let project_files = "The project's own files are measured, and containers that exceed the limit \
+                         are stopped.";
     if is_supported(info) {
         return format!("`disk_mb` limits what is installed in a container. {project_files}");
     }

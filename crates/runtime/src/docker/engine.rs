@@ -8,6 +8,7 @@ use bollard::errors::Error;
 use bollard::models::{SystemInfo, SystemVersion};
 use bollard::{API_DEFAULT_VERSION, Docker as Api};
 
+use super::process_user::UserIds;
 use super::{DRIVER, disk_quota};
 use crate::{Capabilities, Enforcement, Networks, Result, RuntimeError};
 
@@ -74,6 +75,7 @@ pub(super) struct EngineClient {
     pub(super) selinux: bool,
     /// Whether the engine can limit the disk space of a container.
     pub(super) limits_disk: bool,
+    pub(super) user_ids: UserIds,
 }
 
 impl EngineClient {
@@ -113,6 +115,7 @@ impl EngineClient {
                 .map_or(1.0, |count| f64::from(u32::try_from(count).unwrap_or(1))),
             selinux: has_security_option(&info, "selinux"),
             limits_disk: disk_quota::is_supported(&info),
+            user_ids: UserIds::of_process(has_security_option(&info, "rootless")),
         };
         let capabilities = engine.capabilities(&info);
         Ok((engine, capabilities))
@@ -157,8 +160,13 @@ impl EngineClient {
         let mut notes = Vec::new();
         if has_security_option(info, "rootless") {
             notes.push(
-                "The engine runs without root: root in a container is the user who runs the engine."
+                "The engine runs without root: root in a container is the user who runs the engine, \
+                 and agents run as that."
                     .to_owned(),
+            );
+        } else {
+            notes.push(
+                "Agents and commands run as an ordinary user, who owns their files.".to_owned(),
             );
         }
         if self.selinux {

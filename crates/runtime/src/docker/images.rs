@@ -1,7 +1,6 @@
 //! Images: built from a Dockerfile, or pulled by name if there is none.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bollard::Docker as Api;
@@ -15,6 +14,7 @@ use super::build_context::BuildContext;
 use super::engine::{EngineClient, QUERY_TIMEOUT, status_code, with_timeout};
 use crate::names::{DATA_DIR_LABEL, DataDirNames};
 use crate::plain_lines::PlainLines;
+use crate::spec::Dockerfile;
 use crate::{ImageSource, Progress, Result, RuntimeError};
 
 /// Enough for a build that installs a toolchain over a slow connection.
@@ -30,41 +30,85 @@ pub(super) async fn build_or_pull(
     progress: Progress<'_>,
 ) -> Result<String> {
     let name = names.image_name(source)?;
-    let Some(dockerfile) = source.dockerfile.clone() else {
+    let Some(dockerfile) = source.dockerfile() else {
         if !exists(engine, &name).await? {
-            pull(engine, &name, progress).await?;
+            let pulled = pull(engine, &name, progress).await;
+            pulled.map_err(|error| not_pulled(source, &name, error))?;
         }
         return Ok(name);
     };
+    let args: HashMap<&str, &str> = source
+        .build_args
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
     let options = BuildImageOptionsBuilder::default()
         .t(&name)
         .labels(&HashMap::from([(DATA_DIR_LABEL, names.hash())]))
+        .buildargs(&args)
         .rm(true)
         .forcerm(true);
-    let mut outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
+    let mut outcome = build(engine, options.clone(), dockerfile, progress).await;
     for _ in 0..MAX_BUILD_RETRIES {
         match &outcome {
             Err(RuntimeError::Failed(text)) if is_missing_layer(text) => {
                 progress("A cached layer was removed during the build; building again.");
-                outcome = build(engine, options.clone(), dockerfile.clone(), progress).await;
+                outcome = build(engine, options.clone(), dockerfile, progress).await;
             }
             _ => break,
         }
     }
-    outcome?;
+    outcome.map_err(|error| not_built(source, dockerfile, error))?;
     prune_replaced(&engine.api, names).await;
     Ok(name)
+}
+
+/// Adds to an engine's error what the configuration can change about it.
+fn not_pulled(source: &ImageSource, image: &str, error: RuntimeError) -> RuntimeError {
+    let RuntimeError::Failed(why) = error else {
+        return error;
+    };
+    let name = &source.name;
+    RuntimeError::Failed(format!(
+        "The image `{image}` of the container type `{name}` is not on this machine and could not be \
+         pulled: {why}. Pull or build it yourself, or write another `image` or a `dockerfile` below \
+         [container_types.{name}] in oubliette.toml."
+    ))
+}
+
+fn not_built(
+    source: &ImageSource,
+    dockerfile: Dockerfile<'_>,
+    error: RuntimeError,
+) -> RuntimeError {
+    match (dockerfile, error) {
+        (Dockerfile::BuiltIn(_), RuntimeError::Failed(why)) => RuntimeError::Failed(format!(
+            "The image of the container type `{name}` could not be built from Oubliette's own \
+             Dockerfile: {why}. It needs its base image and packages from the network. Without one, \
+             write below [container_types.{name}] in oubliette.toml either `image = \"NAME\"` with \
+             an image that has a shell and git, or `build_args = {{ BASE = \"NAME\" }}` with another \
+             base image.",
+            name = source.name
+        )),
+        (_, error) => error,
+    }
 }
 
 async fn build(
     engine: &EngineClient,
     options: BuildImageOptionsBuilder,
-    dockerfile: PathBuf,
+    dockerfile: Dockerfile<'_>,
     progress: Progress<'_>,
 ) -> Result<()> {
-    let context = tokio::task::spawn_blocking(move || BuildContext::read(&dockerfile))
-        .await
-        .map_err(RuntimeError::fault)??;
+    let context = match dockerfile {
+        Dockerfile::BuiltIn(text) => BuildContext::of_text(text)?,
+        Dockerfile::Path(path) => {
+            let path = path.to_owned();
+            tokio::task::spawn_blocking(move || BuildContext::read(&path))
+                .await
+                .map_err(RuntimeError::fault)??
+        }
+    };
     let options = options.dockerfile(&context.dockerfile).build();
     let body = bollard::body_full(context.archive.into());
     let building = engine.api.build_image(options, None, Some(body));
@@ -83,7 +127,13 @@ async fn build(
 fn is_missing_layer(error: &str) -> bool {
     let error = error.to_ascii_lowercase();
     error.contains("sha256:")
-        && (error.contains("unable to find image") || error.contains("no such image"))
+        && [
+            "unable to find image",
+            "no such image",
+            "failed to get digest",
+        ]
+        .iter()
+        .any(|text| error.contains(text))
 }
 
 async fn exists(engine: &EngineClient, name: &str) -> Result<bool> {
@@ -198,6 +248,9 @@ mod tests {
             r#"unable to find image "sha256:7aa904e4""#
         ));
         assert!(is_missing_layer("No such image: sha256:7aa904e4"));
+        assert!(is_missing_layer(
+            "failed to get digest sha256:7aa904e4: open /var/lib: no such file or directory"
+        ));
         assert!(!is_missing_layer("unable to find image \"debian:13\""));
         assert!(!is_missing_layer(
             "manifest for x@sha256:7aa904e4 not found"

@@ -15,10 +15,15 @@ pub(crate) const DRIVER: RuntimeDriver = RuntimeDriver {
     probe,
 };
 
+/// The items of the probe that are limits of projects.
+const LIMITS: [&str; 3] = ["memory_limit", "cpu_limit", "process_limit"];
+
 fn open(settings: &RuntimeSettings) -> BoxFuture<'_, Result<OpenedRuntime>> {
     let (data_dir, launcher) = (settings.data_dir.clone(), settings.launcher.clone());
+    let ports = settings.server_ports.clone();
     async move {
         let sandbox = run_blocking(move || Ok(Sandbox::open(&data_dir, &launcher))).await??;
+        let sandbox = sandbox.refuse_ports(ports);
         Ok(OpenedRuntime::new(sandbox, "the embedded sandbox"))
     }
     .boxed()
@@ -50,11 +55,17 @@ fn findings(probe: &sandbox::Probe) -> Vec<ProbeFinding> {
     } else {
         "the embedded sandbox does not work here; Docker or Podman can take its place"
     };
-    let disk_limit = "sandbox: disk_limit: `disk_mb` is measured and reported, not enforced; put \
-                      the data directory on a filesystem of its own to protect the others";
+    let disk_limit = "sandbox: disk_limit: `disk_mb` is measured, and stops containers that exceed \
+                      it, but refuses no write; put the data directory on a filesystem of its own to \
+                      protect the others";
     let items = probe.items.iter().map(|item| {
         let text = format!("sandbox: {}", describe_item(item));
-        ProbeFinding::new(item.works, text)
+        // Without a sandbox there is nothing to limit.
+        let is_limit = works && LIMITS.contains(&item.name.as_str());
+        match (item.works, is_limit) {
+            (false, true) => ProbeFinding::limit_missing(text),
+            (works, _) => ProbeFinding::new(works, text),
+        }
     });
     [
         ProbeFinding::new(works, verdict),

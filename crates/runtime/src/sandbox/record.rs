@@ -14,6 +14,9 @@ const RECORD_FILE: &str = "container.json";
 pub(super) struct Record {
     pub(super) project: String,
     pub(super) spec: sandbox::Spec,
+    /// Not in the specification, so that an earlier version can read it.
+    #[serde(default)]
+    pub(super) protected: Vec<sandbox::ProtectedPath>,
 }
 
 impl Record {

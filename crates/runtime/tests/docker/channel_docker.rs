@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use oubliette_runtime::{
     Capabilities, Channel, ContainerId, ContainerSpec, ContainerStatus, Docker, ImageSource,
-    Program, Progress, Result, RunState, Runtime,
+    Program, Progress, ProtectedPath, Result, RunState, Runtime,
 };
 use oubliette_wire::CLIENT_PATH;
 use oubliette_wire::mux::{MuxSession, answer_challenge, hash_key};
@@ -108,6 +108,10 @@ impl Runtime for ChannelDocker {
         Ok(())
     }
 
+    async fn protect(&self, id: &ContainerId, paths: &[ProtectedPath]) -> Result<()> {
+        self.docker.protect(id, paths).await
+    }
+
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         self.docker.stop(id, grace).await?;
         if let Some(bridge) = self.bridges.lock().remove(id) {
@@ -141,6 +145,10 @@ impl Runtime for ChannelDocker {
 
     async fn build_image(&self, source: &ImageSource, progress: Progress<'_>) -> Result<String> {
         self.docker.build_image(source, progress).await
+    }
+
+    async fn take_ownership(&self, directory: &Path, client: &Path) -> Result<bool> {
+        self.docker.take_ownership(directory, client).await
     }
 
     async fn remove_images(&self) -> Result<()> {

@@ -4,9 +4,10 @@
 //! PID 1 first executes a shell that waits for a line from the launcher: if the launcher dies before
 //! the sandbox is recorded, the shell reads end of file and the sandbox ends.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -22,9 +23,10 @@ use super::{
 use crate::capabilities::CONTAINER_CAPABILITIES;
 use crate::cgroup;
 use crate::launch::StepFailure;
+use crate::mounts::{self, RUN_SHARE, SHM_SHARE, TMP_SHARE, TargetKind, memory_share};
 use crate::record::{Process, Record};
 use crate::report::{DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism};
-use crate::spec::{Bind, NetworkNamespace, Spec};
+use crate::spec::{Bind, NetworkNamespace, ProtectedPath, Spec};
 
 /// Executes its arguments after it has read a line.
 const WAIT_THEN_EXEC: &str = "read -r go && exec \"$@\" </dev/null";
@@ -98,6 +100,7 @@ pub(super) fn launch(spec: &Spec, program: &Path) -> StepResult<()> {
         limits,
         seccomp: true,
         landlock: Landlock::Off,
+        can_refuse_ports: false,
         network: super::network_name(spec.network).to_owned(),
         user_namespaces_refused: !spec.nested,
     });
@@ -111,12 +114,13 @@ impl Arguments {
     fn from_spec(spec: &Spec, program: &Path) -> StepResult<(Self, Directories)> {
         let mut arguments = Self(Vec::new());
         arguments.namespaces(spec, program);
-        let directories = arguments.directories(spec)?;
+        let directories = arguments.directories(spec, program)?;
         for bind in rootfs::in_order(&spec.binds) {
             let source = rootfs::open_source(spec, &bind.host);
             source.step(format!("bind {}", bind.inside.display()))?;
             arguments.bind(spec, bind)?;
         }
+        arguments.protect(spec)?;
         let init = Bind {
             host: spec.init.binary.clone(),
             inside: spec.init.inside.clone(),
@@ -163,7 +167,7 @@ impl Arguments {
         }
     }
 
-    fn directories(&mut self, spec: &Spec) -> StepResult<Directories> {
+    fn directories(&mut self, spec: &Spec, program: &Path) -> StepResult<Directories> {
         let mut directories = Directories::new();
         overlay::create_var(&spec.layers_dir.join("var"), None).step("mount /var")?;
         let var = spec.layers_dir.join("var");
@@ -175,8 +179,11 @@ impl Arguments {
             if dir.starts_with("/var") && fs::create_dir_all(&target).is_err() {
                 continue;
             }
+            if dir == Path::new("/usr/local") {
+                continue;
+            }
             self.add(["--ro-bind", &name, &name]);
-            if content == overlay::Content::Mixed {
+            if content != overlay::Content::Public {
                 self.hide(&dir)?;
             }
             let reason = "bubblewrap does not make overlays".to_owned();
@@ -191,10 +198,19 @@ impl Arguments {
             }
         }
         self.add(["--proc", "/proc", "--dev", "/dev"]);
-        for dir in ["/tmp", "/run"] {
-            if !spec.binds_to(dir) {
-                self.add(["--tmpfs", dir]);
+        let has_size = supports_option(program, "--size");
+        for (dir, share) in [
+            ("/tmp", TMP_SHARE),
+            ("/run", RUN_SHARE),
+            ("/dev/shm", SHM_SHARE),
+        ] {
+            if spec.binds_to(dir) {
+                continue;
             }
+            if has_size {
+                self.add(["--size", &memory_share(spec, share)]);
+            }
+            self.add(["--tmpfs", dir]);
         }
         for (target, source) in name_resolution::copies(spec, &spec.state_dir)
             .step("provide the files for name resolution")?
@@ -243,6 +259,49 @@ impl Arguments {
             &bind.inside.to_string_lossy(),
         ]);
         Ok(())
+    }
+
+    /// Mounts protected paths and the directories above them onto themselves.
+    fn protect(&mut self, spec: &Spec) -> StepResult<()> {
+        let mut held = BTreeSet::new();
+        for ProtectedPath { within, path } in &spec.protected {
+            let inside = within.join(path);
+            let step = format!("protect {}", inside.display());
+            let bases = spec.binds.iter().filter(|bind| !bind.read_only);
+            let base = bases
+                .filter(|bind| within.starts_with(&bind.inside))
+                .max_by_key(|bind| bind.inside.components().count())
+                .ok_or(io::ErrorKind::NotFound)
+                .step(&*step)?;
+            let on_host = |inside: &Path| {
+                let relative = inside.strip_prefix(&base.inside).unwrap_or(Path::new(""));
+                base.host.join(relative)
+            };
+            if !on_host(within).is_dir() {
+                continue;
+            }
+            let root = mounts::open_host(&base.host).step(&*step)?;
+            let relative = inside.strip_prefix(&base.inside).unwrap_or(Path::new(""));
+            let own = (
+                rustix::process::geteuid().as_raw(),
+                rustix::process::getegid().as_raw(),
+            );
+            mounts::open_target(root.as_fd(), relative, TargetKind::Directory, own).step(step)?;
+            let mut above: Vec<&Path> = inside.ancestors().skip(1).collect();
+            above.retain(|dir| dir.starts_with(within));
+            for dir in above.into_iter().rev() {
+                // A second mount would cover what is protected below the first.
+                if held.insert(dir.to_owned()) {
+                    self.add_bind("--bind", &on_host(dir), dir);
+                }
+            }
+            self.add_bind("--ro-bind", &on_host(&inside), &inside);
+        }
+        Ok(())
+    }
+
+    fn add_bind(&mut self, flag: &str, host: &Path, inside: &Path) {
+        self.add([flag, &host.to_string_lossy(), &inside.to_string_lossy()]);
     }
 
     /// For a mount target below a read-only directory, replaces its closest parent by one with the

@@ -21,7 +21,7 @@ use super::{
 use crate::mounts::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 use crate::report::{IdMapping, Landlock};
 use crate::spec::NetworkNamespace;
-use crate::sys;
+use crate::{port_rules, sys};
 
 /// Parts of `/proc` that show or change settings of the whole machine.
 const PROC_READ_ONLY: &[&str] = &["bus", "fs", "irq", "sys", "sysrq-trigger"];
@@ -82,12 +82,14 @@ fn enter(
     } else {
         landlock::apply()
     };
+    landlock::apply_ports(launch.port_rules).step("refuse the ports of the server")?;
     seccomp::apply(launch.spec.nested)?;
     sys::close_on_exec_from(3).step("close files")?;
 
     let ready = Ready {
         directories,
         landlock,
+        can_refuse_ports: landlock != Landlock::Off && port_rules::are_supported(),
         process_rlimit,
         user_namespaces_refused,
     };

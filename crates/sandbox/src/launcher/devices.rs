@@ -37,7 +37,8 @@ pub(super) fn build(launch: &Launch<'_>, root: BorrowedFd<'_>) -> StepResult<()>
         rustix::fs::symlinkat(*target, &dev, *name).step(step)?;
         mounts::chown_entry(dev.as_fd(), name.as_ref(), owner).step(step)?;
     }
-    let shm = mounts::tmpfs("1777", "", owner, NOSUID | NOEXEC | mounts::NODEV).step(step)?;
+    let size = mounts::memory_share(launch.spec, mounts::SHM_SHARE);
+    let shm = mounts::tmpfs("1777", &size, owner, NOSUID | NOEXEC | mounts::NODEV).step(step)?;
     let target = mounts::open_target(dev.as_fd(), Path::new("shm"), TargetKind::Directory, owner)
         .step(step)?;
     mounts::attach(&shm, target.as_fd()).step(step)?;

@@ -1,7 +1,8 @@
-//! Files of the host's directories that the sandbox must not read. With shifted ids the sandbox's root
-//! may read files of the host's root; so files that an unprivileged user of the host cannot read are
-//! hidden, and known secrets regardless of their mode.
+//! Files of the host's directories that the sandbox must not read: those that an unprivileged user of
+//! the host cannot read, and known secrets regardless of their mode. Where the sandbox's root may read
+//! files of the host's root, they are left out of a copy or covered by whiteouts.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,9 +33,19 @@ fn is_known_secret(path: &Path) -> bool {
         || path == Path::new("ssl/private")
 }
 
+/// Whether the entry `path` of the host's directory `top` must not be visible.
+pub(super) fn is_hidden(top: &Path, path: &Path, mode: u32) -> bool {
+    let kind = FileType::from_raw_mode(mode);
+    let readable = match kind {
+        FileType::Symlink => 0,
+        FileType::Directory => 0o005,
+        _ => 0o004,
+    };
+    mode & readable != readable || top == Path::new("/etc") && is_known_secret(path)
+}
+
 /// The entries to hide in a directory of the host; none if the tree is too large.
 pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
-    let is_etc = top == Path::new("/etc");
     let mut hidden = Vec::new();
     let mut queue = vec![PathBuf::new()];
     let mut seen = 0;
@@ -61,8 +72,7 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
             };
             let path = relative.join(name);
             let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
-            let readable = if is_dir { 0o005 } else { 0o004 };
-            if stat.st_mode & readable != readable || is_etc && is_known_secret(&path) {
+            if is_hidden(top, &path, stat.st_mode) {
                 hidden.push(Hidden { path, is_dir });
             } else if is_dir {
                 queue.push(path);
@@ -70,6 +80,64 @@ pub(super) fn find(top: &Path) -> io::Result<Option<Vec<Hidden>>> {
         }
     }
     Ok(Some(hidden))
+}
+
+/// Directories that a skeleton has at most, and how deep they are: deep enough for
+/// `lib/python3/dist-packages` and `lib/node_modules`.
+const MAX_SKELETON_DIRECTORIES: usize = 2000;
+const MAX_SKELETON_DEPTH: usize = 3;
+
+/// Makes a layer at `layer` with the directories of `host` that all may read, so that root inside owns
+/// them and can add files; the files themselves stay the host's. Deep ones may be left out.
+pub(super) fn skeleton(
+    layer: &Path,
+    host: &Path,
+    owner: impl Fn(u32, u32) -> (u32, u32),
+) -> io::Result<()> {
+    let mut queue = VecDeque::from([PathBuf::new()]);
+    let mut made = 0;
+    while let Some(relative) = queue.pop_front() {
+        let Ok(dir) = open_dir(&host.join(&relative)) else {
+            continue;
+        };
+        for entry in Dir::read_from(&dir)? {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." || entry.file_type() != FileType::Directory {
+                continue;
+            }
+            let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+                continue;
+            };
+            let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
+            let path = relative.join(name);
+            if !is_dir || is_hidden(host, &path, stat.st_mode) {
+                continue;
+            }
+            make_like(&layer.join(&path), &stat, &owner)?;
+            if path.components().count() < MAX_SKELETON_DEPTH {
+                queue.push_back(path);
+            }
+            made += 1;
+            if made == MAX_SKELETON_DIRECTORIES {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory with the mode of the host's and its owner inside.
+fn make_like(
+    copy: &Path,
+    stat: &rustix::fs::Stat,
+    owner: &impl Fn(u32, u32) -> (u32, u32),
+) -> io::Result<()> {
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    rustix::fs::mkdirat(CWD, copy, Mode::from_raw_mode(0o755))?;
+    let (uid, gid) = owner(stat.st_uid, stat.st_gid);
+    std::os::unix::fs::chown(copy, Some(uid), Some(gid))?;
+    Ok(rustix::fs::chmodat(CWD, copy, mode, AtFlags::empty())?)
 }
 
 /// Makes a layer of whiteouts at `layer`, to be stacked on the host's directory `host`. Parent
@@ -89,11 +157,7 @@ pub(super) fn whiteouts(
                 continue;
             }
             let stat = rustix::fs::statat(CWD, host.join(&made), AtFlags::SYMLINK_NOFOLLOW)?;
-            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-            rustix::fs::mkdirat(CWD, &copy, Mode::from_raw_mode(0o755))?;
-            let (uid, gid) = owner(stat.st_uid, stat.st_gid);
-            std::os::unix::fs::chown(&copy, Some(uid), Some(gid))?;
-            rustix::fs::chmodat(CWD, &copy, mode, AtFlags::empty())?;
+            make_like(&copy, &stat, &owner)?;
         }
         let mode = Mode::empty();
         rustix::fs::mknodat(CWD, layer.join(path), FileType::CharacterDevice, mode, 0)?;

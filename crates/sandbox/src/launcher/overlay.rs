@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 
 use super::mask::{self, Hidden};
-use super::{Launch, StepContext, StepResult};
+use super::{Launch, StepContext, StepResult, settings_copy};
 use crate::chown::chown_tree;
 use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
 use crate::report::{DirectoryAccess, IdMapping};
@@ -19,13 +19,16 @@ use crate::report::{DirectoryAccess, IdMapping};
 /// The step whose failure means that another id mapping has to be tried.
 pub(super) const IDMAP_STEP: &str = "show the host's files with shifted ids";
 
-/// Whether a directory of the host may contain secrets.
+/// What a directory of the host contains, which decides how its secrets are kept from the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     /// Only files of packages.
     Public,
-    /// Settings and similar files, which must be searched for secrets.
-    Mixed,
+    /// Settings: small, with secrets among them. As root, the sandbox gets a copy.
+    Settings,
+    /// What the administrator installed: large, with secrets among it. As root, its files keep the
+    /// host's owners, so that their modes hold against root inside.
+    Local,
 }
 
 /// The directory with the layers of all overlays, relative to the scratch filesystem.
@@ -48,37 +51,54 @@ pub(super) fn mount_shared(
             reason: "an earlier run replaced it by something that is not a directory".to_owned(),
         });
     };
-    let mut hidden = Vec::new();
-    let mut is_known = true;
-    if content == Content::Mixed {
-        match mask::find(dir).step(what("search"))? {
-            Some(found) => hidden = found,
-            None => is_known = false,
+    let is_single = matches!(launch.ids, IdMapping::Single { .. });
+    let owner = |uid, gid| layer_owner(launch.ids, uid, gid);
+    let (mut hidden, mut copied, mut is_mapped) = (Vec::new(), None, true);
+    match content {
+        Content::Public => {}
+        Content::Settings if !is_single => {
+            // In memory: on a disk the copy takes several times as long as the rest of a launch.
+            let path = PathBuf::from(format!("copy/{name}"));
+            mount_scratch(&path).step(what("copy"))?;
+            is_mapped = settings_copy::make(&path, dir, owner).step(what("copy"))?;
+            copied = is_mapped.then_some(path);
         }
+        Content::Local if launch.userns.is_some() => is_mapped = false,
+        Content::Settings | Content::Local => match mask::find(dir).step(what("search"))? {
+            Some(found) => hidden = found,
+            None => is_mapped = false,
+        },
     }
-    if !is_known && launch.ids == IdMapping::Identity {
+    if !is_mapped && launch.ids == IdMapping::Identity {
         let reason = "too large to be searched for secrets".to_owned();
         return Ok(DirectoryAccess::Hidden { reason });
     }
-    let source = mounts::open_host(dir).step(what("open"))?;
-    // Without the mapping, the sandbox does not own files of the host's root, and their modes apply.
-    let mapped = if is_known {
+    let source = mounts::open_host(copied.as_deref().unwrap_or(dir)).step(what("open"))?;
+    // Without the mapping, the sandbox does not own files of the host's root, and their modes apply. A
+    // copy has the sandbox's owners already.
+    let mapped = if is_mapped && copied.is_none() {
         launch.userns.as_ref()
     } else {
         None
     };
     let lower = lower(&source, dir, mapped, false)?;
+    let middle = if !hidden.is_empty() {
+        Middle::Whiteouts(&hidden)
+    } else if !is_mapped {
+        Middle::Skeleton
+    } else {
+        Middle::Nothing
+    };
 
-    let refused = match stack(launch, &name, dir, lower, &hidden) {
+    let refused = match stack(launch, &name, dir, lower, middle) {
         Ok(overlay) => {
             mounts::attach(&overlay, target.as_fd()).step(what("mount"))?;
             return Ok(DirectoryAccess::CopyOnWrite);
         }
         Err(error) => error,
     };
-    let single = matches!(launch.ids, IdMapping::Single { .. });
-    let copy = self::lower(&source, dir, mapped, single)?;
-    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, single).step(what("make read-only"))?;
+    let copy = self::lower(&source, dir, mapped, is_single)?;
+    mounts::restrict(&copy, RDONLY | NOSUID | NODEV, is_single).step(what("make read-only"))?;
     mounts::attach(&copy, target.as_fd()).step(what("mount"))?;
     for Hidden { path, is_dir } in &hidden {
         cover(root, &dir.join(path), *is_dir).step(what("hide secrets of"))?;
@@ -86,6 +106,14 @@ pub(super) fn mount_shared(
     Ok(DirectoryAccess::ReadOnly {
         reason: format!("overlay refused: {refused}"),
     })
+}
+
+/// Mounts a filesystem for a copy of settings.
+fn mount_scratch(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    let size = settings_copy::FILESYSTEM_SIZE;
+    let mount = mounts::tmpfs("0755", size, (0, 0), NOSUID | NODEV)?;
+    mounts::attach(&mount, mounts::open_host(path)?.as_fd())
 }
 
 /// A detached copy of the host's directory, with shifted ids if there is a mapping.
@@ -107,13 +135,21 @@ fn lower(
     Ok(copy)
 }
 
+/// A layer between the host's directory and the changes of the sandbox.
+enum Middle<'a> {
+    Nothing,
+    Whiteouts(&'a [Hidden]),
+    /// Directories that root inside owns.
+    Skeleton,
+}
+
 /// The overlay of one directory, detached.
 fn stack(
     launch: &Launch<'_>,
     name: &str,
     dir: &Path,
     lower: OwnedFd,
-    hidden: &[Hidden],
+    middle: Middle<'_>,
 ) -> io::Result<OwnedFd> {
     let lower_path = format!("lower/{name}");
     fs::create_dir(&lower_path)?;
@@ -137,13 +173,20 @@ fn stack(
         }
     }
     let mut lowers = lower_path;
-    if !hidden.is_empty() {
-        let mask_path = format!("mask/{name}");
-        fs::create_dir(&mask_path)?;
-        mask::whiteouts(Path::new(&mask_path), dir, hidden, |uid, gid| {
-            mask_owner(launch.ids, uid, gid)
-        })?;
-        lowers = format!("{mask_path}:{lowers}");
+    let middle_path = format!("mask/{name}");
+    let as_inside = |uid, gid| layer_owner(launch.ids, uid, gid);
+    match middle {
+        Middle::Nothing => {}
+        Middle::Whiteouts(hidden) => {
+            fs::create_dir(&middle_path)?;
+            mask::whiteouts(Path::new(&middle_path), dir, hidden, as_inside)?;
+            lowers = format!("{middle_path}:{lowers}");
+        }
+        Middle::Skeleton => {
+            fs::create_dir(&middle_path)?;
+            mask::skeleton(Path::new(&middle_path), dir, as_inside)?;
+            lowers = format!("{middle_path}:{lowers}");
+        }
     }
     let (upper, work) = (format!("{layer}/upper"), format!("{layer}/work"));
     let mut options = vec![
@@ -157,8 +200,8 @@ fn stack(
     mounts::filesystem("overlay", &options, NOSUID | NODEV)
 }
 
-/// The owner of a directory in the mask layer, so that it looks like the host's.
-fn mask_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
+/// The owner of an entry in a layer of ours, so that it looks like the host's.
+fn layer_owner(ids: IdMapping, uid: u32, gid: u32) -> (u32, u32) {
     match ids {
         IdMapping::Shifted { base } => (base + uid.min(65534), base + gid.min(65534)),
         IdMapping::Identity => (uid, gid),
@@ -180,9 +223,23 @@ fn cover(root: BorrowedFd<'_>, path: &Path, is_dir: bool) -> io::Result<()> {
     mounts::attach(&mount, target.as_fd())
 }
 
+/// Earlier versions kept changes below `/usr/local` in the layer of `/usr`.
+pub(super) fn move_local_layer() -> io::Result<()> {
+    let (old, new) = (
+        format!("{LAYERS}/usr/upper/local"),
+        format!("{LAYERS}/usr-local"),
+    );
+    let is_dir = fs::symlink_metadata(&old).is_ok_and(|meta| meta.is_dir());
+    if !is_dir || Path::new(&new).exists() {
+        return Ok(());
+    }
+    fs::create_dir(&new)?;
+    fs::rename(old, format!("{new}/upper"))
+}
+
 /// Makes the directories that `mount_shared` needs in the current directory.
 pub(super) fn prepare(launch: &Launch<'_>) -> io::Result<()> {
-    for dir in ["lower", "mask", LAYERS, "empty", "empty/dir"] {
+    for dir in ["lower", "mask", "copy", LAYERS, "empty", "empty/dir"] {
         fs::create_dir(dir)?;
     }
     fs::File::create("empty/file")?;

@@ -7,9 +7,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::overlay::Content::{Mixed, Public};
+use super::overlay::Content::{Local, Public, Settings};
 use super::{
     Directories, Launch, StepContext, StepResult, devices, mount_point, name_resolution, overlay,
+    protect,
 };
 use crate::launch::MOUNT_POINT;
 use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
@@ -21,14 +22,15 @@ pub(super) const NEW_ROOT: &str = "new";
 
 const SHARED: &[(&str, overlay::Content)] = &[
     ("/usr", Public),
-    ("/etc", Mixed),
-    ("/opt", Mixed),
+    ("/usr/local", Local),
+    ("/etc", Settings),
+    ("/opt", Local),
     ("/var/lib/dpkg", Public),
     ("/var/lib/apt", Public),
     ("/var/lib/rpm", Public),
     ("/var/lib/pacman", Public),
     ("/var/cache/apt", Public),
-    ("/var/cache/debconf", Mixed),
+    ("/var/cache/debconf", Settings),
 ];
 
 /// Top-level entries that are links into `/usr` on most systems and directories on some.
@@ -56,9 +58,19 @@ pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Direct
     let mut directories = Directories::new();
 
     overlay::mount_var(launch, root).step("mount /var")?;
+    overlay::move_local_layer().step("mount /usr/local")?;
     for (dir, content) in shared() {
+        // Only with shifted ids does root inside own the host's files in `/usr`.
+        let is_separate = dir != Path::new("/usr/local") || launch.userns.is_some();
+        if !is_separate {
+            continue;
+        }
         let access = overlay::mount_shared(launch, root, &dir, content)?;
-        mount_submounts(root, &dir, &access);
+        // Without shifted ids, root could read everything in them; copies contain them already.
+        let is_readable = launch.ids == IdMapping::Identity && content != Public;
+        if !is_readable && (content != Settings || launch.userns.is_none()) {
+            mount_submounts(root, &dir, &access);
+        }
         directories.push((dir, access));
     }
     for store in STORES {
@@ -70,9 +82,13 @@ pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Direct
     top_level_links(launch, root).step("link the top-level directories")?;
     super::inject_fault("in build")?;
     devices::build(launch, root)?;
-    for (dir, mode) in [("/tmp", "1777"), ("/run", "0755")] {
+    for (dir, mode, share) in [
+        ("/tmp", "1777", mounts::TMP_SHARE),
+        ("/run", "0755", mounts::RUN_SHARE),
+    ] {
         if !launch.spec.binds_to(dir) {
-            let mount = mounts::tmpfs(mode, "", launch.owner(), NOSUID | NODEV)
+            let size = mounts::memory_share(launch.spec, share);
+            let mount = mounts::tmpfs(mode, &size, launch.owner(), NOSUID | NODEV)
                 .step(format!("mount {dir}"))?;
             mount_at(launch, root, &mount, dir).step(format!("mount {dir}"))?;
         }
@@ -91,6 +107,7 @@ pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Direct
         read_only: true,
     };
     bind(launch, root, &init).step("bind the program of PID 1")?;
+    protect::protect(root, &launch.spec.protected, launch.owner())?;
     Ok(directories)
 }
 
@@ -182,7 +199,15 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     } else {
         mounts::restrict(&mount, NOSUID | NODEV, false)?;
     }
-    let target = mount_point::open_target(launch, root, &bind.inside, kind)?;
+    let mut target = mount_point::open_target(launch, root, &bind.inside, kind)?;
+    if bind.read_only {
+        // Directories that exist only for this mount; renamed, another could take its place.
+        let above: Vec<&Path> = bind.inside.ancestors().skip(1).collect();
+        for dir in above.into_iter().rev().filter(|dir| !dir.exists()) {
+            protect::hold_directory(root, dir)?;
+        }
+        target = mount_point::open_target(launch, root, &bind.inside, kind)?;
+    }
     mounts::attach(&mount, target.as_fd())
 }
 

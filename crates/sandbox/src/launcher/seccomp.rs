@@ -61,7 +61,10 @@ const REFUSED_UNLESS_NESTED: &[libc::c_long] = &[
 ];
 
 /// Socket families that ignore network namespaces, or reach far into the kernel.
-const REFUSED_FAMILIES: &[libc::c_int] = &[libc::AF_VSOCK, libc::AF_ALG];
+const REFUSED_FAMILIES: &[libc::c_int] = &[libc::AF_VSOCK, libc::AF_ALG, AF_SMC];
+const AF_SMC: libc::c_int = 43;
+/// Protocols that listen on TCP ports without being checked by Landlock: SMC and Multipath TCP.
+const REFUSED_PROTOCOLS: &[u64] = &[256, 262];
 /// Calls that insert input into another process's terminal.
 const REFUSED_IOCTLS: &[u64] = &[TIOCSTI, TIOCLINUX];
 const TIOCSTI: u64 = 0x5412;
@@ -98,7 +101,17 @@ pub(super) fn programs(nested: bool) -> Result<Vec<BpfProgram>, seccompiler::Bac
         SeccompAction::Errno(libc::EPERM as u32),
         std::env::consts::ARCH.try_into()?,
     )?;
-    let mut programs = vec![filter.try_into()?];
+    // Its own error, after which programs fall back to TCP.
+    let protocols = SeccompFilter::new(
+        BTreeMap::from([(
+            libc::SYS_socket,
+            when_argument(2, REFUSED_PROTOCOLS.iter().copied())?,
+        )]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::EPROTONOSUPPORT as u32),
+        std::env::consts::ARCH.try_into()?,
+    )?;
+    let mut programs = vec![filter.try_into()?, protocols.try_into()?];
     if cfg!(target_arch = "x86_64") {
         programs.push(refuse_x32());
     }

@@ -10,6 +10,8 @@
 #[cfg(target_os = "linux")]
 mod failures;
 #[cfg(target_os = "linux")]
+mod hostile;
+#[cfg(target_os = "linux")]
 mod isolation;
 #[cfg(target_os = "linux")]
 mod lifecycle;
@@ -19,6 +21,8 @@ mod limits;
 mod modes;
 #[cfg(target_os = "linux")]
 mod probe;
+#[cfg(target_os = "linux")]
+mod probes;
 #[cfg(target_os = "linux")]
 mod support;
 

@@ -28,8 +28,8 @@ use rmcp::{RoleServer, ServerHandler};
 
 use super::push::{EventPusher, McpClient};
 use super::resources;
-use crate::McpSettings;
 use crate::tasks::Tasks;
+use crate::{McpSettings, errors};
 
 const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Create a project with `project` (action \
      `create`), start an agent with `session` (action `spawn`), and read its events with action \
@@ -127,7 +127,7 @@ impl ServerHandler for Handler {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        self.call(request, context).await
+        errors::mcp_answer(self.call(request, context)).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -155,7 +155,8 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resources::list(&self.engine, &requesting_actor(&context)?).await
+        let actor = requesting_actor(&context)?;
+        errors::mcp_answer(resources::list(&self.engine, &actor)).await
     }
 
     async fn list_resource_templates(
@@ -171,7 +172,8 @@ impl ServerHandler for Handler {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        resources::read(&self.engine, &requesting_actor(&context)?, &request.uri).await
+        let actor = requesting_actor(&context)?;
+        errors::mcp_answer(resources::read(&self.engine, &actor, &request.uri)).await
     }
 
     fn accepted_subscription_filter(

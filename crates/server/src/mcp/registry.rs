@@ -18,8 +18,9 @@ use crate::tasks::Tasks;
 /// An MCP session without a stream that is unused for longer leaves memory. It stays in the store,
 /// and the client's next message restores it.
 const SESSION_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// Past this number, the token's session that was unused for longest and has no stream leaves memory.
-const MAX_SESSIONS_PER_TOKEN: usize = 200;
+/// Past this number, the token's session that was unused for longest and has no stream leaves memory. If
+/// all have one, there is no further session.
+pub(super) const MAX_SESSIONS_PER_TOKEN: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct SessionRegistry {
@@ -36,6 +37,16 @@ struct RegisteredSession {
     /// Whether a client used it since its use was last recorded in the store.
     has_unrecorded_use: bool,
     open_streams: usize,
+    understands_empty_events: bool,
+}
+
+/// Whether a token can have one more session in memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Free,
+    /// This idle session must leave memory first.
+    AfterClosing(SessionId),
+    Full,
 }
 
 impl SessionRegistry {
@@ -70,6 +81,7 @@ impl SessionRegistry {
                 last_used: Instant::now(),
                 has_unrecorded_use: false,
                 open_streams: 0,
+                understands_empty_events: false,
             };
             self.sessions.lock().entry(id).or_insert(session);
         }
@@ -105,20 +117,26 @@ impl SessionRegistry {
         idle.map(|(id, _)| id.clone()).collect()
     }
 
-    /// The session to close because a token has too many in memory.
-    pub(super) fn excess_session(&self, owner: Option<TokenId>) -> Option<SessionId> {
+    /// Whether a token can have one more session in memory.
+    pub(super) fn room(&self, owner: Option<TokenId>) -> Room {
         let sessions = self.sessions.lock();
         let owned = || {
             sessions
                 .iter()
                 .filter(|(_, session)| Some(session.owner) == owner)
         };
-        if owned().count() <= MAX_SESSIONS_PER_TOKEN {
-            return None;
+        if owned().count() < MAX_SESSIONS_PER_TOKEN {
+            return Room::Free;
         }
         let idle = owned().filter(|(_, session)| session.open_streams == 0);
-        idle.min_by_key(|(_, session)| session.last_used)
-            .map(|(id, _)| id.clone())
+        let oldest = idle.min_by_key(|(_, session)| session.last_used);
+        oldest.map_or(Room::Full, |(id, _)| Room::AfterClosing(id.clone()))
+    }
+
+    pub(super) fn set_understands_empty_events(&self, id: &SessionId) {
+        if let Some(session) = self.sessions.lock().get_mut(id) {
+            session.understands_empty_events = true;
+        }
     }
 
     /// Records in the store which sessions were used since the last time.
@@ -138,12 +156,15 @@ impl SessionRegistry {
 
     /// Counts a stream until the guard is dropped. A session with a stream is not idle.
     pub(super) fn count_stream(self: &Arc<Self>, id: &SessionId) -> StreamGuard {
+        let mut understands_empty_events = false;
         if let Some(session) = self.sessions.lock().get_mut(id) {
             session.open_streams += 1;
+            understands_empty_events = session.understands_empty_events;
         }
         StreamGuard {
             registry: self.clone(),
             id: id.clone(),
+            understands_empty_events,
         }
     }
 
@@ -157,6 +178,7 @@ impl SessionRegistry {
         S: Stream<Item = ServerSseMessage> + Send + 'static,
     {
         let counted = self.count_stream(id);
+        let inner = streams::understood_by(counted.understands_empty_events(), inner);
         // A caller with an open stream counts as connected: it gets events and can respond.
         let connected = self.engine.callers().open_stream(id);
         let owner = self.sessions.lock().get(id).map(|session| session.owner);
@@ -183,6 +205,14 @@ impl SessionRegistry {
 pub(super) struct StreamGuard {
     registry: Arc<SessionRegistry>,
     id: SessionId,
+    understands_empty_events: bool,
+}
+
+impl StreamGuard {
+    /// Whether the session's client understands events without data.
+    pub(super) fn understands_empty_events(&self) -> bool {
+        self.understands_empty_events
+    }
 }
 
 impl Drop for StreamGuard {
@@ -232,11 +262,18 @@ mod tests {
     #[tokio::test]
     async fn the_number_of_sessions_of_one_token_is_bounded() {
         let (_home, registry) = registry().await;
-        for n in 0..=MAX_SESSIONS_PER_TOKEN {
+        assert_eq!(registry.room(token(1)), Room::Free);
+        for n in 0..MAX_SESSIONS_PER_TOKEN {
             registry.insert(format!("{n}").into(), token(1));
         }
         registry.insert("other".into(), token(2));
-        assert_eq!(registry.excess_session(token(1)), Some("0".into()));
-        assert_eq!(registry.excess_session(token(2)), None);
+        assert_eq!(registry.room(token(1)), Room::AfterClosing("0".into()));
+        assert_eq!(registry.room(token(2)), Room::Free);
+        let ids = (0..MAX_SESSIONS_PER_TOKEN).map(|n| SessionId::from(format!("{n}")));
+        let mut open: Vec<_> = ids.map(|id| registry.count_stream(&id)).collect();
+        assert_eq!(registry.room(token(1)), Room::Full);
+        open.pop();
+        let last = format!("{}", MAX_SESSIONS_PER_TOKEN - 1);
+        assert_eq!(registry.room(token(1)), Room::AfterClosing(last.into()));
     }
 }

@@ -1,8 +1,10 @@
 //! MCP sessions of clients up to protocol 2025-11-25.
 //!
-//! Wraps rmcp's session manager and adds what it lacks: owners, streams that a stalled reader cannot
-//! block, and the removal of idle sessions.
+//! Wraps rmcp's session manager and adds what it lacks: owners, a bound on the sessions of a token,
+//! streams that a stalled reader cannot block, first events without data only for clients that
+//! understand them, and the removal of idle sessions.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +12,13 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
+use http::header::RETRY_AFTER;
 use http::{Method, StatusCode};
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::TokenId;
-use rmcp::model::{ClientJsonRpcMessage, GetMeta, ServerJsonRpcMessage};
+use rmcp::model::{
+    ClientJsonRpcMessage, GetMeta, ProtocolVersion, ServerJsonRpcMessage, ServerResult,
+};
 use rmcp::transport::streamable_http_server::SessionManager;
 use rmcp::transport::streamable_http_server::session::local::{
     LocalSessionManager, LocalSessionManagerError,
@@ -22,8 +27,8 @@ use rmcp::transport::streamable_http_server::session::{
     RestoreOutcome, ServerSseMessage, SessionId,
 };
 
-use super::registry::SessionRegistry;
-use super::streams;
+use super::registry::{MAX_SESSIONS_PER_TOKEN, Room, SessionRegistry};
+use super::{SSE_RETRY_DELAY, streams};
 use crate::tasks::Tasks;
 
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(30);
@@ -31,12 +36,19 @@ const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(30);
 const REPLY_CACHE_TTL: Duration = Duration::from_secs(1);
 
 tokio::task_local! {
-    static REQUESTING_TOKEN: TokenId;
+    static REQUEST: RequestState;
+}
+
+/// What the layers above and below rmcp tell each other about a request.
+struct RequestState {
+    token: TokenId,
+    /// Whether no MCP session was opened for it because its token has too many.
+    is_refused: Cell<bool>,
 }
 
 /// The token whose request is being served.
 pub(super) fn requesting_token() -> Option<TokenId> {
-    REQUESTING_TOKEN.try_with(|token| *token).ok()
+    REQUEST.try_with(|request| request.token).ok()
 }
 
 /// All MCP sessions in memory.
@@ -53,6 +65,7 @@ impl McpSessionManager {
         // `run_maintenance` closes idle sessions: rmcp would also close those with a silent open stream.
         inner.session_config.keep_alive = None;
         inner.session_config.completed_cache_ttl = REPLY_CACHE_TTL;
+        inner.session_config.sse_retry = Some(SSE_RETRY_DELAY);
         let sessions = Arc::new(Self {
             inner,
             registry: Arc::new(SessionRegistry::new(engine, tasks.clone())),
@@ -74,6 +87,19 @@ impl McpSessionManager {
     /// Ends all standalone streams, which have no end of their own.
     pub(crate) fn drain(&self) {
         self.registry.drain();
+    }
+
+    /// Makes room for one more MCP session of the requesting token, or refuses it.
+    async fn make_room(&self) -> Result<(), LocalSessionManagerError> {
+        match self.registry.room(requesting_token()) {
+            Room::Free => Ok(()),
+            Room::AfterClosing(idle) => self.close_session(&idle).await,
+            Room::Full => {
+                let _ = REQUEST.try_with(|request| request.is_refused.set(true));
+                let id = SessionId::from("");
+                Err(LocalSessionManagerError::SessionNotFound(id))
+            }
+        }
     }
 
     async fn run_maintenance(self: Arc<Self>) {
@@ -113,7 +139,18 @@ pub(crate) async fn require_session_owner(
         return (StatusCode::NOT_FOUND, "Not Found: Session not found").into_response();
     }
     let is_delete = request.method() == Method::DELETE;
-    let mut response = REQUESTING_TOKEN.scope(token, next.run(request)).await;
+    let state = RequestState {
+        token,
+        is_refused: Cell::new(false),
+    };
+    let running = async {
+        let response = next.run(request).await;
+        (response, REQUEST.with(|request| request.is_refused.get()))
+    };
+    let (mut response, is_refused) = REQUEST.scope(state, running).await;
+    if is_refused {
+        return too_many_sessions();
+    }
     // Some clients treat 202 as a failure to end the session.
     if is_delete && response.status() == StatusCode::ACCEPTED {
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -121,16 +158,37 @@ pub(crate) async fn require_session_owner(
     response
 }
 
+fn too_many_sessions() -> Response {
+    let text = format!(
+        "this token has {MAX_SESSIONS_PER_TOKEN} MCP sessions with open streams or calls in flight, as \
+         many as it may have; close some, or use a token per client\n"
+    );
+    (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, "1")], text).into_response()
+}
+
+/// Whether the client of an MCP session understands events without data. Clients of older protocol
+/// versions read every event as a message, and some end the connection at one without data.
+fn understands_empty_events(initialized: &ServerJsonRpcMessage) -> bool {
+    let ServerJsonRpcMessage::Response(response) = initialized else {
+        return false;
+    };
+    match &response.result {
+        // Versions are dates, which sort as text.
+        ServerResult::InitializeResult(result) => {
+            result.protocol_version.as_str() >= ProtocolVersion::V_2025_11_25.as_str()
+        }
+        _ => false,
+    }
+}
+
 impl SessionManager for McpSessionManager {
     type Error = LocalSessionManagerError;
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), Self::Error> {
+        self.make_room().await?;
         let (id, transport) = self.inner.create_session().await?;
         self.registry.insert(id.clone(), requesting_token());
-        if let Some(excess) = self.registry.excess_session(requesting_token()) {
-            self.close_session(&excess).await?;
-        }
         Ok((id, transport))
     }
 
@@ -139,7 +197,11 @@ impl SessionManager for McpSessionManager {
         id: &SessionId,
         message: ClientJsonRpcMessage,
     ) -> Result<ServerJsonRpcMessage, Self::Error> {
-        self.inner.initialize_session(id, message).await
+        let response = self.inner.initialize_session(id, message).await?;
+        if understands_empty_events(&response) {
+            self.registry.set_understands_empty_events(id);
+        }
+        Ok(response)
     }
 
     async fn has_session(&self, id: &SessionId) -> Result<bool, Self::Error> {
@@ -166,6 +228,7 @@ impl SessionManager for McpSessionManager {
         // A session with a call in flight is not idle.
         let counted = self.registry.count_stream(id);
         let inner = self.inner.create_stream(id, message).await?;
+        let inner = streams::understood_by(counted.understands_empty_events(), inner);
         let stream = if wants_progress {
             let never = std::future::pending();
             streams::through_queue(&self.tasks, inner, never).left_stream()
@@ -188,6 +251,8 @@ impl SessionManager for McpSessionManager {
         id: &SessionId,
     ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, Self::Error> {
         let inner = self.inner.create_standalone_stream(id).await?;
+        let first = ServerSseMessage::priming("0", SSE_RETRY_DELAY);
+        let inner = futures_util::stream::iter([first]).chain(inner);
         Ok(self.registry.stream(id, inner))
     }
 
@@ -204,6 +269,7 @@ impl SessionManager for McpSessionManager {
         &self,
         id: SessionId,
     ) -> Result<RestoreOutcome<Self::Transport>, Self::Error> {
+        self.make_room().await?;
         let outcome = self.inner.restore_session(id.clone()).await?;
         self.registry.insert(id, requesting_token());
         Ok(outcome)

@@ -3,6 +3,7 @@
 use std::pin::pin;
 
 use futures_util::{Stream, StreamExt, stream};
+use rmcp::transport::streamable_http_server::session::ServerSseMessage;
 use tokio::sync::mpsc;
 
 use crate::tasks::Tasks;
@@ -42,6 +43,17 @@ where
     stream::poll_fn(move |context| messages.poll_recv(context))
 }
 
+/// A stream without events that have no data, unless the client understands those.
+pub(super) fn understood_by<S>(
+    empty_events: bool,
+    inner: S,
+) -> impl Stream<Item = ServerSseMessage> + use<S>
+where
+    S: Stream<Item = ServerSseMessage>,
+{
+    inner.filter(move |event| std::future::ready(empty_events || event.message.is_some()))
+}
+
 /// A stream that keeps `guard` alive until it is dropped itself.
 pub(super) fn with_guard<S, G>(inner: S, guard: G) -> impl Stream<Item = S::Item> + Send + Sync
 where
@@ -52,4 +64,42 @@ where
         let _guard = &guard;
         item
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_that_is_too_far_behind_loses_its_stream() {
+        let tasks = Tasks::default();
+        let endless = stream::iter(0..).then(|n| async move {
+            tokio::task::yield_now().await;
+            n
+        });
+        let mut queued = pin!(through_queue(&tasks, endless, std::future::pending()));
+        assert_eq!(queued.next().await, Some(0));
+        // The writer goes on while nothing is read, until the queue is full, and then it ends.
+        tasks.wait_for_all().await;
+        let read: Vec<usize> = queued.collect().await;
+        assert!((MAX_QUEUED_MESSAGES - 1..=MAX_QUEUED_MESSAGES).contains(&read.len()));
+        assert_eq!(read, (1..=read.len()).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_stream_ends_with_its_reader_and_with_its_end() {
+        let tasks = Tasks::default();
+        let silent = through_queue(&tasks, stream::pending::<()>(), std::future::pending());
+        let mut ended = pin!(through_queue(
+            &tasks,
+            stream::pending::<()>(),
+            std::future::ready(())
+        ));
+        assert_eq!(ended.next().await, None);
+        assert!(tasks.wait_for_all().now_or_never().is_none());
+        drop(silent);
+        tasks.wait_for_all().await;
+    }
 }

@@ -12,55 +12,31 @@ use std::time::Duration;
 use oubliette_engine::{AttachedSession, Call, Stream, ToolListSubscriber};
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{
-    Attach, Attached, CallerTools, Cancel, InvalidRequest, LineReader, Message, Request, RpcError,
-    codes, relay_methods,
+    Attach, Attached, CallerTools, Cancel, InvalidRequest, LineReader, Request, RpcError,
+    ToolsListed, codes, relay_methods,
 };
 use serde_json::{Map, Value};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf};
+use tokio::io::{AsyncReadExt, ReadHalf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::client_limits::{ClientLimits, ClientPlace};
 use super::methods::{self, RequestSource, RpcResult, parse_params, to_json};
-use super::replies::{self, MAX_UNREAD_KIB_PER_CONTAINER, ReplySender};
+use super::replies::{self, ReplySender};
 use crate::errors;
 
-/// Fewer than the listener accepts: the supervisor always gets a connection.
-const MAX_CLIENT_CONNECTIONS: usize = 256;
-const MAX_IN_FLIGHT_PER_CONTAINER: usize = 512;
+/// An unattached connection without a request in flight is closed after this time; the client connects again.
+const UNATTACHED_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_IN_FLIGHT_PER_CONNECTION: usize = 256;
-const MAX_REQUEST_KIB_IN_FLIGHT: usize = 64 << 10;
 /// A longer line needs one of few permits, and must end in time.
 const LONG_LINE_BYTES: usize = 64 << 10;
-const MAX_LONG_LINES: usize = 4;
 const LONG_LINE_TIMEOUT: Duration = Duration::from_secs(30);
 const READ_CHUNK_BYTES: usize = 8 << 10;
 /// A peer that has closed its sending side still gets replies for this time.
 const LAST_REPLIES_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The limits that the clients of one container share.
-#[derive(Debug)]
-pub(super) struct ClientLimits {
-    connections: Semaphore,
-    in_flight: Arc<Semaphore>,
-    request_kib: Arc<Semaphore>,
-    long_lines: Arc<Semaphore>,
-    unread_kib: Arc<Semaphore>,
-}
-
-impl Default for ClientLimits {
-    fn default() -> Self {
-        Self {
-            connections: Semaphore::new(MAX_CLIENT_CONNECTIONS),
-            in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT_PER_CONTAINER)),
-            request_kib: Arc::new(Semaphore::new(MAX_REQUEST_KIB_IN_FLIGHT)),
-            long_lines: Arc::new(Semaphore::new(MAX_LONG_LINES)),
-            unread_kib: Arc::new(Semaphore::new(MAX_UNREAD_KIB_PER_CONTAINER)),
-        }
-    }
-}
 
 /// A parsed line and its length.
 #[derive(Debug)]
@@ -83,26 +59,17 @@ pub(super) async fn serve(
     relay: &Arc<Relay>,
     container: &ContainerId,
     limits: &Arc<ClientLimits>,
-    mut stream: Box<dyn Stream>,
+    stream: Box<dyn Stream>,
     first_line: ReceivedLine,
     rest: Vec<u8>,
 ) {
-    let Ok(_permit) = limits.connections.try_acquire() else {
-        let error = RpcError::new(
-            codes::FAILED,
-            "too many connections from this container; close some",
-        );
-        let _ = stream
-            .write_all(&Message::reply(Value::Null, Err(error)).to_line())
-            .await;
-        return;
-    };
+    let (place, eviction) = ClientPlace::take(limits);
     let (reader, writer) = tokio::io::split(stream);
-    let (replies, queued_replies) = replies::channel(limits.unread_kib.clone());
+    let (replies, queued_replies) = replies::channel(place.limits().unread_kib.clone());
     let connection = ClientConnection {
         relay: relay.clone(),
         container: container.clone(),
-        limits: limits.clone(),
+        place,
         own_in_flight: Arc::new(Semaphore::new(MAX_IN_FLIGHT_PER_CONNECTION)),
         session: None,
         tools_subscription: None,
@@ -118,13 +85,14 @@ pub(super) async fn serve(
             let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, writing).await;
         }
         () = &mut writing => {}
+        () = eviction.cancelled() => {}
     }
 }
 
 struct ClientConnection {
     relay: Arc<Relay>,
     container: ContainerId,
-    limits: Arc<ClientLimits>,
+    place: ClientPlace,
     own_in_flight: Arc<Semaphore>,
     /// The session that the connection is attached to.
     session: Option<AttachedSession>,
@@ -141,11 +109,6 @@ struct ClientConnection {
 struct InFlight {
     id: Option<Value>,
     cancellation: CancellationToken,
-}
-
-/// A request's share of the limits until its reply is queued.
-struct RequestPermits {
-    _permits: [OwnedSemaphorePermit; 3],
 }
 
 impl ClientConnection {
@@ -182,7 +145,7 @@ impl ClientConnection {
                 }
             }
             if lines.buffered_bytes() > LONG_LINE_BYTES && long_line.is_none() {
-                let permits = self.limits.long_lines.clone();
+                let permits = self.place.limits().long_lines.clone();
                 let Ok(permit) = permits.acquire_owned().await else {
                     return;
                 };
@@ -192,6 +155,14 @@ impl ClientConnection {
                 match &long_line {
                     Some((_, deadline)) => tokio::time::sleep_until(*deadline).await,
                     None => std::future::pending().await,
+                }
+            };
+            let is_idle = self.session.is_none() && self.in_flight.is_empty();
+            let idle_timeout = async {
+                if is_idle {
+                    tokio::time::sleep(UNATTACHED_IDLE_TIMEOUT).await;
+                } else {
+                    std::future::pending::<()>().await;
                 }
             };
             tokio::select! {
@@ -207,6 +178,7 @@ impl ClientConnection {
                     }
                 }
                 () = long_line_timeout => return,
+                () = idle_timeout => return,
             }
         }
         let remaining = async { while self.tasks.join_next().await.is_some() {} };
@@ -234,6 +206,16 @@ impl ClientConnection {
             relay_methods::ATTACH => self.handle_attach(request).await,
             relay_methods::CANCEL => {
                 self.cancel(request.params);
+                match request.id {
+                    Some(id) => self.replies.reply(id, Ok(Value::Object(Map::new()))).await,
+                    None => Some(()),
+                }
+            }
+            relay_methods::TOOLS_LISTED => {
+                let listed = parse_params::<ToolsListed>(request.params);
+                if let (Ok(listed), Some(subscription)) = (listed, &self.tools_subscription) {
+                    subscription.set_listed(listed.caller_tools);
+                }
                 match request.id {
                     Some(id) => self.replies.reply(id, Ok(Value::Object(Map::new()))).await,
                     None => Some(()),
@@ -303,8 +285,15 @@ impl ClientConnection {
                 .await);
         };
         let session_id = session.id().to_string();
+        self.place.attach(session.id())?;
+        let unread_kib = self.place.limits().unread_kib.clone();
+        self.replies.set_unread_limit(unread_kib);
         if self.tools_subscription.is_none() {
-            self.tools_subscription = Some(engine.callers().subscribe_tool_list(session.id()));
+            self.tools_subscription = Some(
+                engine
+                    .callers()
+                    .subscribe_tool_list(session.id(), attach.reports_listing),
+            );
         }
         self.session = Some(session);
         to_json(&Attached {
@@ -326,7 +315,8 @@ impl ClientConnection {
 
     /// Runs a request concurrently with the others, once the limits allow it.
     async fn spawn_request(&mut self, request: Request, line_bytes: usize) -> Option<()> {
-        let permits = self.acquire_permits(line_bytes).await?;
+        let limits = self.place.limits();
+        let permits = limits.acquire(&self.own_in_flight, line_bytes).await?;
         let (number, cancellation) = (self.next_number, CancellationToken::new());
         self.next_number += 1;
         let in_flight = InFlight {
@@ -343,7 +333,8 @@ impl ClientConnection {
                 container: &container,
                 session: session.as_ref(),
             };
-            let result = methods::dispatch(source, &request.method, request.params, call).await;
+            let handling = methods::dispatch(source, &request.method, request.params, call);
+            let result = errors::answer(handling).await;
             if let Some(id) = request.id {
                 let _ = replies.reply(id, result).await;
             }
@@ -351,16 +342,5 @@ impl ClientConnection {
             number
         });
         Some(())
-    }
-
-    async fn acquire_permits(&self, line_bytes: usize) -> Option<RequestPermits> {
-        let kib = u32::try_from(line_bytes / 1024 + 1).ok()?;
-        let own = self.own_in_flight.clone().acquire_owned().await.ok()?;
-        let container = self.limits.in_flight.clone().acquire_owned().await.ok()?;
-        let request_kib = self.limits.request_kib.clone();
-        let bytes = request_kib.acquire_many_owned(kib).await.ok()?;
-        Some(RequestPermits {
-            _permits: [own, container, bytes],
-        })
     }
 }

@@ -11,11 +11,11 @@ use oubliette_wire::{
 };
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Semaphore;
 
 use super::Relay;
 use super::client::ReceivedLine;
 use super::methods::parse_params;
-use super::pending_connections::PendingConnections;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Few lines longer than this are read at once.
@@ -37,10 +37,10 @@ pub(super) enum Peer {
 pub(super) async fn identify(
     relay: &Relay,
     container: &ContainerId,
-    pending: &PendingConnections,
+    long_lines: &Semaphore,
     stream: &mut dyn Stream,
 ) -> Option<(Peer, Vec<u8>)> {
-    let reading = read_until_identified(relay, container, pending, stream);
+    let reading = read_until_identified(relay, container, long_lines, stream);
     tokio::time::timeout(HANDSHAKE_TIMEOUT, reading)
         .await
         .ok()?
@@ -49,7 +49,7 @@ pub(super) async fn identify(
 async fn read_until_identified(
     relay: &Relay,
     container: &ContainerId,
-    pending: &PendingConnections,
+    long_lines: &Semaphore,
     stream: &mut dyn Stream,
 ) -> Option<(Peer, Vec<u8>)> {
     let mut lines = LineReader::default();
@@ -74,7 +74,7 @@ async fn read_until_identified(
         if lines.buffered_bytes() <= LONG_LINE_BYTES {
             long_line_permit = None;
         } else if long_line_permit.is_none() {
-            long_line_permit = Some(pending.long_lines.acquire().await.ok()?);
+            long_line_permit = Some(long_lines.acquire().await.ok()?);
         }
         match stream.read(&mut chunk).await {
             Ok(0) | Err(_) => return None,

@@ -35,6 +35,11 @@ pub(super) fn channel(unread_kib: Arc<Semaphore>) -> (ReplySender, ReplyReceiver
 }
 
 impl ReplySender {
+    /// Counts lines from now on for another limit.
+    pub(super) fn set_unread_limit(&mut self, unread_kib: Arc<Semaphore>) {
+        self.unread_kib = unread_kib;
+    }
+
     pub(super) async fn reply(&self, id: Value, result: RpcResult) -> Option<()> {
         self.send(reply_line(id, result)).await
     }

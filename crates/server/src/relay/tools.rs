@@ -46,7 +46,8 @@ pub(super) async fn call(source: RequestSource<'_>, params: CallTool, call: Call
 }
 
 /// The actor of a key. On a connection that is attached to a session, every key acts for that session,
-/// and the key of another session is rejected.
+/// and the key of another session is rejected. On any other connection a key that belongs to no session
+/// may be used by any agent of the container, and is held to what all of them may do.
 async fn authenticate(source: RequestSource<'_>, key: &str) -> Result<Actor, RpcError> {
     let RequestSource {
         relay, container, ..
@@ -63,6 +64,7 @@ async fn authenticate(source: RequestSource<'_>, key: &str) -> Result<Actor, Rpc
         .filter(|actor| attached.is_none() || actor.session.is_none() || actor.session == attached);
     match actor {
         Some(actor) => Ok(Actor {
+            unattached: actor.session.is_none() && attached.is_none(),
             session: actor.session.or(attached),
             ..actor
         }),

@@ -5,6 +5,7 @@ use oubliette_model::{CallerToolOutcome, Event, KeyHash, Scope, SessionId, Statu
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::joining::any_session;
 use super::sessions::{ending, message, new, session, spawned};
 use super::{Must, at, ready, token_id};
 use crate::{
@@ -112,13 +113,13 @@ pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn
         .await;
     assert!(matches!(foreign, Err(StoreError::NotOwner)), "{foreign:?}");
     let joining = NewSession {
-        join: true,
+        join: Some(any_session()),
         message: Some(declaring(2, "[2]")),
         ..new(session(9, one, 3), "go")
     };
     let foreign = store.spawn_session(&joining, None).await;
-    assert!(matches!(foreign, Err(StoreError::NotOwner)), "{foreign:?}");
-    // The message was rejected as a whole.
+    assert!(matches!(foreign, Ok(SpawnOutcome::New(_))), "{foreign:?}");
+    // Neither message reached it.
     assert_eq!(store.queued_messages(created.id).await.must(), 1);
     let plain = message("plain", 3);
     let plain = store.queue_message(created.id, &plain, None).await;
@@ -149,14 +150,20 @@ pub(super) async fn only_the_owner_token_of_a_session_declares_tools(store: &dyn
         Some(token_id(2))
     );
 
+    let of_owner = Session {
+        owner_id: Some(token_id(2)),
+        ..session(10, one, 6)
+    };
     let joining = NewSession {
-        join: true,
+        join: Some(any_session()),
         message: Some(declaring(2, "[3]")),
-        ..new(session(9, one, 6), "go")
+        ..new(of_owner, "go")
     };
     let joined = store.spawn_session(&joining, None).await.must();
-    assert!(matches!(joined, SpawnOutcome::Joined { .. }), "{joined:?}");
-    assert_eq!(tools(store, created.id).await.as_deref(), Some("[3]"));
+    let SpawnOutcome::Joined { session, .. } = joined else {
+        panic!("{joined:?}");
+    };
+    assert_eq!(tools(store, session.id).await.as_deref(), Some("[3]"));
 }
 
 pub(super) async fn a_caller_request_is_added_once_and_ended_once(store: &dyn Store) {

@@ -57,6 +57,7 @@ fn completion(text: &str) -> Event {
         text: text.to_owned(),
         stop_reason: StopReason::EndTurn,
         error: None,
+        kind: oubliette_model::TurnKind::Prompt,
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn deleting_a_project_deletes_its_containers(store: &dyn Store)
         ..renewed.clone()
     };
     assert!(!store.put_container(&nowhere).await.must());
-    assert!(store.add_workspace(one, &workspace).await.must());
+    assert!(store.add_workspace(one, &workspace, 9).await.must());
     assert!(store.put_container(&nowhere).await.must());
     let two = ready(store, 2, "two").await.id;
     assert_eq!(
@@ -59,6 +59,7 @@ pub(super) async fn a_command_with_an_id_is_added_once_and_keeps_its_result(stor
         exec_id: "build".to_owned(),
         boot_id: "b1".to_owned(),
         started_at: at(1),
+        command_hash: Some(vec![7; 32]),
         result: None,
     };
     assert_eq!(store.exec(one, "build").await.must(), None);
@@ -67,6 +68,7 @@ pub(super) async fn a_command_with_an_id_is_added_once_and_keeps_its_result(stor
     let again = Exec {
         boot_id: "b2".to_owned(),
         started_at: at(5),
+        command_hash: None,
         ..exec.clone()
     };
     assert_eq!(
@@ -89,6 +91,38 @@ pub(super) async fn a_command_with_an_id_is_added_once_and_keeps_its_result(stor
     assert!(store.add_exec(&again, None).await.must().is_some());
 }
 
+pub(super) async fn finished_commands_are_found_by_prefix_newest_first(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let two = ready(store, 2, "two").await.id;
+    let add = async |project, id: &str, second, result: Option<&str>| {
+        let exec = Exec {
+            project_id: project,
+            exec_id: id.to_owned(),
+            boot_id: "b".to_owned(),
+            started_at: at(second),
+            command_hash: None,
+            result: None,
+        };
+        store.add_exec(&exec, None).await.must();
+        if let Some(result) = result {
+            store.set_exec_result(project, id, result).await.must();
+        }
+    };
+    add(one, "log a 1", 3, Some("1")).await;
+    add(one, "log a 2", 5, Some("2")).await;
+    add(one, "log a 3", 4, None).await;
+    add(one, "log a ü", 2, Some("4")).await;
+    add(one, "log b 1", 9, Some("5")).await;
+    add(one, "log a", 9, Some("6")).await;
+    add(two, "log a 1", 9, Some("7")).await;
+    let found = async |limit| -> Vec<String> {
+        let execs = store.finished_execs(one, "log a ", limit).await.must();
+        execs.into_iter().filter_map(|exec| exec.result).collect()
+    };
+    assert_eq!(found(10).await, ["2", "1", "4"]);
+    assert_eq!(found(1).await, ["2"]);
+}
+
 pub(super) async fn adding_a_command_with_an_id_is_audited(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let exec = Exec {
@@ -96,6 +130,7 @@ pub(super) async fn adding_a_command_with_an_id_is_audited(store: &dyn Store) {
         exec_id: "build".to_owned(),
         boot_id: "b1".to_owned(),
         started_at: at(1),
+        command_hash: Some(vec![7; 32]),
         result: None,
     };
     let entry = AuditEntry {

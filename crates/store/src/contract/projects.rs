@@ -1,6 +1,6 @@
 //! Contract tests for projects.
 
-use oubliette_model::{ApiKey, Scope, Secret};
+use oubliette_model::{ApiKey, EnvValue, Scope};
 
 use super::{Must, at, entry, project, ready, token_id};
 use crate::{
@@ -221,7 +221,7 @@ pub(super) async fn secrets_in_settings_are_stored_and_read_unchanged(store: &dy
     project
         .settings
         .env
-        .insert("KEY".to_owned(), Secret::new("hunter2"));
+        .insert("KEY".to_owned(), EnvValue::new("hunter2", None));
     store.reserve_project(&project).await.must();
     store.confirm_project(project.id, None).await.must();
     let stored = store

@@ -24,7 +24,7 @@ fn target(project_id: ProjectId) -> ScheduleTarget {
     }
 }
 
-fn schedule(n: u128, projects: &[ProjectId], next: i64) -> Schedule {
+pub(super) fn schedule(n: u128, projects: &[ProjectId], next: i64) -> Schedule {
     Schedule {
         id: ScheduleId::new(Uuid::from_u128(n)),
         revision: 1,
@@ -47,7 +47,7 @@ fn schedule(n: u128, projects: &[ProjectId], next: i64) -> Schedule {
     }
 }
 
-async fn add_schedule(store: &dyn Store, schedule: Schedule) -> Schedule {
+pub(super) async fn add_schedule(store: &dyn Store, schedule: Schedule) -> Schedule {
     assert!(store.add_schedule(&schedule, None).await.must());
     schedule
 }
@@ -145,6 +145,7 @@ async fn take_turn(store: &dyn Store, id: SessionId, cost: f64) {
         text: "done".to_owned(),
         stop_reason: StopReason::EndTurn,
         error: None,
+        kind: oubliette_model::TurnKind::Prompt,
     };
     let step = SessionStep {
         at: at(20),

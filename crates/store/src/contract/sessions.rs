@@ -7,11 +7,11 @@ use oubliette_model::{
 use oubliette_model::{StopReason, WorkspaceId};
 use uuid::Uuid;
 
-use super::{Must, at, entry, ready};
+use super::{Must, at, ready};
 use crate::{
-    AuditFilter, DecisionOutcome, NewSession, PendingDecision, Session, SessionChoices,
-    SessionFilter, SessionMessage, SessionStep, SpawnOutcome, StopRequest, Store, StoreError,
-    TreeLimit, TreeLimits, VisibleProjects, Workspace,
+    DecisionOutcome, NewSession, PendingDecision, Session, SessionChoices, SessionMessage,
+    SessionStep, SpawnOutcome, StopRequest, Store, StoreError, TreeLimit, TreeLimits,
+    VisibleProjects, Workspace,
 };
 
 const LIMITS: TreeLimits = TreeLimits {
@@ -39,6 +39,7 @@ pub(super) fn message(text: &str, second: i64) -> SessionMessage {
         change_id: None,
         attachments: Vec::new(),
         declaration: None,
+        sender_scope: None,
         created_at: at(second),
     }
 }
@@ -51,7 +52,7 @@ pub(super) fn new(session: Session, text: &str) -> NewSession {
             created_at: second,
             ..message(text, 0)
         }),
-        join: false,
+        join: None,
         call: None,
         run: None,
         limits: LIMITS,
@@ -124,63 +125,6 @@ pub(super) async fn a_new_session_has_its_first_event_and_message(store: &dyn St
     };
     let refused = store.spawn_session(&new(nowhere, "x"), None).await.must();
     assert_eq!(refused, SpawnOutcome::Gone);
-}
-
-pub(super) async fn joining_queues_the_message_for_the_newest_session(store: &dyn Store) {
-    let one = ready(store, 1, "one").await.id;
-    let older = spawned(store, &new(session(1, one, 1), "a")).await;
-    let newer = spawned(store, &new(session(2, one, 2), "b")).await;
-    child(store, 3, &newer, 3).await;
-    let join = NewSession {
-        join: true,
-        ..new(session(9, one, 4), "c")
-    };
-    match store.spawn_session(&join, Some(entry("x"))).await.must() {
-        SpawnOutcome::Joined { session, resumed } => {
-            assert_eq!((session.id, resumed), (newer.id, false));
-        }
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(store.queued_messages(newer.id).await.must(), 2);
-    assert_eq!(store.queued_messages(older.id).await.must(), 1);
-    let other_agent = Session {
-        agent: "other".to_owned(),
-        ..session(10, one, 5)
-    };
-    let join = NewSession {
-        join: true,
-        ..new(other_agent, "d")
-    };
-    assert!(matches!(
-        store.spawn_session(&join, None).await.must(),
-        SpawnOutcome::New(_)
-    ));
-    let logged = store
-        .audit_records(&AuditFilter::default(), None, 10)
-        .await
-        .must();
-    assert_eq!(logged.rows.len(), 1);
-}
-
-pub(super) async fn concurrent_joining_spawns_create_one_session(store: &dyn Store) {
-    let one = ready(store, 1, "one").await.id;
-    let spawns: Vec<NewSession> = (1..=20)
-        .map(|n| NewSession {
-            join: true,
-            ..new(session(n, one, 1), "go")
-        })
-        .collect();
-    let outcomes = join_all(spawns.iter().map(|new| store.spawn_session(new, None))).await;
-    let created = outcomes
-        .iter()
-        .filter(|outcome| matches!(outcome, Ok(SpawnOutcome::New(_))));
-    assert_eq!(created.count(), 1);
-    let page = store
-        .sessions(VisibleProjects::All, &SessionFilter::default(), None, 100)
-        .await
-        .must();
-    assert_eq!(page.rows.len(), 1);
-    assert_eq!(store.queued_messages(page.rows[0].id).await.must(), 20);
 }
 
 pub(super) async fn a_step_is_one_transaction_and_indexes_have_no_gaps(store: &dyn Store) {
@@ -439,7 +383,7 @@ pub(super) async fn a_workspace_in_use_cannot_be_removed(store: &dyn Store) {
         id: "feature".parse().must(),
         created_at: at(1),
     };
-    store.add_workspace(one, &feature).await.must();
+    store.add_workspace(one, &feature, 9).await.must();
     let in_feature = Session {
         workspace_id: feature.id.clone(),
         ..session(1, one, 1)
@@ -547,6 +491,7 @@ pub(super) async fn trimming_events_updates_the_start_of_the_log(store: &dyn Sto
                 text: second.to_string(),
                 stop_reason: StopReason::EndTurn,
                 error: None,
+                kind: oubliette_model::TurnKind::Prompt,
             }],
             ..SessionStep::default()
         };

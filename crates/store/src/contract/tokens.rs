@@ -2,8 +2,9 @@
 
 use oubliette_model::{ApiKey, Scope};
 
+use super::sessions::{new, session, spawned};
 use super::{Must, at, project, ready, token_id};
-use crate::{RevokeOutcome, Store, Token};
+use crate::{RevokeOutcome, Session, Store, Token};
 
 fn token(n: u128, scope: &str) -> (Token, ApiKey) {
     let token = Token {
@@ -81,6 +82,32 @@ pub(super) async fn the_last_admin_token_cannot_be_revoked(store: &dyn Store) {
         store.revoke_token(second.id, at(10), None).await.must(),
         RevokeOutcome::LastAdmin
     );
+}
+
+pub(super) async fn a_tree_has_the_owner_of_its_root(store: &dyn Store) {
+    let (owner, key) = token(1, "write");
+    store.add_token(&owner, key.hash(), None).await.must();
+    let one = ready(store, 1, "one").await.id;
+    let root = Session {
+        owner_id: Some(owner.id),
+        ..session(1, one, 1)
+    };
+    let child = Session {
+        parent_id: Some(root.id),
+        root_id: root.id,
+        depth: 1,
+        owner_id: Some(token_id(9)),
+        ..session(2, one, 2)
+    };
+    let unowned = session(3, one, 3);
+    for session in [&root, &child, &unowned] {
+        spawned(store, &new(session.clone(), "x")).await;
+    }
+    for session in [root.id, child.id] {
+        let found = store.tree_owner(session).await.must();
+        assert_eq!(found.as_ref(), Some(&owner));
+    }
+    assert_eq!(store.tree_owner(unowned.id).await.must(), None);
 }
 
 pub(super) async fn tokens_are_paged_in_order(store: &dyn Store) {

@@ -13,14 +13,24 @@ pub(super) async fn workspaces_belong_to_their_project(store: &dyn Store) {
         created_at: at(3),
     };
 
-    assert!(store.add_workspace(one, &feature).await.must());
-    let again = store.add_workspace(one, &feature).await;
+    assert!(store.add_workspace(one, &feature, 3).await.must());
+    let again = store.add_workspace(one, &feature, 3).await;
     assert!(matches!(again, Err(StoreError::Duplicate)), "{again:?}");
     assert!(
         !store
-            .add_workspace(project(9, "x").id, &feature)
+            .add_workspace(project(9, "x").id, &feature, 3)
             .await
             .must()
+    );
+
+    let other = Workspace {
+        id: "other".parse().must(),
+        created_at: at(4),
+    };
+    let refused = store.add_workspace(one, &other, 2).await;
+    assert!(
+        matches!(refused, Err(StoreError::TooManyWorkspaces { count: 2 })),
+        "{refused:?}"
     );
 
     assert_eq!(

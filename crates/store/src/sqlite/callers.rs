@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use jiff::Timestamp;
 use oubliette_model::{
-    AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, Event, SessionId, Status,
+    AwaitedRequest, AwaitedRequestKind, CallerToolOutcome, Event, SessionId, Status, TokenId,
+    TurnKind,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use uuid::Uuid;
@@ -84,21 +85,21 @@ pub(super) fn declare_tools(
     at: Timestamp,
 ) -> Result<()> {
     if session.owner_id != Some(declaration.token_id) {
-        let has_valid_owner = match session.owner_id {
-            Some(owner) => connection
-                .prepare_cached(
-                    "select 1 from tokens where id = ?1 and revoked_at is null
-                        and (expires_at is null or expires_at > ?2)",
-                )?
-                .exists(params![owner.to_string(), to_millis(at)])?,
-            None => false,
-        };
-        if has_valid_owner {
+        if has_valid_owner(connection, session, at)? {
             return Err(StoreError::NotOwner);
         }
         connection
             .prepare_cached("update sessions set owner_id = ?2 where seq = ?1")?
             .execute(params![seq, declaration.token_id.to_string()])?;
+        // They ended with the old owner and must not come back to life with the new one.
+        if session.parent_id.is_none() {
+            connection
+                .prepare_cached(
+                    "update tokens set revoked_at = ?2 where revoked_at is null and session in
+                        (select id from sessions where root_id = ?1)",
+                )?
+                .execute(params![session.id.to_string(), to_millis(at)])?;
+        }
     }
     connection
         .prepare_cached(
@@ -107,6 +108,36 @@ pub(super) fn declare_tools(
         )?
         .execute(params![seq, declaration.caller_id, declaration.tools])?;
     Ok(())
+}
+
+fn has_valid_owner(connection: &Connection, session: &Session, at: Timestamp) -> Result<bool> {
+    let Some(owner) = session.owner_id else {
+        return Ok(false);
+    };
+    Ok(connection
+        .prepare_cached(
+            "select 1 from tokens where id = ?1 and revoked_at is null
+                and (expires_at is null or expires_at > ?2)",
+        )?
+        .exists(params![owner.to_string(), to_millis(at)])?)
+}
+
+/// Whether the agent of a session can call tools of a token other than this one.
+pub(super) fn has_tools_of_others(
+    connection: &Connection,
+    session: &Session,
+    token: Option<TokenId>,
+    at: Timestamp,
+) -> Result<bool> {
+    if session.owner_id == token || !has_valid_owner(connection, session, at)? {
+        return Ok(false);
+    }
+    Ok(connection
+        .prepare_cached(
+            "select 1 from caller_tools join sessions on seq = session
+             where sessions.id = ?1 and tools <> '[]'",
+        )?
+        .exists([session.id.to_string()])?)
 }
 
 fn add_request(connection: &Connection, request: &CallerRequest) -> Result<AddRequestOutcome> {
@@ -145,6 +176,7 @@ fn add_request(connection: &Connection, request: &CallerRequest) -> Result<AddRe
             to_millis(request.deadline),
             session.log_end,
         ])?;
+    count_request_bytes(connection, seq, arguments.len())?;
     let event = Event::CallerToolRequest {
         request_id: request.request_id.to_string(),
         tool: request.tool.clone(),
@@ -162,6 +194,14 @@ fn add_request(connection: &Connection, request: &CallerRequest) -> Result<AddRe
     }
     append_events(connection, seq, request.asked_at, &events)?;
     Ok(AddRequestOutcome::Added(Box::new(session)))
+}
+
+/// Adds to what the requests of a session take.
+fn count_request_bytes(connection: &Connection, seq: i64, bytes: usize) -> Result<()> {
+    connection
+        .prepare_cached("update sessions set request_bytes = request_bytes + ?2 where seq = ?1")?
+        .execute(params![seq, bytes as i64])?;
+    Ok(())
 }
 
 /// Makes a session wait for a request, or run if there is none. Returns the status event.
@@ -194,6 +234,7 @@ fn set_awaited_request(
         status,
         waiting_for: waiting,
         error: None,
+        kind: TurnKind::Prompt,
     })
 }
 
@@ -212,6 +253,7 @@ fn end_request(
         result.outcome,
         CallerToolOutcome::Answered | CallerToolOutcome::Failed
     );
+    let answer = to_json(&result.answer)?;
     let changed = connection
         .prepare_cached(
             "update caller_requests set outcome = ?3, answer = ?4, ended_at = ?5
@@ -222,7 +264,7 @@ fn end_request(
             seq,
             request_id.to_string(),
             enum_to_string(&result.outcome)?,
-            to_json(&result.answer)?,
+            answer,
             to_millis(at),
             is_answer
         ])?;
@@ -236,6 +278,7 @@ fn end_request(
             EndRequestOutcome::NoSuchRequest
         });
     }
+    count_request_bytes(connection, seq, answer.len())?;
     let mut events = vec![event];
     let is_awaited = session
         .waiting

@@ -13,8 +13,8 @@ use super::events::stored_event;
 use super::schedules;
 use super::sessions::{find, find_seq, queue_message};
 use crate::{
-    AuditEntry, CallStore, CallTurn, ChildCall, Result, Session, SessionMessage, StopRequest,
-    ToolCallStart,
+    AuditEntry, CallStore, CallTurn, ChildCall, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, Result,
+    Session, SessionMessage, StopRequest, ToolCallStart,
 };
 
 /// Returns the session that a call went to, if the call was made before.
@@ -182,12 +182,14 @@ impl CallStore for Sqlite {
     async fn end_tool_call(&self, token: TokenId, call_id: Uuid, outcome: &str) -> Result<()> {
         let outcome = outcome.to_owned();
         self.write(move |connection| {
+            let (token, call_id) = (token.to_string(), call_id.to_string());
             connection
                 .prepare_cached(
-                    "update tool_calls set outcome = ?3 where token_id = ?1 and call_id = ?2",
+                    "update tool_calls set outcome = ?3, outcome_bytes = octet_length(?3)
+                     where token_id = ?1 and call_id = ?2",
                 )?
-                .execute(params![token.to_string(), call_id.to_string(), outcome])?;
-            Ok(())
+                .execute(params![token, call_id, outcome])?;
+            drop_old_outcomes(connection, &token, &call_id)
         })
         .await
     }
@@ -203,6 +205,29 @@ impl CallStore for Sqlite {
         })
         .await
     }
+}
+
+/// Forgets the oldest outcomes of a token beyond what is kept, but not that of `newest`.
+fn drop_old_outcomes(connection: &Connection, token: &str, newest: &str) -> Result<()> {
+    connection
+        .prepare_cached(
+            "update tool_calls set outcome = null, outcome_bytes = 0
+             where token_id = ?1 and call_id in (
+                 select call_id from (
+                     select call_id, row_number() over newest_first as place,
+                            sum(outcome_bytes) over newest_first as bytes
+                     from tool_calls where token_id = ?1 and outcome_bytes > 0
+                     window newest_first as (order by begun_at desc, call_id)
+                 ) where (place > ?3 or bytes > ?4) and call_id <> ?2
+             )",
+        )?
+        .execute(params![
+            token,
+            newest,
+            MAX_KEPT_OUTCOMES,
+            MAX_KEPT_OUTCOME_BYTES as i64
+        ])?;
+    Ok(())
 }
 
 /// Whether a session has not ended and has no request to end.

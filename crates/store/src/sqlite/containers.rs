@@ -9,7 +9,11 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
-use crate::{AuditEntry, Container, ContainerStore, Exec, Result};
+use super::writer::overwrite_deleted;
+use crate::{
+    AuditEntry, Container, ContainerStore, DROPPED_RESULT, Exec, MAX_KEPT_RESULT_BYTES,
+    MAX_KEPT_RESULTS, Result,
+};
 
 const SELECT_CONTAINERS: &str =
     "select id, project_id, workspace_id, key_hash, created_at from containers";
@@ -30,7 +34,8 @@ fn exec(row: &Row<'_>) -> rusqlite::Result<Exec> {
         exec_id: row.get(1)?,
         boot_id: row.get(2)?,
         started_at: row.time(3)?,
-        result: row.get(4)?,
+        command_hash: row.get(4)?,
+        result: row.get(5)?,
     })
 }
 
@@ -41,11 +46,35 @@ fn find_exec(
 ) -> rusqlite::Result<Option<Exec>> {
     connection
         .prepare_cached(
-            "select project_id, exec_id, boot_id, started_at, result from execs
+            "select project_id, exec_id, boot_id, started_at, command_hash, result from execs
              where project_id = ?1 and exec_id = ?2",
         )?
         .query_row(params![project.to_string(), exec_id], exec)
         .optional()
+}
+
+/// Drops the oldest results of a project beyond what is kept, but not that of `newest`.
+fn drop_old_results(connection: &Connection, project: &str, newest: &str) -> Result<()> {
+    connection
+        .prepare_cached(
+            "update execs set result = ?5, result_bytes = 0
+             where project_id = ?1 and exec_id in (
+                 select exec_id from (
+                     select exec_id, row_number() over newest_first as place,
+                            sum(result_bytes) over newest_first as bytes
+                     from execs where project_id = ?1 and result_bytes > 0
+                     window newest_first as (order by started_at desc, exec_id)
+                 ) where (place > ?3 or bytes > ?4) and exec_id <> ?2
+             )",
+        )?
+        .execute(params![
+            project,
+            newest,
+            MAX_KEPT_RESULTS,
+            MAX_KEPT_RESULT_BYTES as i64,
+            DROPPED_RESULT
+        ])?;
+    Ok(())
 }
 
 #[async_trait]
@@ -125,13 +154,14 @@ impl ContainerStore for Sqlite {
             let existing = find_exec(connection, new.project_id, &new.exec_id)?;
             if existing.is_none() {
                 connection.execute(
-                    "insert into execs (project_id, exec_id, boot_id, started_at)
-                     values (?1, ?2, ?3, ?4)",
+                    "insert into execs (project_id, exec_id, boot_id, started_at, command_hash)
+                     values (?1, ?2, ?3, ?4, ?5)",
                     params![
                         new.project_id.to_string(),
                         new.exec_id,
                         new.boot_id,
                         to_millis(new.started_at),
+                        new.command_hash,
                     ],
                 )?;
             }
@@ -159,21 +189,48 @@ impl ContainerStore for Sqlite {
     async fn set_exec_result(&self, project: ProjectId, exec_id: &str, result: &str) -> Result<()> {
         let (exec_id, result) = (exec_id.to_owned(), result.to_owned());
         self.write(move |connection| {
+            let project = project.to_string();
             connection.execute(
-                "update execs set result = ?3 where project_id = ?1 and exec_id = ?2",
-                params![project.to_string(), exec_id, result],
+                "update execs set result = ?3, result_bytes = octet_length(?3)
+                 where project_id = ?1 and exec_id = ?2",
+                params![project, exec_id, result],
             )?;
-            Ok(())
+            overwrite_deleted(connection, |connection| {
+                drop_old_results(connection, &project, &exec_id)
+            })
+        })
+        .await
+    }
+
+    async fn finished_execs(
+        &self,
+        project: ProjectId,
+        id_prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Exec>> {
+        let (project, prefix) = (project.to_string(), id_prefix.to_owned());
+        self.read_blocking(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "select project_id, exec_id, boot_id, started_at, command_hash, result from execs
+                 where project_id = ?1 and exec_id >= ?2 and exec_id < ?2 || char(1114111)
+                     and result <> ''
+                 order by started_at desc, exec_id limit ?3",
+            )?;
+            let rows = statement.query_map(params![project, prefix, limit], exec)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
         })
         .await
     }
 
     async fn trim_execs(&self, before: Timestamp) -> Result<usize> {
         self.write(move |connection| {
-            Ok(connection.execute(
-                "delete from execs where started_at < ?1",
-                [to_millis(before)],
-            )?)
+            // Output of commands is not searched for secrets.
+            overwrite_deleted(connection, |connection| {
+                Ok(connection.execute(
+                    "delete from execs where started_at < ?1",
+                    [to_millis(before)],
+                )?)
+            })
         })
         .await
     }

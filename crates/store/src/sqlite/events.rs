@@ -151,7 +151,10 @@ impl EventStore for Sqlite {
                     )?;
                     if deleted > 0 {
                         connection.execute(
-                            "update sessions set trimmed_before = ?2 where seq = ?1",
+                            "update sessions set trimmed_before = ?2, log_bytes = (
+                                select coalesce(sum(octet_length(body)), 0) from events
+                                where session = ?1
+                             ) where seq = ?1",
                             params![seq, bound],
                         )?;
                     }

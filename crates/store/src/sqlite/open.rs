@@ -14,7 +14,7 @@ use crate::{Result, StoreError};
 /// `OUBL`; distinguishes the file from databases of other programs.
 const APPLICATION_ID: i64 = 0x4F55_424C;
 
-const MIGRATIONS: [&str; 8] = [
+pub(super) const MIGRATIONS: [&str; 12] = [
     include_str!("../../migrations/0001_ground.sql"),
     include_str!("../../migrations/0002_containers.sql"),
     include_str!("../../migrations/0003_workspace_containers.sql"),
@@ -23,12 +23,24 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("../../migrations/0006_session_tokens.sql"),
     include_str!("../../migrations/0007_callers.sql"),
     include_str!("../../migrations/0008_schedules.sql"),
+    include_str!("../../migrations/0009_shown_once.sql"),
+    include_str!("../../migrations/0010_stored_bytes.sql"),
+    include_str!("../../migrations/0011_counted_bytes.sql"),
+    include_str!("../../migrations/0012_command_hash.sql"),
 ];
 
 /// The format version that this program writes.
 pub(super) const FORMAT_VERSION: i64 = MIGRATIONS.len() as i64;
 
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Earlier formats left what was deleted in the file: secrets of projects, and keys that agents had created.
+const FIRST_FORMAT_WITH_SECURE_DELETE: u32 = 11;
+
+/// Overwrites what is deleted from a page that is written anyway, which costs nothing. Pages that become
+/// unused keep their content, because overwriting them would double what it costs to trim logs; those of
+/// secrets are overwritten by `Writer::write_and_purge`.
+pub(super) const SECURE_DELETE: &str = "fast";
+
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Slightly more than the size of the write-ahead log between two checkpoints.
 pub(super) const WAL_PREALLOCATED_BYTES: u64 = 4608 << 10;
@@ -67,7 +79,7 @@ pub(super) fn open_for_reading(path: &Path) -> Result<Connection> {
 
 /// Preallocates the write-ahead log with zeros, because syncing a commit to a growing file takes many
 /// times as long. SQLite does not read the log behind the last commit. Only the writer may call this,
-/// before its first commit.
+/// before its first commit to a log that is empty.
 pub(super) fn preallocate_wal(path: &Path) -> std::io::Result<()> {
     let mut wal_path = path.as_os_str().to_owned();
     wal_path.push("-wal");
@@ -122,6 +134,7 @@ fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "fullfsync", true)?;
+    connection.pragma_update(None, "secure_delete", SECURE_DELETE)?;
     connection.pragma_update(None, "foreign_keys", true)
 }
 
@@ -136,7 +149,22 @@ fn migrate(connection: &mut Connection, path: &Path) -> Result<()> {
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", FORMAT_VERSION)?;
         }
-        transaction.commit()
+        transaction.commit()?;
+        if (1..FIRST_FORMAT_WITH_SECURE_DELETE).contains(&format) {
+            purge_deleted_content(connection);
+        }
+        Ok(())
     };
     run(connection).map_err(|e| convert_error(e, path))
+}
+
+/// Removes what was deleted or replaced from the files, where unused pages and the log still have it.
+/// It needs as much free space as the database has, so it may fail.
+fn purge_deleted_content(connection: &Connection) {
+    let purged = connection
+        .execute_batch("vacuum")
+        .and_then(|()| connection.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())));
+    if let Err(error) = purged {
+        tracing::warn!(%error, "could not remove deleted content from the database file");
+    }
 }

@@ -8,6 +8,7 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, json_column, to_json, to_millis};
 use super::schedules::remove_project_targets;
+use super::writer::overwrite_deleted;
 use crate::{
     AuditEntry, Page, Project, ProjectState, ProjectStore, ProjectUpdate, Result, VisibleProjects,
 };
@@ -40,6 +41,17 @@ pub(super) fn is_ready(connection: &Connection, id: ProjectId) -> Result<bool> {
         .exists([id.to_string()])?)
 }
 
+/// Changes the state of a project; how many rows that changed. SQLite moves the settings, in which secrets
+/// may be, to other pages.
+fn set_state(connection: &Connection, id: ProjectId, from: &str, to: &str) -> Result<usize> {
+    overwrite_deleted(connection, |connection| {
+        Ok(connection.execute(
+            "update projects set state = ?3 where id = ?1 and state = ?2",
+            params![id.to_string(), from, to],
+        )?)
+    })
+}
+
 #[async_trait]
 impl ProjectStore for Sqlite {
     async fn reserve_project(&self, project: &Project) -> Result<()> {
@@ -65,10 +77,7 @@ impl ProjectStore for Sqlite {
 
     async fn confirm_project(&self, id: ProjectId, audit: Option<AuditEntry>) -> Result<bool> {
         self.write(move |connection| {
-            let confirmed = connection.execute(
-                "update projects set state = 'ready' where id = ?1 and state = 'creating'",
-                [id.to_string()],
-            )?;
+            let confirmed = set_state(connection, id, "creating", "ready")?;
             if confirmed == 0 {
                 return Ok(false);
             }
@@ -126,18 +135,21 @@ impl ProjectStore for Sqlite {
         let settings = to_json(&project.settings)?;
         let project = project.clone();
         self.write(move |connection| {
-            let updated = connection.execute(
-                "update projects set name = ?3, settings = ?4, updated_at = ?5,
-                    revision = revision + 1
-                 where id = ?1 and revision = ?2 and state = 'ready'",
-                params![
-                    project.id.to_string(),
-                    project.revision,
-                    project.name.as_str(),
-                    settings,
-                    to_millis(project.updated_at),
-                ],
-            )?;
+            // The settings that are replaced may have secrets.
+            let updated = overwrite_deleted(connection, |connection| {
+                Ok(connection.execute(
+                    "update projects set name = ?3, settings = ?4, updated_at = ?5,
+                        revision = revision + 1
+                     where id = ?1 and revision = ?2 and state = 'ready'",
+                    params![
+                        project.id.to_string(),
+                        project.revision,
+                        project.name.as_str(),
+                        settings,
+                        to_millis(project.updated_at),
+                    ],
+                )?)
+            })?;
             if updated == 0 {
                 return Ok(ProjectUpdate::Stale);
             }
@@ -157,17 +169,22 @@ impl ProjectStore for Sqlite {
         audit: Option<AuditEntry>,
     ) -> Result<Option<usize>> {
         self.write(move |connection| {
-            let marked = connection.execute(
-                "update projects set state = 'deleting' where id = ?1 and state = 'ready'",
-                [id.to_string()],
-            )?;
+            let marked = set_state(connection, id, "ready", "deleting")?;
             if marked == 0 {
                 return Ok(None);
             }
-            let tokens = connection.execute(
-                "delete from tokens where scope in ('project:' || ?1, 'project:' || ?1 || ':ro')",
-                [id.to_string()],
-            )?;
+            let delete_where = |condition: &str| {
+                connection.execute(
+                    &format!(
+                        "delete from tokens where {condition} and
+                         scope in ('project:' || ?1, 'project:' || ?1 || ':ro')"
+                    ),
+                    [id.to_string()],
+                )
+            };
+            // Those that were revoked before are not counted.
+            delete_where("revoked_at is not null")?;
+            let tokens = delete_where("true")?;
             remove_project_targets(connection, id)?;
             append_audit_entry(connection, audit)?;
             Ok(Some(tokens))
@@ -176,8 +193,20 @@ impl ProjectStore for Sqlite {
     }
 
     async fn delete_project(&self, id: ProjectId) -> Result<()> {
+        let id = id.to_string();
+        // Only what may have secrets: overwriting the logs, from which they are removed, takes long.
+        let emptied = id.clone();
+        self.write_and_purge(move |connection| {
+            connection.execute("delete from execs where project_id = ?1", [&emptied])?;
+            connection.execute(
+                "update projects set settings = '{}' where id = ?1",
+                [&emptied],
+            )?;
+            Ok(())
+        })
+        .await?;
         self.write(move |connection| {
-            connection.execute("delete from projects where id = ?1", [id.to_string()])?;
+            connection.execute("delete from projects where id = ?1", [&id])?;
             Ok(())
         })
         .await

@@ -14,9 +14,9 @@ use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, to_millis};
 use super::projects::is_ready;
 use crate::{
-    AuditEntry, CallTurn, FinishedRun, Firing, Lease, Page, Result, RunBinding, RunFilter,
-    Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate, Session, SessionMessage,
-    VisibleProjects,
+    AuditEntry, CallTurn, FinishedRun, Firing, Lease, MAX_SCHEDULE_PROMPT_BYTES, MAX_SCHEDULES,
+    Page, Result, RunBinding, RunFilter, Schedule, ScheduleRun, ScheduleStore, ScheduleTarget,
+    ScheduleUpdate, Session, SessionMessage, StoreError, VisibleProjects,
 };
 use row::{brief_columns, find, find_run, insert, insert_targets, select, select_runs, update_row};
 pub(super) use running::{RunBindingState, bind_run, check_binding, record_turn_start, tree_cost};
@@ -28,6 +28,46 @@ fn all_projects_ready(connection: &Connection, targets: &[ScheduleTarget]) -> Re
         }
     }
     Ok(true)
+}
+
+/// Refuses a schedule with which one of its projects would have more than its share of them. `stored` is
+/// the one that it replaces: what does not grow is not refused.
+fn check_share(
+    connection: &Connection,
+    schedule: &Schedule,
+    stored: Option<(i64, &Schedule)>,
+) -> Result<()> {
+    for target in &schedule.targets {
+        let project = target.project_id;
+        let had = stored.filter(|(_, stored)| {
+            let mut targets = stored.targets.iter();
+            targets.any(|target| target.project_id == project)
+        });
+        if had.is_some_and(|(_, had)| had.prompt.len() >= schedule.prompt.len()) {
+            continue;
+        }
+        let (count, bytes): (u32, i64) = connection
+            .prepare_cached(
+                "select count(*), coalesce(sum(octet_length(prompt)), 0) from schedules
+                 where seq in (select schedule from schedule_targets where project_id = ?1)
+                   and seq is not ?2",
+            )?
+            .query_row(
+                params![project.to_string(), stored.map(|(seq, _)| seq)],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )?;
+        let prompt_bytes = u64::try_from(bytes).unwrap_or(0);
+        let is_full = count >= MAX_SCHEDULES
+            || prompt_bytes + schedule.prompt.len() as u64 > MAX_SCHEDULE_PROMPT_BYTES;
+        if is_full {
+            return Err(StoreError::TooManySchedules {
+                project,
+                count,
+                prompt_bytes,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn parse_cursor(after: Option<&str>) -> i64 {
@@ -75,6 +115,7 @@ fn update(connection: &Connection, schedule: &Schedule) -> Result<ScheduleUpdate
     if stored.revision != schedule.revision {
         return Ok(ScheduleUpdate::Stale);
     }
+    check_share(connection, schedule, Some((seq, &stored)))?;
     let updated = Schedule {
         id: stored.id,
         revision: stored.revision + 1,
@@ -105,6 +146,7 @@ impl ScheduleStore for Sqlite {
             if !all_projects_ready(connection, &schedule.targets)? {
                 return Ok(false);
             }
+            check_share(connection, &schedule, None)?;
             insert(connection, &schedule)?;
             append_audit_entry(connection, audit)?;
             Ok(true)

@@ -4,9 +4,11 @@ mod row;
 mod spawn;
 mod step;
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{PermissionDecision, SessionId};
+use oubliette_model::{PermissionDecision, ProjectId, SessionId};
 use rusqlite::{Connection, OptionalExtension, named_params, params};
 
 use super::Sqlite;
@@ -19,7 +21,7 @@ use crate::{
 };
 use row::{COLUMNS, session};
 pub(super) use row::{find, find_seq, find_with_seq};
-pub(super) use spawn::{queue_message, tree_usage};
+pub(super) use spawn::{count_queued_bytes, queue_message, tree_usage};
 pub(super) use step::append_events;
 
 /// Selects the ids of a session and its descendants.
@@ -194,6 +196,7 @@ impl SessionStore for Sqlite {
                         attachments: json_column(row, 2)?,
                         declaration: None,
                         change_id: None,
+                        sender_scope: None,
                         created_at: row.time(3)?,
                     })
                 })
@@ -283,6 +286,18 @@ impl SessionStore for Sqlite {
         .await
     }
 
+    async fn stored_bytes(&self) -> Result<HashMap<ProjectId, u64>> {
+        self.read_blocking(|connection| {
+            let mut statement = connection.prepare_cached(STORED_BYTES)?;
+            let rows = statement.query_map([], |row| {
+                let bytes: i64 = row.get(1)?;
+                Ok((row.parsed(0)?, u64::try_from(bytes).unwrap_or(0)))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<HashMap<_, _>>>()?)
+        })
+        .await
+    }
+
     async fn remove_ended_sessions(
         &self,
         visible: VisibleProjects,
@@ -297,6 +312,27 @@ impl SessionStore for Sqlite {
         .await
     }
 }
+
+/// The sizes are columns, of which most are in an index: no long text is read.
+const STORED_BYTES: &str = "
+    select project_id, sum(bytes) from (
+        select project_id, log_bytes + queued_bytes + request_bytes as bytes from sessions
+        union all
+        select project_id, octet_length(tools)
+        from caller_tools join sessions on seq = session
+        union all
+        -- A command also takes a row.
+        select project_id, result_bytes + 200 from execs
+        union all
+        select project_id, octet_length(prompt)
+        from schedule_targets join schedules on seq = schedule
+        union all
+        select coalesce(
+                (select project_id from sessions where sessions.id = tokens.session),
+                case when scope like 'project:%' then substr(scope, 9, 36) end
+            ), outcome_bytes
+        from tool_calls join tokens on tokens.id = token_id where outcome_bytes > 0
+    ) where project_id is not null group by project_id";
 
 /// Deletes leaves first: a parent is deleted once it has no children.
 fn remove_ended(

@@ -6,7 +6,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::contract::CASES;
-use crate::{AuditEntry, AuditFilter, AuditOutcome, AuditStore, StoreError};
+use crate::{
+    AuditEntry, AuditFilter, AuditOutcome, AuditStore, ContainerStore, Exec, Project, ProjectStore,
+    StoreError,
+};
+use oubliette_model::ProjectSettings;
 
 fn directory() -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -260,10 +264,112 @@ async fn an_older_database_is_migrated() {
             .len(),
         1
     );
+    assert!(ContainerStore::containers(&store).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn keys_in_the_outcomes_of_older_versions_are_removed_from_the_files() {
+    let (directory, path) = directory();
+    let key = format!("oub_{}", "k".repeat(43));
+    let old = Connection::open(&path).unwrap();
+    old.pragma_update(None, "journal_mode", "wal").unwrap();
+    for migration in &open::MIGRATIONS[..8] {
+        old.execute_batch(migration).unwrap();
+    }
+    old.pragma_update(None, "application_id", 0x4F55_424C)
+        .unwrap();
+    old.pragma_update(None, "user_version", 8).unwrap();
+    let insert =
+        "insert into tool_calls (token_id, call_id, begun_at, outcome) values ('t', ?1, 1, ?2)";
+    let outcome = |name: &str| format!(r#"{{"done":{{"key":"{key}","name":"{name}"}}}}"#);
+    old.execute(insert, ("kept", outcome("ci"))).unwrap();
+    old.execute(insert, ("other", r#"{"failed":"no"}"#))
+        .unwrap();
+    for n in 0..100 {
+        let name = "x".repeat(500);
+        old.execute(insert, (format!("deleted {n}"), outcome(&name)))
+            .unwrap();
+    }
+    old.execute_batch("delete from tool_calls where call_id like 'deleted %'")
+        .unwrap();
+    drop(old);
+    let store = Sqlite::open(&path).unwrap();
+    for entry in std::fs::read_dir(directory.path()).unwrap().flatten() {
+        let content = std::fs::read(entry.path()).unwrap();
+        let found = content.windows(key.len()).any(|it| it == key.as_bytes());
+        assert!(!found, "{}", entry.path().display());
+    }
+    drop(store);
+    let read = Connection::open(&path).unwrap();
+    let outcome = |call: &str| -> String {
+        let query = "select outcome from tool_calls where call_id = ?1";
+        read.query_row(query, [call], |row| row.get(0)).unwrap()
+    };
+    let kept = outcome("kept");
     assert!(
-        crate::ContainerStore::containers(&store)
-            .await
-            .unwrap()
-            .is_empty()
+        kept.contains("shown once") && kept.contains(r#""name":"ci""#),
+        "{kept}"
     );
+    assert_eq!(outcome("other"), r#"{"failed":"no"}"#);
+}
+
+#[tokio::test]
+async fn nothing_of_a_deleted_projects_secrets_stays_in_the_files_or_a_backup() {
+    let (directory, path) = directory();
+    let store = Sqlite::open(&path).unwrap();
+    // One that fits into a page, and one that needs several.
+    let secrets = ["small-canary-".repeat(3), "large-canary-".repeat(3000)];
+    let contains = |file: &Path, text: &str| {
+        let bytes = std::fs::read(file).unwrap_or_default();
+        bytes
+            .windows(24)
+            .any(|window| window == &text.as_bytes()[..24])
+    };
+    let log = PathBuf::from(format!("{}-wal", path.display()));
+    for (n, secret) in (1..).zip(&secrets) {
+        let id = oubliette_model::ProjectId::new(uuid::Uuid::from_u128(n));
+        let mut project = Project {
+            id,
+            name: format!("p{n}").parse().unwrap(),
+            revision: 1,
+            settings: ProjectSettings::default(),
+            created_at: jiff::Timestamp::UNIX_EPOCH,
+            updated_at: jiff::Timestamp::UNIX_EPOCH,
+        };
+        project.settings.description = secret.clone();
+        store.reserve_project(&project).await.unwrap();
+        store.confirm_project(id, None).await.unwrap();
+        let exec = Exec {
+            project_id: id,
+            exec_id: "x".to_owned(),
+            boot_id: "b".to_owned(),
+            started_at: jiff::Timestamp::UNIX_EPOCH,
+            command_hash: None,
+            result: None,
+        };
+        store.add_exec(&exec, None).await.unwrap();
+        store.set_exec_result(id, "x", secret).await.unwrap();
+        assert!(contains(&log, secret), "it is stored");
+        store.mark_project_deleting(id, None).await.unwrap();
+        store.delete_project(id).await.unwrap();
+        for file in [&path, &log] {
+            assert!(!contains(file, secret), "{} {n}", file.display());
+        }
+    }
+    assert!(std::fs::metadata(&log).unwrap().len() >= open::WAL_PREALLOCATED_BYTES);
+
+    // What an older version left in unused pages is not copied.
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(
+        "pragma secure_delete = off; create table t (x); insert into t values ('left-by-an-older-version');
+         drop table t; pragma wal_checkpoint(truncate);",
+    )
+    .unwrap();
+    drop(old);
+    assert!(contains(&path, "left-by-an-older-version"));
+    let copy = directory.path().join("copy.db");
+    backup(&path, &copy, |_, _| {}).unwrap();
+    assert!(!contains(&copy, "left-by-an-older-version"));
+    store.append_audit(vec![entry("later")]).await.unwrap();
+    drop(Sqlite::open(&copy).unwrap());
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use oubliette_model::{KeyHash, Scope, SessionId, TokenId};
+use oubliette_model::{Access, KeyHash, Scope, SessionId, TokenId, allows_class};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Sqlite;
@@ -129,6 +129,19 @@ impl TokenStore for Sqlite {
         self.read(|connection| find(connection, id))
     }
 
+    async fn tree_owner(&self, session: SessionId) -> Result<Option<Token>> {
+        self.read(|connection| {
+            Ok(connection
+                .prepare_cached(&format!(
+                    "select {COLUMNS} from tokens where id =
+                        (select root.owner_id from sessions
+                         join sessions root on root.id = sessions.root_id where sessions.id = ?1)"
+                ))?
+                .query_row([session.to_string()], token)
+                .optional()?)
+        })
+    }
+
     async fn tokens(&self, after: Option<&str>, limit: u32) -> Result<Page<Token>> {
         let after: i64 = after.and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
         let rows = self
@@ -163,7 +176,7 @@ impl TokenStore for Sqlite {
                 return Ok(RevokeOutcome::Already);
             }
             if token.session_id.is_none()
-                && token.scope == Scope::Admin
+                && allows_class(token.scope, Access::Admin)
                 && count_other_admins(connection, Some(id), now)? == 0
             {
                 return Ok(RevokeOutcome::LastAdmin);

@@ -19,11 +19,24 @@ fn workspace(row: &Row<'_>) -> rusqlite::Result<Workspace> {
 
 #[async_trait]
 impl WorkspaceStore for Sqlite {
-    async fn add_workspace(&self, project: ProjectId, workspace: &Workspace) -> Result<bool> {
+    async fn add_workspace(
+        &self,
+        project: ProjectId,
+        workspace: &Workspace,
+        max_workspaces: u32,
+    ) -> Result<bool> {
         let workspace = workspace.clone();
         self.write(move |connection| {
             if !is_ready(connection, project)? {
                 return Ok(false);
+            }
+            let count: u32 = connection.query_row(
+                "select count(*) from workspaces where project_id = ?1 and id <> ?2",
+                params![project.to_string(), workspace.id.as_str()],
+                |row| row.get(0),
+            )?;
+            if count >= max_workspaces {
+                return Err(StoreError::TooManyWorkspaces { count });
             }
             connection.execute(
                 "insert into workspaces (project_id, id, created_at) values (?1, ?2, ?3)",

@@ -3,21 +3,28 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::convert::convert_error;
-use super::open::preallocate_wal;
+use super::open::{BUSY_TIMEOUT, SECURE_DELETE, preallocate_wal};
 use crate::{Result, StoreError};
 
 const QUEUE_CAPACITY: usize = 1024;
 const MAX_WRITES_PER_COMMIT: usize = 512;
+/// How long a purge of the write-ahead log waits for readers.
+const PURGE_TIMEOUT: Duration = Duration::from_millis(50);
+const PURGE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A write to run in a transaction, with the sender for its result.
 trait PendingWrite: Send {
     /// Runs the write; false if its changes must be rolled back.
     fn run(&mut self, connection: &Connection) -> bool;
+
+    /// Whether what it deleted must be gone from the files when it is done.
+    fn purges_deleted(&self) -> bool;
 
     /// Sends the result after the commit.
     fn finish(self: Box<Self>, commit: Result<()>);
@@ -25,6 +32,7 @@ trait PendingWrite: Send {
 
 struct WriteTask<T, F> {
     work: Option<F>,
+    purges_deleted: bool,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
@@ -42,6 +50,10 @@ where
                 Some(result.unwrap_or_else(|_| Err(StoreError::failed("a write panicked"))));
         }
         matches!(self.result, Some(Ok(_)))
+    }
+
+    fn purges_deleted(&self) -> bool {
+        self.purges_deleted
     }
 
     fn finish(self: Box<Self>, commit: Result<()>) {
@@ -79,9 +91,29 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
+        self.write_task(work, false).await
+    }
+
+    /// Like [`Writer::write`]; nothing of what it deletes stays in the files, also not in the write-ahead
+    /// log. This takes as long as some commits.
+    pub(super) async fn write_and_purge<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
+        let purging = |connection: &Connection| overwrite_deleted(connection, work);
+        self.write_task(purging, true).await
+    }
+
+    async fn write_task<T, F>(&self, work: F, purges_deleted: bool) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Connection) -> Result<T> + Send + 'static,
+    {
         let (reply, outcome) = oneshot::channel();
         let task = Box::new(WriteTask {
             work: Some(work),
+            purges_deleted,
             result: None,
             reply,
         });
@@ -102,17 +134,62 @@ impl Drop for Writer {
 }
 
 fn run(connection: &Connection, path: &Path, mut writes: mpsc::Receiver<Box<dyn PendingWrite>>) {
-    if let Err(error) = preallocate_wal(path) {
-        tracing::debug!(%error, "cannot preallocate the write-ahead log; the first commits take longer");
-    }
+    prepare_log(path);
     let mut batch = Vec::new();
+    let mut next_purge = None;
     while writes.blocking_recv_many(&mut batch, MAX_WRITES_PER_COMMIT) > 0 {
         let outcome = commit(connection, path, &mut batch);
         if let Err(error) = &outcome {
             tracing::error!(%error, path = %path.display(), "commit failed");
         }
+        if batch.iter().any(|write| write.purges_deleted()) {
+            next_purge = Some(Instant::now());
+        }
+        if next_purge.is_some_and(|due| due <= Instant::now()) {
+            let is_purged = purge_log(connection, path);
+            next_purge = (!is_purged).then(|| Instant::now() + PURGE_RETRY_INTERVAL);
+        }
         for write in batch.drain(..) {
             write.finish(outcome.clone());
+        }
+    }
+}
+
+/// Overwrites all pages that become unused in `work`.
+pub(super) fn overwrite_deleted<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T>,
+) -> Result<T> {
+    connection.pragma_update(None, "secure_delete", "on")?;
+    let result = work(connection);
+    connection.pragma_update(None, "secure_delete", SECURE_DELETE)?;
+    result
+}
+
+fn prepare_log(path: &Path) {
+    if let Err(error) = preallocate_wal(path) {
+        tracing::debug!(%error, "cannot preallocate the write-ahead log; the first commits take longer");
+    }
+}
+
+/// Empties the write-ahead log, which has what was deleted until other commits overwrite it. False if a
+/// reader prevents it, which other writes do not wait for.
+fn purge_log(connection: &Connection, path: &Path) -> bool {
+    let checkpoint = || {
+        connection.busy_timeout(PURGE_TIMEOUT)?;
+        let is_busy = connection.query_row("pragma wal_checkpoint(truncate)", [], |row| row.get(0));
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        is_busy
+    };
+    match checkpoint() {
+        Ok(true) => false,
+        Ok(false) => {
+            prepare_log(path);
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, "could not empty the write-ahead log");
+            false
         }
     }
 }

@@ -89,11 +89,18 @@ fn a_unified_tool_requires_only_its_action() {
     }
 }
 
+/// Names that the contract gives to two things: the variables of a project, and the variable that has a
+/// credential.
+const OTHER_TYPES: [(&str, &str); 1] = [("credential_add", "env")];
+
 #[test]
 fn a_parameter_name_has_one_type_everywhere() {
     let mut types: BTreeMap<&str, (&str, Value)> = BTreeMap::new();
     for entry in all() {
         for (name, schema) in entry.properties() {
+            if OTHER_TYPES.contains(&(entry.name, name)) {
+                continue;
+            }
             let mut schema = schema.clone();
             schema.as_object_mut().unwrap().remove("description");
             match types.get(name) {

@@ -180,10 +180,11 @@ async fn a_run_has_one_session_wherever_the_server_dies_between_claim_spawn_and_
 
 #[tokio::test]
 async fn a_thousand_runs_due_at_once_all_start_in_order_within_the_concurrency_limit() {
-    let fixture = TestEngine::new(at(START), |settings| {
+    let mut fixture = TestEngine::new(at(START), |settings| {
         settings.schedules.max_concurrent_runs = 3;
     })
     .await;
+    fixture.add_projects(10).await;
     for n in 1..=1000 {
         let schedule = fixture.schedule(n, "0 11 * * *", "UTC");
         assert!(fixture.store().add_schedule(&schedule, None).await.unwrap());
@@ -322,7 +323,7 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
     let new = NewSession {
         session,
         message: None,
-        join: false,
+        join: None,
         call: None,
         run: None,
         limits: TreeLimits {

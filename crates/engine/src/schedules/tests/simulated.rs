@@ -166,6 +166,7 @@ async fn ten_thousand_schedules_run_for_a_year_at_the_times_of_croner_although_s
         settings.schedules.keep_runs = 1_000_000;
     };
     let mut fixture = TestEngine::new(start, keep_everything).await;
+    fixture.add_projects(SCHEDULES as usize / 100).await;
     let grace = seconds(fixture.settings.schedules.grace_seconds.into());
 
     let mut schedules = Vec::new();

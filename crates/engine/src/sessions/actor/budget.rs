@@ -4,16 +4,19 @@ use oubliette_agent::{UsageFile, UsageReport};
 use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
 use oubliette_store::TreeUsage;
 
-use super::output::AGENT_HOME;
 use super::{ActorError, SessionActor};
 use crate::sessions::live_agent::CancelReason;
 use crate::sessions::permit::BudgetAnswer;
 
 const MIN_BUDGET_INCREASE_USD: f64 = 0.01;
 
-pub(super) const OVER_BUDGET: &str = "the tree of sessions has reached its `max_cost_usd`; answer \
-    the request with `session_permit` to raise the limit of this tree, or raise the project's limit \
-    with `project_update`";
+/// An agent reports the used context several times per call of its model: a change of less than a twentieth
+/// of it is logged with the next change of tokens or cost.
+fn is_notable_change(logged: (Option<u64>, Option<u64>), now: (Option<u64>, Option<u64>)) -> bool {
+    let used = |context: (Option<u64>, Option<u64>)| context.0.unwrap_or(0);
+    let size = now.1.unwrap_or(0).max(1);
+    used(now).abs_diff(used(logged)) >= size.div_ceil(20)
+}
 
 impl SessionActor<'_> {
     /// Adds the usage that an agent reported; whether usage or cost changed.
@@ -21,11 +24,11 @@ impl SessionActor<'_> {
         let Some(live) = &mut self.process.live else {
             return false;
         };
-        let context = (reported.context_used, reported.context_size);
-        let context_changed = context.0.is_some() && context != live.logged_context;
-        if context_changed {
-            live.logged_context = context;
+        if reported.context_used.is_some() {
+            live.context = (reported.context_used, reported.context_size);
         }
+        let context = live.context;
+        let context_changed = is_notable_change(live.logged_context, context);
         let (mut usage, mut cost) = (self.session.usage, self.session.cost_usd);
         if let Some(total) = reported.cost_usd {
             // A total that is lower than before is that of a new process.
@@ -34,48 +37,78 @@ impl SessionActor<'_> {
             live.reported_cost_usd = total;
             live.reports_cost = true;
         }
+        let reports_cost = live.reports_cost;
         if let Some(turn) = reported.turn {
             usage = usage.saturating_add(turn);
-            if !live.reports_cost {
-                cost += self.price(turn);
+            if !reports_cost {
+                cost += self.price(turn).unwrap_or(0.0);
             }
         }
         let usage_changed = usage != self.session.usage || cost != self.session.cost_usd;
         if usage_changed || context_changed {
+            if let Some(live) = &mut self.process.live {
+                live.logged_context = context;
+            }
             self.session.usage = usage;
             self.session.cost_usd = cost;
             self.step.changes.usage = Some((usage, cost));
             self.step.events.push(Event::Usage {
                 usage,
-                cost_usd: cost,
-                context_used: reported.context_used,
-                context_size: reported.context_size,
+                cost_usd: self.session.total_cost_usd(),
+                model: self.session.choices.used_model.clone(),
+                context_used: context.0,
+                context_size: context.1,
             });
         }
         usage_changed
     }
 
-    /// The cost of tokens by the configured prices.
-    fn price(&self, usage: Usage) -> f64 {
-        let own = self.session.choices.model.as_ref();
-        let Some(model) = own.or(self.project.settings.model.as_ref()) else {
-            return 0.0;
-        };
-        let Some(price) = self.engine.settings().models.get(model) else {
-            return 0.0;
-        };
+    /// Counts a turn that ended. If its cost is unknown, that is counted too, and said once.
+    pub(super) fn count_turn_cost(&mut self, reported: UsageReport) {
+        let live = self.process.live.as_ref();
+        let known = self.agent.is_free
+            || reported.cost_usd.is_some()
+            || live.is_some_and(|live| live.reports_cost)
+            || reported.turn.is_some_and(|turn| self.price(turn).is_some());
+        if known {
+            self.add_usage(reported);
+            return;
+        }
+        if self.session.usage.unpriced_turns == 0 {
+            self.step.events.log(format!(
+                "the cost of this session is unknown: {} reports none, and the configuration has no \
+                 price for its model (`[models.\"NAME\"]`, with `model` set for the project or the \
+                 session); `max_cost_usd` does not limit what it spends",
+                self.agent.name
+            ));
+        }
+        let mut turn = reported.turn.unwrap_or_default();
+        turn.unpriced_turns = 1;
+        self.add_usage(UsageReport {
+            turn: Some(turn),
+            ..reported
+        });
+    }
+
+    /// The cost of tokens by the configured prices; none if the model has no price.
+    fn price(&self, usage: Usage) -> Option<f64> {
+        let used = || self.session.choices.used_model.clone();
+        let model = self.chosen_model().or_else(used)?;
+        let price = self.engine.settings().models.get(&model)?;
         let cost = |tokens: u64, usd_per_million: f64| tokens as f64 * usd_per_million / 1e6;
         let uncached = usage.input_tokens.saturating_sub(usage.cached_tokens);
-        cost(uncached, price.input_usd)
-            + cost(usage.cached_tokens, price.cached_usd)
-            + cost(usage.output_tokens + usage.thought_tokens, price.output_usd)
+        Some(
+            cost(uncached, price.input_usd)
+                + cost(usage.cached_tokens, price.cached_usd)
+                + cost(usage.output_tokens + usage.thought_tokens, price.output_usd),
+        )
     }
 
     /// The tokens of this turn, computed from the totals that the agent keeps in a file.
     pub(super) async fn read_usage_file(&self, file: UsageFile) -> Option<Usage> {
         let path = file
             .file
-            .glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+            .glob(self.agent_home(), self.session.agent_session_id.as_deref()?)?;
         let text = self.run_script(&format!("cat {path}")).await?;
         let total = (file.parse_totals)(&text)?;
         let before = self.session.usage;
@@ -85,12 +118,20 @@ impl SessionActor<'_> {
             output_tokens: increase(total.output_tokens, before.output_tokens),
             cached_tokens: increase(total.cached_tokens, before.cached_tokens),
             thought_tokens: increase(total.thought_tokens, before.thought_tokens),
+            unpriced_turns: 0,
         })
     }
 
-    fn project_cost_limit(&self) -> f64 {
-        let own = self.project.settings.limits.max_cost_usd;
-        own.unwrap_or(self.engine.settings().limits.max_cost_usd)
+    /// The cost limit of each tree in the project of the root. A child can be in another project,
+    /// which its agent may have created with a higher limit.
+    async fn root_cost_limit(&self) -> Result<f64, ActorError> {
+        let sessions = self.engine.sessions();
+        let limits = if self.session.root_id == self.session.id {
+            sessions.project_tree_limits(&self.project)
+        } else {
+            sessions.tree_limits(&self.session).await?
+        };
+        Ok(limits.cost_usd)
     }
 
     /// What the tree has used, and the limit of its cost.
@@ -99,7 +140,10 @@ impl SessionActor<'_> {
         let used = store
             .tree_usage(self.session.root_id, self.engine.now())
             .await?;
-        let limit = used.cost_limit.unwrap_or_else(|| self.project_cost_limit());
+        let limit = match used.cost_limit {
+            Some(limit) => limit,
+            None => self.root_cost_limit().await?,
+        };
         Ok((used, limit))
     }
 
@@ -129,14 +173,34 @@ impl SessionActor<'_> {
         Ok(())
     }
 
+    /// The error of a turn that the cost limit has stopped.
+    pub(super) async fn over_budget_error(&self) -> Result<String, ActorError> {
+        let (used, limit) = self.tree_cost().await?;
+        Ok(format!(
+            "the tree of sessions has cost {:.4} USD of its `max_cost_usd`, {limit:.4}; answer the request in \
+             `waiting_for` of `session_get` with `session_permit` to raise the limit of this tree, or raise \
+             the project's limit with `project_update`",
+            used.cost_usd
+        ))
+    }
+
+    /// The limit of the tree after an `allow` that names none: the project's limit once more.
+    async fn raised_limit(&self, used: &TreeUsage) -> Result<f64, ActorError> {
+        let increase = self.root_cost_limit().await?.max(MIN_BUDGET_INCREASE_USD);
+        Ok(used.cost_usd + increase)
+    }
+
     /// Asks callers for a higher cost limit.
     pub(super) async fn request_budget(&mut self) -> Result<(), ActorError> {
         let (used, limit) = self.tree_cost().await?;
+        let raised = self.raised_limit(&used).await?;
         let title = format!(
             "the tree of sessions has cost {:.4} USD; its limit is {limit:.4} (`max_cost_usd`)",
             used.cost_usd
         );
-        let input = serde_json::json!({ "cost_usd": used.cost_usd, "max_cost_usd": limit });
+        let input = serde_json::json!({
+            "cost_usd": used.cost_usd, "max_cost_usd": limit, "raised_max_cost_usd": raised,
+        });
         self.request_decision(AwaitedRequestKind::Budget, title, input, "{}".to_owned())
             .await
     }
@@ -151,14 +215,16 @@ impl SessionActor<'_> {
             let answer = answer.and_then(|answer| serde_json::from_str(&answer).ok());
             let BudgetAnswer { max_cost_usd } = answer.unwrap_or_default();
             let (used, _) = self.tree_cost().await?;
-            let increase = self.project_cost_limit().max(MIN_BUDGET_INCREASE_USD);
-            let limit = max_cost_usd.unwrap_or(used.cost_usd + increase);
+            let limit = match max_cost_usd {
+                Some(limit) => limit,
+                None => self.raised_limit(&used).await?,
+            };
             self.step.changes.cost_limit = Some(limit);
             return Ok(());
         }
+        let error = self.over_budget_error().await?;
         while let Some(message) = self.engine.store().next_message(self.session.id).await? {
-            let error = Some(OVER_BUDGET.to_owned());
-            self.complete_unstarted(&message, StopReason::Limit, error);
+            self.complete_unstarted(&message, StopReason::Limit, Some(error.clone()));
             self.commit().await?;
         }
         Ok(())

@@ -51,6 +51,8 @@ impl SessionActor<'_> {
             self.deadlines.flush_at,
             self.deadlines.cancel_by,
             inactive_at,
+            self.quiet_deadline(),
+            self.silence_notice_deadline(),
         ];
         let earliest = own.into_iter().flatten().chain(decide_by).min();
         Ok(earliest.map_or(now + MAX_WAIT, |at| at.min(now + MAX_WAIT)))
@@ -59,6 +61,9 @@ impl SessionActor<'_> {
     /// Does what is due. Decisions are left to [`SessionActor::act`].
     pub(super) async fn on_deadline(&mut self) -> Result<(), ActorError> {
         let now = Instant::now();
+        if self.quiet_deadline().is_some_and(|at| at <= now) {
+            return self.end_background_turn().await;
+        }
         if self.deadlines.cancel_by.is_some_and(|at| at <= now) {
             return self.kill_unresponsive_agent().await;
         }
@@ -71,6 +76,9 @@ impl SessionActor<'_> {
                 let seconds = settings.silence_seconds;
                 let reason = format!("the agent wrote nothing for {seconds} seconds");
                 return self.on_agent_exit(reason).await;
+            } else if self.silence_notice_deadline().is_some_and(|at| at <= now) {
+                self.log_silence();
+                return self.commit().await;
             }
         } else if self.process.live.is_some()
             && inactive >= Duration::from_secs(settings.idle_seconds)

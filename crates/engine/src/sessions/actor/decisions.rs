@@ -1,9 +1,10 @@
 //! Decisions that a session waits for: permissions for tools, and a higher cost limit.
 
 use jiff::SignedDuration;
-use oubliette_agent::{AutonomyPolicy, PermissionRequest, ToolEnforcement};
+use oubliette_agent::{AutonomyPolicy, PermissionRequest, Ruling, ToolEnforcement};
 use oubliette_model::{
-    AwaitedRequest, AwaitedRequestKind, Event, PermissionDecision, Status, Transition, quoted,
+    AwaitedRequest, AwaitedRequestKind, Event, Level, PermissionDecision, Status, Transition,
+    quoted,
 };
 use oubliette_store::PendingDecision;
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{ActorError, SessionActor};
+use super::event_builder::input_of;
+use super::{ActorError, RESTORE_PAGE_BYTES, RESTORE_PAGE_EVENTS, SessionActor};
 use crate::EngineError;
+use crate::workspaces::path_in_container;
 
 /// A permission request of an agent, stored with its decision.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,12 +32,14 @@ impl SessionActor<'_> {
         id: &str,
         params: &Value,
     ) -> Result<(), ActorError> {
-        let permission = PermissionRequest::parse(id, params);
+        let mut permission = PermissionRequest::parse(id, params);
         let turn = self.process.turn();
         if turn.is_some_and(|turn| turn.cancelled.is_some()) {
             self.send(permission.cancelled_response());
             return Ok(());
         }
+        self.ensure_turn();
+        self.describe_permission(&mut permission).await?;
         let asks_for_all = matches!(
             self.agent.tool_enforcement,
             ToolEnforcement::PermissionRequests { .. }
@@ -50,7 +55,7 @@ impl SessionActor<'_> {
             self.send(permission.response(PermissionDecision::Deny));
             return Ok(());
         }
-        if AutonomyPolicy(self.autonomy()).allows(&permission) {
+        if self.is_allowed_by_level(&permission).await {
             self.send(permission.response(PermissionDecision::Allow));
             return Ok(());
         }
@@ -58,14 +63,8 @@ impl SessionActor<'_> {
             return Ok(());
         };
         self.step.events.end_text(live);
-        let mut title = permission.title.clone();
-        if let Some(id) = &permission.tool_call_id {
-            self.step.events.add_tool_call(live, id);
-            // Some agents give the title only when they announce the tool call.
-            if let Some(tool) = live.open_tools.get(id).filter(|_| title.is_empty()) {
-                title.clone_from(&tool.title);
-            }
-        }
+        self.step.events.add_requested_call(live, &permission);
+        let title = permission.title.clone();
         let detail = PermissionDetail {
             process_id: live.process_id.clone(),
             permission,
@@ -74,6 +73,75 @@ impl SessionActor<'_> {
         let input = detail.permission.input;
         self.request_decision(AwaitedRequestKind::Permission, title, input, stored)
             .await
+    }
+
+    /// Whether the level of autonomy allows a request, which is logged then.
+    async fn is_allowed_by_level(&mut self, permission: &PermissionRequest) -> bool {
+        let level = self.autonomy();
+        if level == Level::High {
+            return true;
+        }
+        let workspace = &self.session.workspace_id;
+        let policy = AutonomyPolicy {
+            level,
+            agent: &self.agent,
+            workspace: &path_in_container(workspace),
+        };
+        let allowed = match policy.decide(permission) {
+            // Not by an option that allows more than this call.
+            _ if !permission.can_allow_once() => false,
+            Ruling::Allow => true,
+            Ruling::Ask => false,
+            Ruling::AllowEdit(paths) => {
+                let files = self.engine.files();
+                !files
+                    .leads_through_link(self.project.id, workspace, paths)
+                    .await
+            }
+        };
+        if allowed {
+            if let Some(live) = &mut self.process.live {
+                self.step.events.end_text(live);
+            }
+            let title = quoted(&permission.title);
+            self.step
+                .events
+                .log(format!("allowed at the level `{level}`: {title}"));
+        }
+        allowed
+    }
+
+    /// Adds to a request what the agent said about the tool call when it announced it.
+    async fn describe_permission(
+        &mut self,
+        permission: &mut PermissionRequest,
+    ) -> Result<(), ActorError> {
+        let Some(live) = &self.process.live else {
+            return Ok(());
+        };
+        if !self.step.events.complete_request(live, permission) {
+            return Ok(());
+        }
+        let (Some(turn), Some(id)) = (&live.turn, &permission.tool_call_id) else {
+            return Ok(());
+        };
+        let mut since = turn.start_index - 1;
+        loop {
+            let (limit, bytes) = (RESTORE_PAGE_EVENTS, RESTORE_PAGE_BYTES);
+            let store = self.engine.store();
+            let page = store.events(self.session.id, since, limit, bytes).await?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            since = last.index;
+            for event in page {
+                let event = serde_json::from_str(&event.body).map_err(EngineError::fault)?;
+                if let Some(input) = input_of(&event, id) {
+                    permission.input = input;
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Asks callers to decide something; the session waits for that.

@@ -3,10 +3,15 @@
 //! A pure function of updates and flushes: output that was not committed before a crash is read again
 //! and produces the same events.
 
-use oubliette_agent::{AgentUpdate, TextChunk, ToolCall};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use oubliette_agent::{AgentUpdate, PermissionRequest, TextChunk, ToolCall};
 use oubliette_model::Event;
+use serde_json::Value;
 
 use crate::sessions::live_agent::{LiveAgent, OpenText};
+use crate::sessions::redactor::{HeldText, Redactor};
 
 /// A longer text is split into two messages.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -21,11 +26,16 @@ const MAX_KEPT_INPUT_BYTES: usize = 16 << 10;
 /// How much streamed output of all open tool calls is kept.
 const MAX_STREAMED_OUTPUT_BYTES: usize = 256 << 10;
 
+/// How many notices of an agent are logged in one turn.
+const MAX_NOTICES: u32 = 50;
+/// How much of the last message is remembered.
+const MAX_LAST_MESSAGE_BYTES: usize = 2000;
+
 /// Between two messages in the text of a turn.
 const MESSAGE_SEPARATOR: &str = "\n\n";
 
 /// The text of a turn that consists of these messages.
-pub(super) fn join_messages(messages: &[String]) -> String {
+fn join_messages(messages: &[String]) -> String {
     let trimmed: Vec<&str> = messages
         .iter()
         .map(|text| text.trim_matches('\n'))
@@ -37,23 +47,34 @@ pub(super) fn join_messages(messages: &[String]) -> String {
 pub(super) struct EventBuilder {
     /// Events that are not committed yet.
     events: Vec<Event>,
-    /// The part of the open text that is in the log or in `events`.
+    redactor: Arc<Redactor>,
+    /// The part of the open text that is in the log or in `events`, redacted.
     flushed: String,
-    /// The rest of the open text.
+    /// The rest of the open text, redacted, except what is held back.
     unflushed: String,
     /// All text that the agent wrote in this turn.
     turn_text: String,
+    /// The start of the last message of this turn.
+    last_message: String,
 }
 
 impl EventBuilder {
     /// Continues a turn after a restart: `flushed` is the part of the open text that is in the log, and
-    /// `turn_text` the text of the turn before it.
-    pub(super) fn resume(flushed: String, turn_text: String) -> Self {
+    /// `messages` are those of the turn before it.
+    pub(super) fn resume(redactor: Arc<Redactor>, flushed: String, messages: &[String]) -> Self {
+        let last = messages.last().map_or("", String::as_str);
         Self {
+            redactor,
             flushed,
-            turn_text,
+            turn_text: join_messages(messages),
+            last_message: message_start(last),
             ..Self::default()
         }
+    }
+
+    /// Sets what is removed from the texts of a new agent.
+    pub(super) fn set_redactor(&mut self, redactor: Arc<Redactor>) {
+        self.redactor = redactor;
     }
 
     pub(super) fn push(&mut self, event: Event) {
@@ -90,7 +111,28 @@ impl EventBuilder {
             AgentUpdate::Unknown(kind) => {
                 self.log(format!("the agent sent an unknown update `{kind}`"));
             }
-            AgentUpdate::Usage(_) | AgentUpdate::Ignored => {}
+            AgentUpdate::Mode(mode) => {
+                if live.mode != mode {
+                    live.mode.clone_from(&mode);
+                    self.events.push(Event::Mode { mode });
+                }
+            }
+            AgentUpdate::Commands(commands) => {
+                let hash = hash_of(&commands);
+                if live.commands_hash != hash {
+                    live.commands_hash = hash;
+                    self.events.push(Event::Commands { commands });
+                }
+            }
+            AgentUpdate::Usage(_) | AgentUpdate::Signal(_) | AgentUpdate::Ignored => {}
+        }
+    }
+
+    /// Logs what the agent says about itself.
+    pub(super) fn add_notice(&mut self, live: &mut LiveAgent, notice: String) {
+        live.notices = live.notices.saturating_add(1);
+        if live.notices <= MAX_NOTICES {
+            self.log(notice);
         }
     }
 
@@ -101,15 +143,20 @@ impl EventBuilder {
             .as_ref()
             .is_some_and(|open| open.is_thought != is_thought || open.message_id != message_id);
         let bytes = self.flushed.len() + self.unflushed.len() + text.len();
-        if is_other || bytes > MAX_MESSAGE_BYTES {
+        let mut held = HeldText::default();
+        if is_other {
             self.end_text(live);
+        } else if bytes > MAX_MESSAGE_BYTES {
+            held = self.split_text(live);
         }
-        live.open_text.get_or_insert(OpenText {
+        let open = live.open_text.get_or_insert(OpenText {
             is_thought,
             message_id,
             start_index: log_end,
+            held,
         });
-        self.unflushed.push_str(&text);
+        let shown = self.redactor.push(&mut open.held, &text);
+        self.unflushed.push_str(&shown);
     }
 
     /// Adds one `tool_call` event per call: when the call starts or ends, or when more of its input is
@@ -134,29 +181,26 @@ impl EventBuilder {
             open.input = input;
         }
         let room = MAX_STREAMED_OUTPUT_BYTES.saturating_sub(streamed_bytes);
-        let end = tool.output_delta.floor_char_boundary(room);
-        open.output.push_str(&tool.output_delta[..end]);
-        open.truncated |= tool.output_delta.len() > room;
+        let output = self.redactor.push(&mut open.held, &tool.output_delta);
+        let end = output.floor_char_boundary(room);
+        open.output.push_str(&output[..end]);
+        open.truncated |= output.len() > room;
         let is_input_known = !tool.is_first && !open.input.is_null();
         if tool.started || is_input_known || is_large {
             self.add_tool_call(live, &tool.id);
         }
         if let Some(mut end) = tool.outcome {
-            let open = live.open_tools.remove(&tool.id).unwrap_or_default();
+            let mut open = live.open_tools.remove(&tool.id).unwrap_or_default();
             if end.output.is_empty() {
                 end.output = open.output;
                 end.truncated |= open.truncated;
+                // What is held back comes after what was cut off.
+                if !open.truncated {
+                    end.output.push_str(&self.redactor.finish(&mut open.held));
+                }
             }
-            live.ended_tools.push_back(tool.id.clone());
-            if live.ended_tools.len() > MAX_ENDED_TOOLS {
-                live.ended_tools.pop_front();
-            }
-            self.events.push(Event::ToolResult {
-                tool_call_id: tool.id,
-                status: if end.failed { "failed" } else { "completed" }.to_owned(),
-                output: end.output,
-                truncated: end.truncated,
-            });
+            let status = if end.failed { "failed" } else { "completed" };
+            self.add_tool_result(live, tool.id, status, end.output, end.truncated);
         }
         while live.open_tools.len() > MAX_OPEN_TOOLS {
             live.open_tools.pop_first();
@@ -175,6 +219,47 @@ impl EventBuilder {
             kind: open.kind.clone(),
             input: std::mem::take(&mut open.input),
         });
+    }
+
+    /// Completes a permission request by what the agent said about its tool call before. Returns whether the
+    /// log, and only the log, knows the input of the call.
+    pub(super) fn complete_request(
+        &self,
+        live: &LiveAgent,
+        request: &mut PermissionRequest,
+    ) -> bool {
+        let id = request.tool_call_id.as_deref().unwrap_or_default();
+        let Some(open) = live.open_tools.get(id) else {
+            return false;
+        };
+        for (own, other) in [
+            (&open.title, &mut request.title),
+            (&open.kind, &mut request.kind),
+        ] {
+            if other.is_empty() {
+                other.clone_from(own);
+            }
+        }
+        if request.input.is_null() {
+            let mut events = self.events.iter();
+            let logged = events.find_map(|event| input_of(event, id));
+            request.input = logged.unwrap_or_else(|| open.input.clone());
+        }
+        open.logged && request.input.is_null()
+    }
+
+    /// Logs the tool call that permission is requested for, also if the agent has not announced it.
+    pub(super) fn add_requested_call(&mut self, live: &mut LiveAgent, request: &PermissionRequest) {
+        let Some(id) = &request.tool_call_id else {
+            return;
+        };
+        let open = live.open_tools.entry(id.clone()).or_default();
+        if !open.logged {
+            open.title.clone_from(&request.title);
+            open.kind.clone_from(&request.kind);
+            open.input.clone_from(&request.input);
+        }
+        self.add_tool_call(live, id);
     }
 
     pub(super) fn has_unflushed_text(&self) -> bool {
@@ -205,15 +290,30 @@ impl EventBuilder {
 
     /// Adds the open text, if there is one, as a `message` or `thought` event.
     pub(super) fn end_text(&mut self, live: &mut LiveAgent) {
-        let Some(open) = live.open_text.take() else {
+        let Some(mut open) = live.open_text.take() else {
             return;
         };
+        let rest = self.redactor.finish(&mut open.held);
+        self.unflushed.push_str(&rest);
+        self.add_message(open.is_thought);
+    }
+
+    /// Ends the open text in the middle. Returns what is held back, for the text that continues it.
+    fn split_text(&mut self, live: &mut LiveAgent) -> HeldText {
+        let Some(open) = live.open_text.take() else {
+            return HeldText::default();
+        };
+        self.add_message(open.is_thought);
+        open.held
+    }
+
+    fn add_message(&mut self, is_thought: bool) {
         let mut text = std::mem::take(&mut self.flushed);
         text.push_str(&std::mem::take(&mut self.unflushed));
         if text.is_empty() {
             return;
         }
-        if open.is_thought {
+        if is_thought {
             self.events.push(Event::Thought { text });
             return;
         }
@@ -223,244 +323,87 @@ impl EventBuilder {
         self.turn_text.push_str(text.trim_matches('\n'));
         let end = self.turn_text.floor_char_boundary(MAX_MESSAGE_BYTES);
         self.turn_text.truncate(end);
+        self.last_message = message_start(&text);
         self.events.push(Event::Message { text });
+    }
+
+    /// The start of the last message of the turn, complete or not.
+    pub(super) fn last_message(&self, live: &LiveAgent) -> String {
+        let open = live.open_text.as_ref();
+        if open.is_some_and(|open| !open.is_thought) {
+            let shown = format!("{}{}", self.flushed, self.unflushed);
+            if !shown.trim().is_empty() {
+                return message_start(&shown);
+            }
+        }
+        self.last_message.clone()
+    }
+
+    /// Forgets the tool calls of the last turn: the next one may use their ids again.
+    pub(super) fn start_turn(&mut self, live: &mut LiveAgent) {
+        live.ended_tools.clear();
+        live.notices = 0;
     }
 
     /// Ends the text and the tool calls of a turn; returns all text of the turn.
     pub(super) fn end_turn(&mut self, live: &mut LiveAgent) -> String {
         self.end_text(live);
-        live.open_tools.clear();
-        live.ended_tools.clear();
+        for (id, mut open) in std::mem::take(&mut live.open_tools) {
+            if open.logged {
+                let rest = self.redactor.finish(&mut open.held);
+                if !open.truncated {
+                    open.output.push_str(&rest);
+                }
+                self.add_tool_result(live, id, "failed", open.output, open.truncated);
+            }
+        }
+        self.last_message.clear();
         std::mem::take(&mut self.turn_text)
     }
+
+    fn add_tool_result(
+        &mut self,
+        live: &mut LiveAgent,
+        tool_call_id: String,
+        status: &str,
+        output: String,
+        truncated: bool,
+    ) {
+        live.ended_tools.push_back(tool_call_id.clone());
+        if live.ended_tools.len() > MAX_ENDED_TOOLS {
+            live.ended_tools.pop_front();
+        }
+        self.events.push(Event::ToolResult {
+            tool_call_id,
+            status: status.to_owned(),
+            output,
+            truncated,
+        });
+    }
+}
+
+/// The input of a tool call, if this is the event of that call.
+pub(super) fn input_of(event: &Event, id: &str) -> Option<Value> {
+    match event {
+        Event::ToolCall {
+            tool_call_id,
+            input,
+            ..
+        } if tool_call_id == id => Some(input.clone()),
+        _ => None,
+    }
+}
+
+fn message_start(text: &str) -> String {
+    let text = text.trim();
+    text[..text.floor_char_boundary(MAX_LAST_MESSAGE_BYTES)].to_owned()
+}
+
+fn hash_of(value: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.to_string().hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
-mod tests {
-    use oubliette_agent::ToolOutcome;
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn chunk(text: &str, message: Option<&str>) -> TextChunk {
-        TextChunk {
-            text: text.to_owned(),
-            message_id: message.map(str::to_owned),
-        }
-    }
-
-    fn text(text: &str) -> AgentUpdate {
-        AgentUpdate::Text(chunk(text, None))
-    }
-
-    fn tool(id: &str, input: bool, started: bool, output: Option<&str>) -> AgentUpdate {
-        AgentUpdate::Tool(ToolCall {
-            id: id.to_owned(),
-            title: Some("sh".to_owned()),
-            kind: Some("execute".to_owned()),
-            input: input.then(|| Value::from("ls")),
-            is_first: false,
-            started,
-            output_delta: String::new(),
-            outcome: output.map(|output| ToolOutcome {
-                failed: false,
-                output: output.to_owned(),
-                truncated: false,
-            }),
-        })
-    }
-
-    fn kinds(events: &[Event]) -> Vec<&str> {
-        events.iter().map(Event::kind).collect()
-    }
-
-    #[test]
-    fn a_tool_call_is_logged_once_with_its_input() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        builder.handle_update(&mut live, tool("1", false, false, None), 0);
-        assert!(builder.events.is_empty(), "its input is not known yet");
-        builder.handle_update(&mut live, tool("1", true, true, None), 0);
-        builder.handle_update(&mut live, tool("1", true, true, None), 0);
-        builder.handle_update(&mut live, tool("1", true, true, Some("out")), 0);
-        assert_eq!(kinds(&builder.events), ["tool_call", "tool_result"]);
-        assert!(live.open_tools.is_empty());
-    }
-
-    fn parse_update(update: Value) -> AgentUpdate {
-        AgentUpdate::parse(&json!({ "update": update }))
-    }
-
-    #[test]
-    fn an_announced_tool_call_is_logged_when_its_input_is_known() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        let announced = json!({ "sessionUpdate": "tool_call", "toolCallId": "1", "title": "bash",
-            "status": "pending", "rawInput": { "cwd": "/w" } });
-        builder.handle_update(&mut live, parse_update(announced.clone()), 0);
-        assert!(builder.events.is_empty(), "{:?}", builder.events);
-        let begun = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "1", "title": "ls",
-            "status": "in_progress", "rawInput": { "cwd": "/w", "command": "ls" } });
-        builder.handle_update(&mut live, parse_update(begun), 0);
-        let expected = Event::ToolCall {
-            tool_call_id: "1".to_owned(),
-            title: "ls".to_owned(),
-            kind: String::new(),
-            input: json!({ "cwd": "/w", "command": "ls" }),
-        };
-        assert_eq!(builder.events, [expected]);
-
-        // A call that starts without more input, and a call that the agent asks permission for first.
-        for asks_permission in [false, true] {
-            let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-            builder.handle_update(&mut live, parse_update(announced.clone()), 0);
-            if asks_permission {
-                builder.add_tool_call(&mut live, "1");
-            } else {
-                builder.handle_update(&mut live, tool("1", false, true, None), 0);
-            }
-            builder.handle_update(&mut live, tool("1", true, true, Some("out")), 0);
-            assert_eq!(kinds(&builder.events), ["tool_call", "tool_result"]);
-            let Event::ToolCall { input, .. } = &builder.events[0] else {
-                panic!()
-            };
-            assert_eq!(*input, json!({ "cwd": "/w" }));
-        }
-    }
-
-    #[test]
-    fn a_tool_call_ends_once_in_a_turn() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        for _ in 0..2 {
-            builder.handle_update(&mut live, tool("1", true, false, None), 0);
-            builder.handle_update(&mut live, tool("1", true, true, Some("out")), 0);
-        }
-        assert_eq!(kinds(&builder.events), ["tool_call", "tool_result"]);
-        builder.end_turn(&mut live);
-        builder.handle_update(&mut live, tool("1", true, true, Some("out")), 0);
-        assert_eq!(builder.events.len(), 4, "the next turn may reuse ids");
-    }
-
-    #[test]
-    fn streamed_output_is_the_result_of_a_tool_call_without_another() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        for (id, data) in [("1", "one "), ("2", "x"), ("1", "two")] {
-            let more = json!({ "sessionUpdate": "tool_call_update", "toolCallId": id,
-                "_meta": { "terminal_output": { "data": data } } });
-            builder.handle_update(&mut live, parse_update(more), 0);
-        }
-        builder.handle_update(&mut live, tool("1", true, true, Some("")), 0);
-        builder.handle_update(&mut live, tool("2", true, true, Some("whole")), 0);
-        let outputs: Vec<&str> = builder.events.iter().filter_map(output).collect();
-        assert_eq!(outputs, ["one two", "whole"]);
-        let flood = json!({ "sessionUpdate": "tool_call_update", "toolCallId": "3",
-            "_meta": { "terminal_output": { "data": "y".repeat(100 << 10) } } });
-        for _ in 0..10 {
-            builder.handle_update(&mut live, parse_update(flood.clone()), 0);
-        }
-        let kept = &live.open_tools["3"];
-        assert!(kept.output.len() == MAX_STREAMED_OUTPUT_BYTES && kept.truncated);
-    }
-
-    fn output(event: &Event) -> Option<&str> {
-        match event {
-            Event::ToolResult { output, .. } => Some(output),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn a_message_has_its_deltas_and_the_rest() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        builder.handle_update(&mut live, text("one "), 3);
-        builder.flush(&live);
-        builder.handle_update(&mut live, text("two"), 4);
-        builder.handle_update(&mut live, AgentUpdate::Thought(chunk("hm", None)), 4);
-        assert_eq!(builder.end_turn(&mut live), "one two");
-        assert_eq!(kinds(&builder.events), ["delta", "message", "thought"]);
-        assert_eq!(
-            builder.events[1],
-            Event::Message {
-                text: "one two".to_owned()
-            }
-        );
-    }
-
-    #[test]
-    fn each_message_id_of_the_agent_is_a_message() {
-        let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-        for (text, message) in [
-            ("a", Some("1")),
-            ("b", Some("1")),
-            ("c", Some("2")),
-            ("d", None),
-        ] {
-            builder.handle_update(&mut live, AgentUpdate::Text(chunk(text, message)), 0);
-        }
-        assert_eq!(builder.end_turn(&mut live), "ab\n\nc\n\nd");
-        assert_eq!(kinds(&builder.events), ["message"; 3]);
-    }
-
-    proptest! {
-        /// A crash between any two flushes does not change the messages.
-        #[test]
-        fn messages_are_the_same_after_a_crash(
-            lines in proptest::collection::vec("[a-c]{1,3}|T|t|M", 1..40),
-            flushes in proptest::collection::vec(any::<bool>(), 40),
-            crash in 0usize..40,
-        ) {
-            let update = |builder: &mut EventBuilder, live: &mut LiveAgent, line: &str, n: usize, end: i64| match line {
-                "T" => builder.handle_update(live, tool(&n.to_string(), true, true, Some("o")), end),
-                "t" => builder.handle_update(live, AgentUpdate::Thought(chunk("q", None)), end),
-                "M" => builder.handle_update(live, AgentUpdate::Text(chunk("m", Some(&n.to_string()))), end),
-                other => builder.handle_update(live, text(other), end),
-            };
-            let without_deltas = |events: &[Event]| -> Vec<Event> {
-                events.iter().filter(|e| e.kind() != "delta").cloned().collect()
-            };
-            let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-            for (n, line) in lines.iter().enumerate() {
-                update(&mut builder, &mut live, line, n, 0);
-            }
-            let expected_text = builder.end_turn(&mut live);
-            let expected = without_deltas(&builder.events);
-
-            // With commits and a crash: what is not committed at the crash is read again.
-            let (mut builder, mut live) = (EventBuilder::default(), LiveAgent::default());
-            let (mut log, mut committed) = (Vec::<Event>::new(), 0);
-            let mut saved = live.clone();
-            let mut n = 0;
-            let mut crashed = false;
-            while n < lines.len() {
-                update(&mut builder, &mut live, &lines[n], n, log.len() as i64);
-                n += 1;
-                if flushes[n - 1] || !builder.events.is_empty() {
-                    builder.flush(&live);
-                    log.append(&mut builder.events);
-                    saved = live.clone();
-                    committed = n;
-                }
-                if n > crash && !crashed {
-                    crashed = true;
-                    live = saved.clone();
-                    let flushed = live.open_text.as_ref().map_or(String::new(), |open| {
-                        let deltas = log.iter().skip(usize::try_from(open.start_index).unwrap());
-                        deltas.filter_map(|event| match event {
-                            Event::Delta { text, .. } => Some(text.as_str()),
-                            _ => None,
-                        }).collect()
-                    });
-                    let messages: Vec<String> = log.iter().filter_map(|event| match event {
-                        Event::Message { text } => Some(text.clone()),
-                        _ => None,
-                    }).collect();
-                    builder = EventBuilder::resume(flushed, join_messages(&messages));
-                    n = committed;
-                }
-            }
-            let text = builder.end_turn(&mut live);
-            log.append(&mut builder.events);
-            prop_assert_eq!(without_deltas(&log), expected);
-            prop_assert_eq!(text, expected_text);
-        }
-    }
-}
+mod tests;

@@ -1,15 +1,12 @@
 //! Handles what the agent writes.
 
-use oubliette_agent::{AgentMessage, AgentUpdate, TranscriptFile};
+use oubliette_agent::{AgentMessage, AgentUpdate, ToolCall, TranscriptFile};
 use oubliette_wire::{ExitStatus, LineTooLong};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
 use crate::sessions::connection::{AgentConnection, ProcessEvent};
-
-/// The agent's home directory in its container.
-pub(super) const AGENT_HOME: &str = "/root";
 
 impl SessionActor<'_> {
     pub(super) async fn handle_process_event(
@@ -49,7 +46,11 @@ impl SessionActor<'_> {
 
     /// Handles all lines that have arrived.
     pub(super) async fn handle_output(&mut self) -> Result<(), ActorError> {
+        self.update_redactor().await;
         self.deadlines.last_activity = Instant::now();
+        if let Some(live) = &mut self.process.live {
+            live.silence_logged = false;
+        }
         while let Some(connection) = &mut self.process.connection
             && let Some((line, end)) = connection.lines.next_piece()
         {
@@ -71,29 +72,39 @@ impl SessionActor<'_> {
     }
 
     async fn handle_line(&mut self, line: &[u8]) -> Result<(), ActorError> {
-        let redacted = self.redactor.redact_bytes(line);
-        match AgentMessage::parse(redacted.as_deref().unwrap_or(line)) {
-            AgentMessage::Response { id, outcome } => {
+        match AgentMessage::parse(line) {
+            AgentMessage::Response { id, mut outcome } => {
+                if let Ok(result) = &mut outcome {
+                    self.redactor.redact_value(result);
+                }
                 let turn = self.process.turn();
                 if turn.is_some_and(|turn| turn.request_id == id) {
                     self.end_turn(outcome).await?;
                 }
             }
             AgentMessage::Notification { method, params } => {
-                if method == "session/update" {
-                    self.handle_update(&params).await?;
-                }
+                self.handle_notification(&method, params).await?;
             }
-            AgentMessage::Request { id, method, params } => {
+            AgentMessage::Request {
+                id,
+                method,
+                mut params,
+            } => {
+                self.redactor.redact_value(&mut params);
                 if method == "session/request_permission" {
                     self.handle_permission_request(&id, &params).await?;
                 } else {
                     self.send(oubliette_agent::method_not_found(&id, &method));
                 }
             }
-            AgentMessage::Invalid(text) => {
+            AgentMessage::Invalid(_) => {
                 self.step.invalid_lines += 1;
-                if self.step.invalid_lines == 1 {
+                // Redacted before it is shortened.
+                let line = String::from_utf8_lossy(line).into_owned();
+                let line = self.redactor.redact_text(line);
+                if self.step.invalid_lines == 1
+                    && let AgentMessage::Invalid(text) = AgentMessage::parse(line.as_bytes())
+                {
                     let text = format!("the agent wrote a line that is not a message: {text}");
                     self.step.events.log(text);
                 }
@@ -103,9 +114,22 @@ impl SessionActor<'_> {
         Ok(())
     }
 
-    /// Handles a `session/update` notification.
-    async fn handle_update(&mut self, params: &Value) -> Result<(), ActorError> {
-        let mut update = AgentUpdate::parse(params);
+    async fn handle_notification(&mut self, method: &str, params: Value) -> Result<(), ActorError> {
+        let Some(mut update) = self.parse_notification(method, params) else {
+            return Ok(());
+        };
+        if let AgentUpdate::Signal(signal) = update {
+            return self.handle_signal(signal).await;
+        }
+        if update.is_work() && !self.process.in_turn() {
+            if let (AgentUpdate::Tool(tool), Some(live)) = (&update, &self.process.live)
+                && live.ended_tools.contains(&tool.id)
+            {
+                // The end of a call of the last turn, which had to be reported before.
+                return Ok(());
+            }
+            self.ensure_turn();
+        }
         if let AgentUpdate::Tool(tool) = &mut update
             && let Some(end) = tool.outcome.as_mut().filter(|end| end.output.is_empty())
             && let Some(file) = self.agent.transcript_file
@@ -127,11 +151,30 @@ impl SessionActor<'_> {
         Ok(())
     }
 
+    /// An update, redacted except for texts that arrive in pieces, which are redacted when they are put
+    /// together.
+    fn parse_notification(&self, method: &str, mut params: Value) -> Option<AgentUpdate> {
+        let update = AgentUpdate::from_notification(method, &params)?;
+        let is_text = matches!(update, AgentUpdate::Text(_) | AgentUpdate::Thought(_));
+        if is_text || !self.redactor.redact_value(&mut params) {
+            return Some(update);
+        }
+        match (update, AgentUpdate::from_notification(method, &params)?) {
+            (AgentUpdate::Tool(raw), AgentUpdate::Tool(redacted)) => {
+                Some(AgentUpdate::Tool(ToolCall {
+                    output_delta: raw.output_delta,
+                    ..redacted
+                }))
+            }
+            (_, redacted) => Some(redacted),
+        }
+    }
+
     /// The output of a tool call, from the file in which the agent keeps its conversation.
     async fn read_tool_output(&self, file: TranscriptFile, call: &str) -> Option<String> {
         let path = file
             .file
-            .glob(AGENT_HOME, self.session.agent_session_id.as_deref()?)?;
+            .glob(self.agent_home(), self.session.agent_session_id.as_deref()?)?;
         let mark = (file.output_marker)(call)?;
         // Some agents report the end of a tool call before they write it to the file.
         let script = format!(

@@ -30,8 +30,10 @@ pub(super) struct AgentProcess {
     pub(super) container_use: Option<InUseGuard>,
     /// The key with which the agent's MCP server attaches to the session; only its hash is stored.
     pub(super) session_key: Option<ApiKey>,
-    /// Whether the agent was started with a credential to sign in with.
-    pub(super) has_credential: bool,
+    /// Whether the agent was started with a key to sign in with.
+    pub(super) has_key: bool,
+    /// Which credentials the redactor knows.
+    pub(super) credential_generation: u64,
 }
 
 impl AgentProcess {
@@ -44,7 +46,8 @@ impl AgentProcess {
             unconfirmed_input,
             container_use: None,
             session_key: None,
-            has_credential: false,
+            has_key: false,
+            credential_generation: 0,
         }
     }
 

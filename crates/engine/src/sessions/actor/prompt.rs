@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_agent::Attachment;
+use oubliette_agent::{Attachment, Image};
 use oubliette_model::Event;
 use oubliette_store::SessionMessage;
 
@@ -40,6 +40,7 @@ impl SessionActor<'_> {
             let Ok(bytes) = STANDARD.decode(&file.content_base64) else {
                 return Ok(Err(format!("the attachment `{name}` is not base64")));
             };
+            let image = Image::from_bytes(&bytes, &file.content_base64);
             let script = "mkdir -p \"$(dirname \"$1\")\" && cat > \"$1\"";
             let argv = ["/bin/sh", "-c", script, "sh", &path].map(str::to_owned);
             let writing =
@@ -50,6 +51,7 @@ impl SessionActor<'_> {
                 Ok(CommandResult::Succeeded(_)) => written.push(Attachment {
                     name: name.clone(),
                     path,
+                    image: image.filter(|_| live.takes_images),
                 }),
                 Ok(CommandResult::Failed(reason)) => {
                     return Ok(Err(format!(

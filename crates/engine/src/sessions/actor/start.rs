@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_agent::{
-    AgentMessage, Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod,
-    SessionOptions,
+    AgentMessage, AgentUpdate, Handshake, HandshakeStep, McpServerConfig, ModelSetting,
+    OpenedSession, ResumeMethod, SessionOptions,
 };
-use oubliette_model::Event;
-use oubliette_runtime::ContainerId;
+use oubliette_model::{Event, Secret};
 use oubliette_store::StoreError;
 use oubliette_wire::{CLIENT_PATH, RELAY_SOCKET_PATH, StreamKind};
 use tokio::time::Instant;
@@ -17,10 +16,10 @@ use uuid::Uuid;
 use super::{ActorError, SessionActor};
 use crate::containers::exec::default_environment;
 use crate::containers::process::{ProcessError, ProcessSpec};
-use crate::containers::{CommandResult, SupervisorLink};
 use crate::sessions::connection::{AgentConnection, MAX_AGENT_SPOOL_BYTES, ProcessEvent};
 use crate::sessions::live_agent::LiveAgent;
 use crate::sessions::redactor::Redactor;
+use crate::tokens::authority::Authority;
 use crate::workspaces::path_in_container;
 use crate::{EngineError, NewToken, agents};
 
@@ -31,6 +30,11 @@ impl SessionActor<'_> {
     pub(super) async fn start_agent(&mut self) -> Result<Result<(), String>, ActorError> {
         match self.try_start_agent().await {
             Ok(()) => Ok(Ok(())),
+            Err(StartError::Refused(reason)) => {
+                self.kill_agent().await;
+                self.commit().await?;
+                Ok(Err(reason))
+            }
             Err(StartError::Failed(reason)) => {
                 let error = self.with_stderr_tail(reason);
                 self.kill_agent().await;
@@ -69,11 +73,19 @@ impl SessionActor<'_> {
                 "the workspace `{workspace}` of the session was deleted"
             )));
         }
-        let credentials = agents::secrets(settings, &self.project, &self.agent)?;
-        let secrets = credentials.iter().map(|(_, secret)| secret.clone());
-        let environment = self.project.settings.env.values().cloned();
-        self.redactor = Redactor::new(secrets.chain(environment));
-        self.process.has_credential = !credentials.is_empty();
+        self.keep_refreshed_login().await;
+        self.process.credential_generation = engine.credentials().generation();
+        let mut sign_in = engine.credentials().sign_in(&self.project, &self.agent)?;
+        self.process.has_key = self.has_key(&sign_in);
+        for name in &self.agent.random_env {
+            let password = crate::tokens::generate_key()?;
+            let secret = Secret::new(password.reveal());
+            sign_in.env.push((name.clone(), secret));
+        }
+        let secrets = sign_in.env.iter().map(|(_, secret)| secret.clone());
+        let redactor = Redactor::with_others(engine, &self.project, secrets);
+        self.redactor = Arc::new(redactor);
+        self.step.events.set_redactor(self.redactor.clone());
 
         let running = engine
             .containers()
@@ -95,16 +107,32 @@ impl SessionActor<'_> {
         self.process.read_offset = 0;
         self.process.live = Some(live);
         self.commit().await?;
-        self.write_home_files(&container, &link).await?;
+        let tools = engine.callers().tools(self.session.id).await?;
+        let login = sign_in.login.as_ref();
+        let home = self.prepare_home(&container, &link, login).await?;
+        if let Some(live) = &mut self.process.live {
+            live.home = Some(home.clone());
+            live.caller_tools = Some(tools.fingerprint());
+        }
 
         let mut env = default_environment();
+        env.insert("HOME".to_owned(), home.clone());
         for (name, value) in &self.project.settings.env {
             env.insert(name.clone(), value.reveal().to_owned());
         }
         env.extend(self.agent.environment(self.autonomy(), &self.tools()));
-        for (name, secret) in credentials {
-            env.insert(name, secret.reveal().to_owned());
+        let restrictions = self.agent.restricted(self.autonomy(), &self.tools());
+        if let (Some(programs), Some(path)) = (restrictions.programs, env.get_mut("PATH")) {
+            *path = format!("{home}/{programs}:{path}");
         }
+        self.agent.merge_json_env(&mut env);
+        if let Some(model) = self.chosen_model() {
+            self.agent.set_model(&model, &mut env);
+        }
+        for (name, secret) in &sign_in.env {
+            env.insert(name.clone(), secret.reveal().to_owned());
+        }
+        sign_in.set_gateways(&self.agent, &mut env)?;
         let program = ProcessSpec {
             process_id: process_id.clone(),
             argv: agents::command_line(settings, &self.agent),
@@ -112,6 +140,7 @@ impl SessionActor<'_> {
             cwd: path_in_container(&workspace),
             terminal: None,
             max_spool_bytes: MAX_AGENT_SPOOL_BYTES,
+            isolated: true,
         };
         let process = engine.containers().process(link, &process_id);
         let connection = match process.start(&program).await {
@@ -140,31 +169,6 @@ impl SessionActor<'_> {
         })
     }
 
-    /// Writes the files that the agent needs in its home directory, unless they exist.
-    async fn write_home_files(
-        &self,
-        container: &ContainerId,
-        link: &Arc<SupervisorLink>,
-    ) -> Result<(), StartError> {
-        for (path, content) in &self.agent.files {
-            let script = "[ -e \"$HOME/$1\" ] || { mkdir -p \"$(dirname \"$HOME/$1\")\" && \
-                          cat > \"$HOME/$1\"; }";
-            let argv = ["/bin/sh", "-c", script, "sh", path].map(str::to_owned);
-            let bytes = content.clone().into_bytes();
-            if let CommandResult::Failed(reason) = self
-                .engine
-                .containers()
-                .run_command(container, link.clone(), argv.into(), bytes)
-                .await?
-            {
-                return Err(StartError::Failed(format!(
-                    "the file `{path}` could not be written into the agent's home: {reason}"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     async fn perform_handshake(&mut self, deadline: Instant) -> Result<OpenedSession, StartError> {
         let plan = self.handshake_plan().await?;
         let (mut handshake, first) = Handshake::start(plan);
@@ -179,7 +183,10 @@ impl SessionActor<'_> {
                     HandshakeStep::Wait => {}
                     HandshakeStep::Send(line) => self.send_uncommitted(&line),
                     HandshakeStep::Ready(opened) => return Ok(opened),
-                    HandshakeStep::Failed(reason) => return Err(StartError::Failed(reason)),
+                    HandshakeStep::Failed(reason) => {
+                        let reason = self.redactor.redact_text(reason);
+                        return Err(StartError::Refused(self.with_sign_in_hint(reason)));
+                    }
                 }
             }
             let read_offset = self.process.read_offset;
@@ -230,7 +237,7 @@ impl SessionActor<'_> {
         }
         let choices = &self.session.choices;
         let defaults = &self.project.settings;
-        let model = choices.model.clone().or_else(|| defaults.model.clone());
+        let model = self.chosen_model();
         let reasoning = choices.reasoning.or(defaults.reasoning);
         let (mode, requires_mode) = self.agent.mode(self.autonomy(), &self.tools());
         Ok(SessionOptions {
@@ -241,11 +248,16 @@ impl SessionActor<'_> {
                 .agent
                 .auth_method
                 .clone()
-                .filter(|_| self.process.has_credential),
+                .filter(|_| self.process.has_key),
             mode,
             requires_mode,
             model: model.filter(|_| self.agent.takes_model),
+            is_model_set: self.agent.model_setting != ModelSetting::Offered,
             reasoning: reasoning.filter(|_| self.agent.takes_reasoning),
+            meta: self
+                .agent
+                .restricted(self.autonomy(), &self.tools())
+                .session_meta,
         })
     }
 
@@ -285,14 +297,21 @@ impl SessionActor<'_> {
     /// The API key with which the agent can call Oubliette: a new one with its own scope, or the one of
     /// the project's environment.
     async fn create_api_key(&mut self) -> Result<Option<String>, StartError> {
-        let scope = self.engine.sessions().agent_scope(&self.session).await?;
-        let Some(scope) = scope else {
+        let sessions = self.engine.sessions();
+        let grant = sessions.grant(&self.session).await?;
+        if grant.is_none() && sessions.wanted_scope(&self.session).await?.is_some() {
+            self.step.events.log(
+                "the agent gets no key for Oubliette: the token that owns the session is no longer valid, \
+                 or may not grant any of `agent_scope`",
+            );
+        }
+        let Some(Authority { scope, expires_at }) = grant else {
             let given = self.project.settings.env.get(API_KEY_VARIABLE);
             return Ok(given.map(|key| key.reveal().to_owned()));
         };
         let name = format!("agent of {}", self.session.id);
         let NewToken { mut token, key } =
-            NewToken::generate(&name, scope, self.engine.now(), None)?;
+            NewToken::generate(&name, scope, self.engine.now(), expires_at)?;
         token.session_id = Some(self.session.id);
         token.minted = true;
         self.step.changes.token = Some((token, key.hash()));
@@ -307,6 +326,7 @@ impl SessionActor<'_> {
         live.ready = true;
         live.stdout_offset = self.process.read_offset;
         live.next_request_id = opened.next_id;
+        live.takes_images = opened.takes_images;
         live.needs_transcript = opened.resume_method == ResumeMethod::FromTranscript;
         if matches!(
             opened.resume_method,
@@ -314,6 +334,19 @@ impl SessionActor<'_> {
         ) {
             // The agent continues its own total.
             live.reported_cost_usd = self.session.cost_usd;
+        }
+        for mut update in opened.updates {
+            if let AgentUpdate::Commands(commands) = &mut update {
+                self.redactor.redact_value(commands);
+            }
+            self.step
+                .events
+                .handle_update(live, update, self.session.log_end);
+        }
+        self.set_used_model(opened.model);
+        let (name, data_dir) = (&self.agent.name, &self.engine.settings().data_dir);
+        if let Err(error) = agents::store_models(data_dir, name, &opened.models) {
+            tracing::warn!(agent = %name, %error, "could not store the models of an agent");
         }
         self.session.agent_session_id = Some(opened.session.clone());
         self.step.changes.agent_session_id = Some(Some(opened.session));
@@ -338,9 +371,11 @@ impl SessionActor<'_> {
 }
 
 /// Why an agent did not start.
-enum StartError {
+pub(super) enum StartError {
     /// The reason, for the caller.
     Failed(String),
+    /// The same, from the agent itself: nothing in its error output is needed to understand it.
+    Refused(String),
     Actor(ActorError),
 }
 

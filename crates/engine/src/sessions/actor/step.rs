@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{AwaitedRequest, Event, Status, StopReason, Transition};
+use oubliette_model::{AwaitedRequest, Event, Status, StopReason, Transition, TurnKind};
 use oubliette_store::{SessionMessage, SessionStep, StoreError};
 use oubliette_wire::StreamKind;
 use tokio::time::Instant;
@@ -36,6 +36,7 @@ impl StepBuilder {
         });
         self.changes.taken_message = Some(message.id);
         self.changes.turn_started = true;
+        self.changes.error = Some(None);
     }
 
     pub(super) fn add_completion(
@@ -43,11 +44,15 @@ impl StepBuilder {
         text: String,
         stop_reason: StopReason,
         error: Option<String>,
+        kind: TurnKind,
     ) {
+        // The session shows how its last turn failed.
+        self.changes.error = Some(error.clone());
         self.events.push(Event::Completion {
             text,
             stop_reason,
             error,
+            kind,
         });
     }
 }
@@ -65,6 +70,9 @@ impl SessionActor<'_> {
         let Some(status) = self.session.status.after(happening) else {
             return;
         };
+        if let Some(message) = error.clone() {
+            self.step.events.push(Event::Error { message });
+        }
         self.set_status(status, None, error.clone());
         self.step.changes.error = Some(error.clone());
         self.step.changes.parent_events.push(Event::ChildEnded {
@@ -88,6 +96,7 @@ impl SessionActor<'_> {
             status,
             waiting_for,
             error,
+            kind: TurnKind::Prompt,
         });
     }
 
@@ -184,6 +193,12 @@ impl SessionActor<'_> {
         let mut step = std::mem::take(&mut self.step.changes);
         step.at = self.engine.now();
         step.events.append(&mut self.step.events.take());
+        for event in step.events.iter_mut().chain(&mut step.parent_events) {
+            self.redactor.redact_event(event);
+        }
+        if let Some(error) = &mut step.error {
+            self.redactor.redact_optional(error);
+        }
         step.live = Some(live.map_err(EngineError::fault)?);
         if let Some(status) = step.status {
             self.session.status = status;

@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
-use oubliette_model::{Status, StopReason, Transition};
+use oubliette_agent::UsageReport;
+use oubliette_model::{Status, StopReason, Transition, TurnKind};
 use oubliette_store::SessionMessage;
 
-use super::turn::cancelled_completion;
 use super::{ActorError, SessionActor};
-use crate::sessions::connection::{AgentConnection, ProcessEvent};
+use crate::sessions::connection::ProcessEvent;
 use crate::sessions::live_agent::CancelReason;
 
 /// How long a killed agent may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an agent may take to exit after its input was closed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How much of an agent's stderr an error has.
+const MAX_STDERR_LINES: usize = 8;
+const MAX_STDERR_BYTES: usize = 1000;
 
 impl SessionActor<'_> {
     /// The agent is gone. That fails the session if a turn was running; otherwise the next message
@@ -21,15 +24,19 @@ impl SessionActor<'_> {
     pub(super) async fn on_agent_exit(&mut self, reason: String) -> Result<(), ActorError> {
         let error = self.with_stderr_tail(reason);
         let was_ready = self.process.live.as_ref().is_some_and(|live| live.ready);
+        let kind = self.turn_kind();
         let in_turn = self.process.in_turn() || self.is_busy();
         let text = self.take_turn_text();
+        if self.process.in_turn() {
+            self.count_turn_cost(UsageReport::default());
+        }
         self.kill_agent().await;
         if in_turn {
             tracing::info!(session = %self.session.id, %error, "an agent exited in a turn");
             self.withdraw_decisions().await?;
             let stop_reason = StopReason::Error;
             self.step
-                .add_completion(text, stop_reason, Some(error.clone()));
+                .add_completion(text, stop_reason, Some(error.clone()), kind);
             self.transition_to_end(Transition::AgentFailed, Some(error));
         } else if was_ready {
             self.step
@@ -44,12 +51,15 @@ impl SessionActor<'_> {
     pub(super) fn with_stderr_tail(&self, reason: String) -> String {
         let connection = self.process.connection.as_ref();
         let stderr = connection
-            .map(AgentConnection::recent_stderr)
+            .map(|connection| connection.recent_stderr(&self.redactor))
             .unwrap_or_default();
-        self.redactor.redact_text(match stderr.trim() {
+        // Redacted before it is shortened.
+        let stderr = self.redactor.redact_text(stderr);
+        let reason = self.redactor.redact_text(reason);
+        match last_lines(stderr.trim()) {
             "" => reason,
             stderr => format!("{reason}; the end of its stderr: {stderr}"),
-        })
+        }
     }
 
     fn is_busy(&self) -> bool {
@@ -70,11 +80,12 @@ impl SessionActor<'_> {
 
     pub(super) async fn end_session(&mut self) -> Result<(), ActorError> {
         let text = self.take_turn_text();
-        let in_turn = self.is_busy();
+        let (in_turn, kind) = (self.is_busy(), self.turn_kind());
         self.kill_agent().await;
         self.withdraw_decisions().await?;
         if in_turn {
-            self.step.add_completion(text, StopReason::Cancelled, None);
+            self.step
+                .add_completion(text, StopReason::Cancelled, None, kind);
         }
         self.transition_to_end(Transition::Ended, None);
         self.step.changes.stop_request_done = true;
@@ -102,6 +113,7 @@ impl SessionActor<'_> {
         if let Some(process) = self.find_process(&live).await {
             process.terminate(KILL_TIMEOUT).await;
         }
+        self.keep_refreshed_login().await;
         self.process.unconfirmed_input.clear();
         self.process.staged_input.clear();
         self.step.changes.input.clear();
@@ -132,6 +144,7 @@ impl SessionActor<'_> {
     /// Kills an agent that does not stop its cancelled turn.
     pub(super) async fn kill_unresponsive_agent(&mut self) -> Result<(), ActorError> {
         self.deadlines.cancel_by = None;
+        let kind = self.turn_kind();
         let cancelled = self.process.turn().and_then(|turn| turn.cancelled);
         let text = self.take_turn_text();
         self.kill_agent().await;
@@ -139,11 +152,43 @@ impl SessionActor<'_> {
         self.step
             .events
             .log("the agent did not stop its turn and was killed; the next message resumes it");
-        let (stop_reason, error) =
-            cancelled_completion(cancelled.unwrap_or(CancelReason::Requested));
-        self.step.add_completion(text, stop_reason, error);
+        let reason = cancelled.unwrap_or(CancelReason::Requested);
+        let (stop_reason, error) = self.cancelled_completion(reason).await?;
+        self.step.add_completion(text, stop_reason, error, kind);
         self.transition(Transition::TurnEnded);
         self.commit().await?;
         self.enforce_budget().await
+    }
+
+    fn turn_kind(&self) -> TurnKind {
+        let turn = self.process.turn();
+        turn.map_or(TurnKind::Prompt, |turn| turn.kind)
+    }
+}
+
+/// The last few lines of a text.
+fn last_lines(text: &str) -> &str {
+    let start = text.len().saturating_sub(MAX_STDERR_BYTES);
+    let text = &text[text.floor_char_boundary(start)..];
+    let mut newlines = text.rmatch_indices('\n');
+    match newlines.nth(MAX_STDERR_LINES - 1) {
+        Some((at, _)) => &text[at + 1..],
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_only_the_last_lines_of_stderr() {
+        assert_eq!(last_lines("a\nb"), "a\nb");
+        let many: Vec<String> = (0..100).map(|n| n.to_string()).collect();
+        assert_eq!(
+            last_lines(&many.join("\n")),
+            "92\n93\n94\n95\n96\n97\n98\n99"
+        );
+        assert!(last_lines(&"ü".repeat(9000)).len() <= MAX_STDERR_BYTES);
     }
 }

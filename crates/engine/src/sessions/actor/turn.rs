@@ -1,16 +1,22 @@
 //! One turn: a prompt, and how it ends.
 
 use oubliette_agent::UsageReport;
-use oubliette_model::{Status, StopReason, Transition};
+use oubliette_model::{Status, StopReason, Transition, TurnKind};
 use oubliette_store::SessionMessage;
 use oubliette_wire::RpcError;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
-use crate::sessions::live_agent::{CancelReason, Turn};
+use crate::sessions::live_agent::{CancelReason, LiveAgent, Turn};
 
 const MAX_LOGGED_STOP_REASON_CHARS: usize = 60;
+/// A longer error of an agent gives the reason itself; "Internal error: Agent error" does not.
+const MAX_VAGUE_ERROR_BYTES: usize = 80;
+
+const NO_TOKENS: &str = "the agent ended the turn without a complete answer of its model: it counted no \
+    tokens, so the model's stream was probably cut off";
+const UNKNOWN_FAILURE: &str = "the agent reported that the turn failed, and gave no reason";
 
 impl SessionActor<'_> {
     /// Sends the agent a prompt.
@@ -26,7 +32,7 @@ impl SessionActor<'_> {
         // The agent knows the tools that came with a message before it gets the prompt.
         self.engine
             .callers()
-            .wait_until_tools_delivered(self.session.id)
+            .wait_until_tools_known(self.session.id, self.awaited_tools())
             .await?;
         let transcript = self.transcript().await?;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
@@ -43,11 +49,17 @@ impl SessionActor<'_> {
         let line =
             oubliette_agent::prompt_request(request_id, &agent_session, &texts, &attachments);
         live.needs_transcript = false;
+        live.silence_logged = false;
+        self.step.events.start_turn(live);
+        live.prompted = true;
         live.turn = Some(Turn {
             request_id,
             request_end_offset: live.stdin_offset + line.len() as u64,
             start_index: self.session.log_end,
             cancelled: None,
+            kind: TurnKind::Prompt,
+            failed: false,
+            is_command: message.text.trim_start().starts_with('/'),
         });
         self.send(line);
         self.step.add_prompt(&message);
@@ -64,7 +76,8 @@ impl SessionActor<'_> {
         error: Option<String>,
     ) {
         self.step.add_prompt(message);
-        self.step.add_completion(String::new(), stop_reason, error);
+        self.step
+            .add_completion(String::new(), stop_reason, error, TurnKind::Prompt);
     }
 
     /// Ends the turn whose prompt the agent has answered.
@@ -79,25 +92,96 @@ impl SessionActor<'_> {
         if let Some(file) = self.agent.usage_file.filter(|_| reported.turn.is_none()) {
             reported.turn = self.read_usage_file(file).await;
         }
+        self.set_used_model(
+            outcome
+                .as_ref()
+                .ok()
+                .and_then(oubliette_agent::model_of_turn),
+        );
         let live = self.process.live.as_mut();
         let Some(turn) = live.and_then(|live| live.turn.take()) else {
             return Ok(());
         };
-        let text = self.take_turn_text();
-        self.add_usage(reported);
+        self.keep_refreshed_login().await;
         let (stop_reason, error) = match (&outcome, turn.cancelled) {
-            (_, Some(reason)) => cancelled_completion(reason),
-            (Ok(result), None) => (self.stop_reason(result), None),
-            (Err(error), None) => (StopReason::Error, Some(error.to_string())),
+            (_, Some(reason)) => self.cancelled_completion(reason).await?,
+            (Ok(result), None) => {
+                let is_counted = reported.turn.is_some() || !self.agent.needs_tokens;
+                match self.stop_reason(result) {
+                    StopReason::EndTurn if turn.failed => {
+                        (StopReason::Error, Some(self.failure_reason()))
+                    }
+                    StopReason::EndTurn if !is_counted && !turn.is_command => {
+                        (StopReason::Error, Some(NO_TOKENS.to_owned()))
+                    }
+                    other => (other, None),
+                }
+            }
+            (Err(error), None) => {
+                let error = self.described_failure(error);
+                (StopReason::Error, Some(self.with_sign_in_hint(error)))
+            }
         };
-        self.withdraw_decisions().await?;
-        self.step.add_completion(text, stop_reason, error);
-        self.transition(Transition::TurnEnded);
-        self.step.changes.input_acknowledged = Some(turn.request_end_offset);
+        let live = self.process.live.as_ref();
+        let left_command = turn.cancelled.is_some()
+            && self.agent.leaves_commands
+            && live.is_some_and(LiveAgent::runs_tool);
+        let text = self.take_turn_text();
+        self.count_turn_cost(reported);
+        if left_command {
+            self.kill_agent().await;
+            self.step.events.log(
+                "the agent was stopped, because it leaves a command running that it has started; the next \
+                 message resumes it",
+            );
+        }
+        self.finish_turn(&turn, text, stop_reason, error).await
+    }
+
+    /// Commits the end of a turn.
+    pub(super) async fn finish_turn(
+        &mut self,
+        turn: &Turn,
+        text: String,
+        stop_reason: StopReason,
+        error: Option<String>,
+    ) -> Result<(), ActorError> {
+        let waits_outside_turn = self.waits_outside_turn();
+        if !waits_outside_turn {
+            self.withdraw_decisions().await?;
+        }
+        self.step
+            .add_completion(text, stop_reason, error, turn.kind);
+        if !waits_outside_turn {
+            self.transition(Transition::TurnEnded);
+        }
+        if turn.kind == TurnKind::Prompt {
+            self.step.changes.input_acknowledged = Some(turn.request_end_offset);
+        }
         self.deadlines.cancel_by = None;
         self.deadlines.last_activity = Instant::now();
         self.commit().await?;
         self.enforce_budget().await
+    }
+
+    /// The reason of a turn that failed although the agent's response does not say so: what the agent wrote
+    /// last.
+    pub(super) fn failure_reason(&self) -> String {
+        let live = self.process.live.as_ref();
+        let last = live.map(|live| self.step.events.last_message(live));
+        last.filter(|last| self.agent.writes_failure_reason && !last.is_empty())
+            .unwrap_or_else(|| UNKNOWN_FAILURE.to_owned())
+    }
+
+    /// An agent's error, with the reason if the agent has only written it.
+    fn described_failure(&self, error: &RpcError) -> String {
+        let error = error.to_string();
+        let reason = self.failure_reason();
+        let says_why = error.len() > MAX_VAGUE_ERROR_BYTES || error.contains(&reason);
+        if reason == UNKNOWN_FAILURE || says_why {
+            return error;
+        }
+        format!("{error}: {reason}")
     }
 
     fn stop_reason(&mut self, result: &Value) -> StopReason {
@@ -124,6 +208,10 @@ impl SessionActor<'_> {
             }
             Some(_) => {}
             None => {
+                if self.waits_outside_turn() {
+                    self.withdraw_decisions().await?;
+                    self.transition(Transition::TurnEnded);
+                }
                 let next = self.engine.store().next_message(self.session.id).await?;
                 if let Some(message) = next.filter(|_| !self.session.status.is_ended()) {
                     self.complete_unstarted(&message, StopReason::Cancelled, None);
@@ -150,15 +238,15 @@ impl SessionActor<'_> {
         self.deadlines.cancel_by = Some(Instant::now() + self.cancel_timeout());
         Ok(())
     }
-}
 
-/// The stop reason and error of a turn that was cancelled.
-pub(super) fn cancelled_completion(reason: CancelReason) -> (StopReason, Option<String>) {
-    match reason {
-        CancelReason::Requested => (StopReason::Cancelled, None),
-        CancelReason::Budget => (
-            StopReason::Limit,
-            Some(super::budget::OVER_BUDGET.to_owned()),
-        ),
+    /// The stop reason and error of a turn that was cancelled.
+    pub(super) async fn cancelled_completion(
+        &self,
+        reason: CancelReason,
+    ) -> Result<(StopReason, Option<String>), ActorError> {
+        Ok(match reason {
+            CancelReason::Requested => (StopReason::Cancelled, None),
+            CancelReason::Budget => (StopReason::Limit, Some(self.over_budget_error().await?)),
+        })
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::sessions::Sessions;
-use crate::sessions::deliver::Origin;
+use crate::sessions::deliver::{Origin, Sender};
 use crate::sessions::message_params::MessageParams;
 use crate::{Call, EngineError, Result};
 
@@ -84,30 +84,19 @@ impl Sessions<'_> {
         params: Params,
         call: &Call,
     ) -> Result<()> {
-        let store = self.engine.store();
+        self.engine.tokens().require_owner(session.id).await?;
         let mut message_params = params.message;
         if let Some(id) = params.session_id {
             let child = self.descendant(session, id).await?;
-            let message = message_params.to_message(self.engine)?;
-            message_params.check_no_context()?;
-            let queued = store
-                .queue_call(
-                    session.id,
-                    call_id,
-                    child.id,
-                    &message,
-                    call.take_audit_entry(),
-                )
-                .await?;
-            let (child, _) = queued.ok_or_else(|| {
-                EngineError::Failed("your own session, or the other one, has ended".to_owned())
-            })?;
-            self.subscriptions().notify_log(child.id, child.root_id);
-            self.wake(child.id, child.project_id);
+            let sender = Sender {
+                scope: self.agent_scope(session).await?,
+                caller: None,
+                call: Some((session.id, call_id)),
+            };
+            self.queue(&child, &message_params, &sender, call).await?;
             return Ok(());
         }
-        let project = store.project(session.project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
+        let project = self.engine.project(session.project_id).await?;
         // The same name again if the call is repeated after a crash, so that it makes one workspace.
         message_params.name_workspace(call_id);
         let origin = Origin {
@@ -167,6 +156,7 @@ fn parse_completion(logged: &StoredEvent) -> Result<TurnResponse> {
             text,
             stop_reason,
             error,
+            ..
         } => Ok(TurnResponse {
             text,
             stop_reason,

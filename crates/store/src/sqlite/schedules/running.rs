@@ -8,7 +8,9 @@ use super::firing::disable;
 use super::row::{find_run, select_runs};
 use crate::sqlite::calls::turn_state;
 use crate::sqlite::convert::{ReadColumns, enum_to_string, to_millis};
-use crate::sqlite::sessions::{find as find_session, find_seq, queue_message, tree_usage};
+use crate::sqlite::sessions::{
+    count_queued_bytes, find as find_session, find_seq, queue_message, tree_usage,
+};
 use crate::{
     CallTurn, FinishedRun, Lease, Result, RunBinding, ScheduleRun, Session, SessionMessage,
     StopRequest,
@@ -152,7 +154,7 @@ pub(in crate::sqlite) fn bind_run(
     Ok(())
 }
 
-/// Returns the cost of the tree of a session so far, in US dollars.
+/// Returns the known cost of the tree of a session so far, in US dollars.
 pub(in crate::sqlite) fn tree_cost(connection: &Connection, session: &Session) -> Result<f64> {
     Ok(tree_usage(connection, session.root_id, session.updated_at)?.cost_usd)
 }
@@ -242,7 +244,9 @@ pub(super) fn finish(
         None => None,
     };
     let cost = match &session {
-        Some(session) => Some((tree_cost(connection, session)? - cost_before).max(0.0)),
+        Some(session) => tree_usage(connection, session.root_id, session.updated_at)?
+            .total_cost_usd()
+            .map(|cost| (cost - cost_before).max(0.0)),
         None => None,
     };
     connection
@@ -261,9 +265,13 @@ pub(super) fn finish(
             cost,
         ])?;
     if is_queued {
-        connection
-            .prepare_cached("delete from messages where id = ?1")?
-            .execute([message])?;
+        let session: Option<i64> = connection
+            .prepare_cached("delete from messages where id = ?1 returning session")?
+            .query_row([message], |row| row.get(0))
+            .optional()?;
+        if let Some(session) = session {
+            count_queued_bytes(connection, session)?;
+        }
     }
     if let Some(session) = session.filter(|session| !session.status.is_ended()) {
         request_stop(connection, session.id, is_queued, finished.stop_request)?;

@@ -1,19 +1,23 @@
 //! Creates sessions and queues messages.
 
 use jiff::{SignedDuration, Timestamp};
-use oubliette_model::{Event, SessionId, Status, Transition};
-use rusqlite::{Connection, OptionalExtension, params};
+use oubliette_model::{Event, Scope, SessionId, Status, Transition, narrow};
+use rusqlite::{Connection, params};
 
 use super::row::{COLUMNS, find, find_seq, find_with_seq, insert, session};
 use super::step::append_events;
-use crate::sqlite::callers::declare_tools;
+use crate::sqlite::callers::{declare_tools, has_tools_of_others};
 use crate::sqlite::calls::{find_called_session, insert_call, is_active};
 use crate::sqlite::convert::{to_json, to_millis};
 use crate::sqlite::projects::is_ready;
 use crate::sqlite::schedules::{self, RunBindingState};
 use crate::{
-    NewSession, Result, Session, SessionMessage, SpawnOutcome, TreeLimit, TreeLimits, TreeUsage,
+    JoinFilter, MAX_QUEUED_BYTES, NewSession, Result, Session, SessionMessage, SpawnOutcome,
+    StoreError, TreeLimit, TreeLimits, TreeUsage,
 };
+
+/// How many of the newest sessions of a workspace are searched for one that a message can join.
+const MAX_JOIN_CANDIDATES: u32 = 1000;
 
 pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<SpawnOutcome> {
     let session = &new.session;
@@ -30,8 +34,8 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<SpawnOu
             RunBindingState::Gone => return Ok(SpawnOutcome::Gone),
         }
     }
-    if new.join
-        && let Some(existing) = newest_root(connection, session)?
+    if let Some(filter) = &new.join
+        && let Some(existing) = newest_root(connection, session, filter)?
     {
         let Some(message) = &new.message else {
             let resumed = false;
@@ -116,22 +120,29 @@ fn has_workspace(connection: &Connection, session: &Session) -> Result<bool> {
         ])?)
 }
 
-fn newest_root(connection: &Connection, like: &Session) -> Result<Option<Session>> {
-    Ok(connection
-        .prepare_cached(&format!(
-            "select {COLUMNS} from sessions
-             where project_id = ?1 and workspace_id = ?2 and parent_id is null and agent = ?3
-             order by seq desc limit 1"
-        ))?
-        .query_row(
-            params![
-                like.project_id.to_string(),
-                like.workspace_id.as_str(),
-                like.agent
-            ],
-            session,
-        )
-        .optional()?)
+fn newest_root(
+    connection: &Connection,
+    like: &Session,
+    filter: &JoinFilter,
+) -> Result<Option<Session>> {
+    let mut statement = connection.prepare_cached(&format!(
+        "select {COLUMNS} from sessions
+         where project_id = ?1 and workspace_id = ?2 and parent_id is null
+         order by seq desc limit {MAX_JOIN_CANDIDATES}"
+    ))?;
+    let place = params![like.project_id.to_string(), like.workspace_id.as_str()];
+    let mut rows = statement.query(place)?;
+    while let Some(row) = rows.next()? {
+        let found = session(row)?;
+        if !filter.matches(&found) {
+            continue;
+        }
+        // Who sends a message can have the agent call its tools, which act for someone else.
+        if !has_tools_of_others(connection, &found, like.owner_id, like.created_at)? {
+            return Ok(Some(found));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the first limit that another child of `parent` would exceed.
@@ -165,7 +176,7 @@ pub(in crate::sqlite) fn tree_usage(
     Ok(connection
         .prepare_cached(
             "select max(count(*), 1 + coalesce(max(spawned), 0)), total(cost_usd) + total(cost_gone),
-                    max(cost_limit),
+                    max(cost_limit), coalesce(sum(usage ->> 'unpriced_turns'), 0),
                     (select count(*) from spawns where at > ?2
                         and root = (select seq from sessions where id = ?1))
              from sessions where root_id = ?1",
@@ -175,7 +186,8 @@ pub(in crate::sqlite) fn tree_usage(
                 sessions: row.get(0)?,
                 cost_usd: row.get(1)?,
                 cost_limit: row.get(2)?,
-                spawned_last_minute: row.get(3)?,
+                unpriced_turns: row.get(3)?,
+                spawned_last_minute: row.get(4)?,
             })
         })?)
 }
@@ -211,6 +223,9 @@ pub(in crate::sqlite) fn queue_message(
     if let Some(declaration) = &message.declaration {
         declare_tools(connection, seq, &session, declaration, message.created_at)?;
     }
+    if let (Some(granted), Some(sender)) = (session.choices.granted, message.sender_scope) {
+        narrow_grant(connection, seq, granted, sender)?;
+    }
     let message_id = insert_message(connection, seq, message)?;
     if let Some(change) = &message.change_id {
         connection
@@ -239,7 +254,37 @@ pub(in crate::sqlite) fn queue_message(
     Ok(changed.map(|session| (session, resumed.is_some(), message_id)))
 }
 
+/// Narrows what the agent of a session may be given to the scope of someone who directs it.
+fn narrow_grant(connection: &Connection, seq: i64, granted: Scope, sender: Scope) -> Result<()> {
+    let narrowed = narrow(granted, [Some(sender)]);
+    if narrowed != Some(granted) {
+        connection
+            .prepare_cached(
+                "update sessions set choices = json_set(choices, '$.granted', ?2) where seq = ?1",
+            )?
+            .execute(params![seq, narrowed.map(|scope| scope.to_string())])?;
+    }
+    Ok(())
+}
+
 fn insert_message(connection: &Connection, seq: i64, message: &SessionMessage) -> Result<i64> {
+    let attachments = to_json(&message.attachments)?;
+    let bytes = (message.text.len() + attachments.len()) as u64;
+    let queued_bytes: i64 = connection
+        .prepare_cached(
+            "select coalesce(sum(queued_bytes), 0) from sessions
+             where project_id = (select project_id from sessions where seq = ?1)
+               and queued_bytes > 0",
+        )?
+        .query_row([seq], |row| row.get(0))?;
+    let queued_bytes = u64::try_from(queued_bytes).unwrap_or(0);
+    // One message is always accepted: its own size has a limit.
+    if queued_bytes > 0 && queued_bytes + bytes > MAX_QUEUED_BYTES {
+        return Err(StoreError::QueueFull { queued_bytes });
+    }
+    connection
+        .prepare_cached("update sessions set queued_bytes = queued_bytes + ?2 where seq = ?1")?
+        .execute(params![seq, bytes as i64])?;
     connection
         .prepare_cached(
             "insert into messages (session, text, attachments, created_at)
@@ -248,8 +293,21 @@ fn insert_message(connection: &Connection, seq: i64, message: &SessionMessage) -
         .execute(params![
             seq,
             message.text,
-            to_json(&message.attachments)?,
+            attachments,
             to_millis(message.created_at)
         ])?;
     Ok(connection.last_insert_rowid())
+}
+
+/// Counts the messages of a session again after some were removed.
+pub(in crate::sqlite) fn count_queued_bytes(connection: &Connection, seq: i64) -> Result<()> {
+    connection
+        .prepare_cached(
+            "update sessions set queued_bytes = (
+                select coalesce(sum(octet_length(text) + octet_length(attachments)), 0)
+                from messages where session = ?1
+             ) where seq = ?1",
+        )?
+        .execute([seq])?;
+    Ok(())
 }

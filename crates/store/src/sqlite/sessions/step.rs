@@ -5,6 +5,7 @@ use oubliette_model::{Event, SessionId, Status};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::row::find_seq;
+use super::spawn::count_queued_bytes;
 use crate::sqlite::calls::record_turn_start;
 use crate::sqlite::convert::{ReadColumns, enum_to_string, to_json, to_millis};
 use crate::sqlite::tokens::{delete_agent_token, insert as insert_token, revoke_session_tokens};
@@ -47,9 +48,12 @@ fn append_serialized(
         insert.execute(params![seq, index, at, kind, body])?;
     }
     let end = start + events.len() as i64;
+    let bytes: usize = events.iter().map(|(_, body)| body.len()).sum();
     connection
-        .prepare_cached("update sessions set log_end = ?2 where seq = ?1")?
-        .execute(params![seq, end])?;
+        .prepare_cached(
+            "update sessions set log_end = ?2, log_bytes = log_bytes + ?3 where seq = ?1",
+        )?
+        .execute(params![seq, end, bytes as i64])?;
     Ok(end)
 }
 
@@ -94,6 +98,9 @@ pub(super) fn commit(
         connection
             .prepare_cached("delete from messages where session = ?1")?
             .execute([seq])?;
+    }
+    if step.taken_message.is_some() || step.drop_messages {
+        count_queued_bytes(connection, seq)?;
     }
     if let Some(limit) = step.cost_limit {
         connection
@@ -141,6 +148,13 @@ fn update_session(
         connection
             .prepare_cached("update sessions set agent_session_id = ?2 where seq = ?1")?
             .execute(params![seq, agent_session_id])?;
+    }
+    if let Some(model) = &step.used_model {
+        connection
+            .prepare_cached(
+                "update sessions set choices = json_set(choices, '$.used_model', ?2) where seq = ?1",
+            )?
+            .execute(params![seq, model])?;
     }
     if let Some(key) = &step.key {
         connection

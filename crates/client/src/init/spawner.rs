@@ -1,0 +1,100 @@
+//! The threads that start processes. A process inherits the restrictions of the thread that started it,
+//! and the supervisor itself must not have them.
+//!
+//! Agents hold keys, so each has a Landlock domain of its own: neither commands nor other agents can
+//! read its memory or environment. Commands share one domain. Entering one takes milliseconds and
+//! megabytes where the container has rules for ports, so a thread for the next agent is always ready.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use oubliette_sandbox::isolate_thread;
+
+/// What containers run is killed before services of the host, and before the supervisor.
+const OOM_SCORE_ADJ: &str = "300";
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+
+#[derive(Debug)]
+pub(super) struct Spawner {
+    /// Starts every command. None if the thread could not be started yet.
+    commands: RefCell<Option<IsolatedThread>>,
+    /// Starts the next agent. None if the thread could not be started yet.
+    next_agent: RefCell<Option<IsolatedThread>>,
+}
+
+/// A thread in a Landlock domain of its own, and so are the processes that it starts.
+#[derive(Debug)]
+struct IsolatedThread {
+    jobs: SyncSender<Command>,
+    results: Receiver<io::Result<u32>>,
+}
+
+impl Spawner {
+    /// Starts the threads, which are restricted by the time the first process is to be started.
+    pub(super) fn new() -> Self {
+        Self {
+            commands: RefCell::new(IsolatedThread::start().ok()),
+            next_agent: RefCell::new(IsolatedThread::start().ok()),
+        }
+    }
+
+    /// Starts a process and returns its pid; the reaper waits for it.
+    pub(super) fn spawn(&self, command: Command, isolated: bool) -> io::Result<u32> {
+        let own_score = fs::read_to_string(OOM_SCORE_FILE);
+        // Inherited by the new process. Fails only where `/proc` is restricted further.
+        let _ = fs::write(OOM_SCORE_FILE, OOM_SCORE_ADJ);
+        let result = if isolated {
+            self.spawn_agent(command)
+        } else {
+            self.spawn_command(command)
+        };
+        if let Ok(score) = own_score {
+            let _ = fs::write(OOM_SCORE_FILE, score.trim());
+        }
+        result
+    }
+
+    fn spawn_command(&self, command: Command) -> io::Result<u32> {
+        let mut commands = self.commands.borrow_mut();
+        let thread = match &*commands {
+            Some(thread) => thread,
+            None => commands.insert(IsolatedThread::start()?),
+        };
+        thread.spawn(command)
+    }
+
+    fn spawn_agent(&self, command: Command) -> io::Result<u32> {
+        let ready = self.next_agent.take();
+        let thread = ready.map_or_else(IsolatedThread::start, Ok)?;
+        let result = thread.spawn(command);
+        self.next_agent.replace(IsolatedThread::start().ok());
+        result
+    }
+}
+
+impl IsolatedThread {
+    fn start() -> io::Result<Self> {
+        let (jobs, receive_jobs) = sync_channel::<Command>(1);
+        let (send_results, results) = sync_channel(1);
+        thread::Builder::new().spawn(move || {
+            isolate_thread();
+            for mut command in receive_jobs {
+                let spawned = command.spawn().map(|child| child.id());
+                if send_results.send(spawned).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { jobs, results })
+    }
+
+    fn spawn(&self, command: Command) -> io::Result<u32> {
+        let gone = || io::Error::other("the thread that starts processes has ended");
+        self.jobs.send(command).map_err(|_| gone())?;
+        self.results.recv().map_err(|_| gone())?
+    }
+}

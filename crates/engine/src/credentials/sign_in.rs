@@ -1,0 +1,182 @@
+//! What an agent gets from the credentials of its project.
+
+use std::collections::BTreeMap;
+
+use oubliette_agent::{Agent, Login, LoginFile};
+use oubliette_model::{BaseUrl, ProjectId, Secret, quoted};
+use oubliette_store::Project;
+
+use super::{Credential, Credentials};
+use crate::{EngineError, Result};
+
+#[derive(Debug, Default)]
+pub(crate) struct SignIn {
+    /// Secrets with their environment variables.
+    pub(crate) env: Vec<(String, Secret)>,
+    /// Addresses with the kind and the name of their credential.
+    gateways: Vec<(String, String, BaseUrl)>,
+    pub(crate) login: Option<GivenLogin>,
+}
+
+/// A login file with its content.
+#[derive(Debug)]
+pub(crate) struct GivenLogin {
+    /// The name of the credential.
+    name: String,
+    pub(crate) file: LoginFile,
+    pub(crate) text: Secret,
+    login: Login,
+}
+
+impl SignIn {
+    /// Puts the addresses of gateways into an environment.
+    pub(crate) fn set_gateways(
+        &self,
+        agent: &Agent,
+        env: &mut BTreeMap<String, String>,
+    ) -> Result<()> {
+        for (kind, name, url) in &self.gateways {
+            let gateway = agent.sign_in.gateways.iter().find(|row| row.kind == kind);
+            let set = match gateway {
+                Some(gateway) => gateway.apply(url, env),
+                None => Err(format!("`{}` takes no address for `{kind}`", agent.name)),
+            };
+            // Otherwise the secret would be sent to the provider.
+            set.map_err(|why| {
+                EngineError::Failed(format!(
+                    "the `base_url` of the credential {} cannot be used: {why}",
+                    quoted(name)
+                ))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Credentials<'_> {
+    /// What an agent gets from the credentials of its project.
+    pub(crate) fn sign_in(self, project: &Project, agent: &Agent) -> Result<SignIn> {
+        let mut sign_in = SignIn::default();
+        let mut keys = Vec::new();
+        for name in &project.settings.credential_refs {
+            let Some(credential) = self.find(name) else {
+                return Err(EngineError::Failed(format!(
+                    "the credential {} of the project does not exist; add it with `oubliette credential \
+                     add`, or change the project's `credential_refs`",
+                    quoted(name)
+                )));
+            };
+            let kind = credential.kind.as_str();
+            let file = agent
+                .sign_in
+                .login_files
+                .iter()
+                .find(|file| file.kind == kind);
+            let variable = agent.credentials.get(kind);
+            if file.is_none() && variable.is_none() {
+                continue;
+            }
+            let unusable = |why: String| {
+                EngineError::Failed(format!(
+                    "the credential {} cannot be used: {why}",
+                    quoted(name)
+                ))
+            };
+            let secret = credential.read().map_err(|why| unusable(why.to_string()))?;
+            if let Some(url) = &credential.base_url {
+                let gateway = (kind.to_owned(), name.clone(), url.clone());
+                sign_in.gateways.push(gateway);
+            }
+            match (file, variable) {
+                (Some(file), _) if sign_in.login.is_none() => {
+                    let login = self.newest_login(project.id, name, file, secret);
+                    sign_in.login = Some(login.map_err(|why| unusable(why.to_owned()))?);
+                }
+                (Some(_), _) => {}
+                (None, Some(variable)) => keys.push((variable.clone(), secret)),
+                (None, None) => {}
+            }
+        }
+        // An agent with a login and a key would use the key.
+        if sign_in.login.is_none() {
+            sign_in.env = keys;
+        }
+        Ok(sign_in)
+    }
+
+    fn newest_login(
+        self,
+        project: ProjectId,
+        name: &str,
+        file: &LoginFile,
+        stored: Secret,
+    ) -> Result<GivenLogin, &'static str> {
+        let login = (file.parse)(stored.reveal())?;
+        let given = |text: Secret, login: Login| GivenLogin {
+            name: name.to_owned(),
+            file: *file,
+            text,
+            login,
+        };
+        if let Some(text) = self.state().refreshed(project, name)
+            && let Ok(refreshed) = (file.parse)(text.reveal())
+            && follows(&refreshed, &login)
+        {
+            return Ok(given(text, refreshed));
+        }
+        Ok(given(stored, login))
+    }
+
+    /// Keeps the login file of an agent if the agent has refreshed it. It is kept for agents of the same
+    /// project only: what a container writes is not trusted in another one.
+    pub(crate) async fn keep_refreshed(
+        self,
+        project: ProjectId,
+        given: &GivenLogin,
+        found: &str,
+    ) -> Result<()> {
+        match (given.file.parse)(found) {
+            Ok(login) if follows(&login, &given.login) => {
+                let text = Secret::new(found);
+                self.state()
+                    .keep_refreshed(project, &given.name, text)
+                    .await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The secrets in the credentials of a project, as far as they can be read.
+    pub(crate) fn secrets(self, project: &Project) -> Vec<Secret> {
+        let names = project.settings.credential_refs.iter();
+        let mut secrets = Vec::new();
+        for name in names {
+            let Some(credential) = self.find(name) else {
+                continue;
+            };
+            let refreshed = self.state().refreshed(project.id, name);
+            for secret in credential.read().ok().into_iter().chain(refreshed) {
+                secrets.extend(tokens_in(&credential, &secret));
+                secrets.push(secret);
+            }
+        }
+        secrets
+    }
+}
+
+/// The tokens in a login file, which an agent may write one by one.
+fn tokens_in(credential: &Credential, text: &Secret) -> Vec<Secret> {
+    if !text.reveal().starts_with('{') {
+        return Vec::new();
+    }
+    let agents = oubliette_agent::catalogue();
+    let mut files = agents.iter().flat_map(|agent| agent.sign_in.login_files);
+    let file = files.find(|file| file.kind == credential.kind);
+    let login = file.and_then(|file| (file.parse)(text.reveal()).ok());
+    login.map(|login| login.secrets).unwrap_or_default()
+}
+
+/// Whether a login is a newer one of the same account.
+fn follows(newer: &Login, older: &Login) -> bool {
+    newer.account == older.account && newer.version > older.version
+}

@@ -1,0 +1,111 @@
+//! How an agent signs in: with which credential it would, where it only says that it does not, and the
+//! tokens that it refreshes itself.
+
+use std::sync::Arc;
+
+use super::SessionActor;
+use crate::agents;
+use crate::containers::ContainerScope;
+use crate::credentials::{MAX_VALUE_BYTES, SignIn};
+use crate::sessions::redactor::Redactor;
+
+/// What agents say when they have no valid key, in lower case.
+const NOT_SIGNED_IN: [&str; 5] = [
+    "authentication required",
+    "api key is missing",
+    "invalid api key",
+    "not logged in",
+    "please run /login",
+];
+
+impl SessionActor<'_> {
+    /// Whether the agent is started with a key to sign in with: a credential, or its variable in the
+    /// project's environment.
+    pub(super) fn has_key(&self, sign_in: &SignIn) -> bool {
+        let env = &self.project.settings.env;
+        let mut variables = self.agent.credentials.values();
+        let is_given = !sign_in.env.is_empty() || variables.any(|name| env.contains_key(name));
+        is_given && sign_in.login.is_none()
+    }
+
+    /// Adds to the error of an agent that is not signed in how it would be.
+    pub(super) fn with_sign_in_hint(&self, error: String) -> String {
+        let lower = error.to_lowercase();
+        let is_about_keys = NOT_SIGNED_IN.iter().any(|text| lower.contains(text));
+        let kinds = agents::credential_kinds(&self.agent);
+        let Some(first) = kinds.first().filter(|_| is_about_keys) else {
+            return error;
+        };
+        let name = &self.agent.name;
+        let quoted: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+        format!(
+            "{error}; the agent `{name}` signs in with a credential of kind {}: add one with `oubliette \
+             credential add {name} --kind {first}`, and its name to the project with `oubliette project \
+             update {} --credential-refs {name}`",
+            quoted.join(" or "),
+            shell_word(self.project.name.as_str()),
+        )
+    }
+
+    /// Keeps the login file of the agent if the agent has refreshed its tokens.
+    pub(super) async fn keep_refreshed_login(&self) {
+        if self.agent.sign_in.login_files.is_empty() {
+            return;
+        }
+        let credentials = self.engine.credentials();
+        let Ok(sign_in) = credentials.sign_in(&self.project, &self.agent) else {
+            return;
+        };
+        let Some(given) = sign_in.login else {
+            return;
+        };
+        let workspace = &self.session.workspace_id;
+        let scope = ContainerScope::of_workspace(&self.project, workspace);
+        let files = self.engine.files();
+        let path = given.file.path;
+        let found = files.read_session_file(
+            self.project.id,
+            scope.workspace(),
+            self.session.id,
+            path,
+            MAX_VALUE_BYTES,
+        );
+        let kept = match found.await {
+            Ok(Some(text)) => {
+                let kept = credentials.keep_refreshed(self.project.id, &given, &text);
+                kept.await
+            }
+            Ok(None) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            tracing::warn!(session = %self.session.id, %error, "could not keep a refreshed login");
+        }
+    }
+
+    /// Redacts also what was added to the credentials since the agent was started.
+    pub(super) async fn update_redactor(&mut self) {
+        let generation = self.engine.credentials().generation();
+        if self.process.credential_generation == generation {
+            return;
+        }
+        self.process.credential_generation = generation;
+        // It may refer to other credentials by now.
+        if let Ok(Some(project)) = self.engine.store().project(self.project.id).await {
+            self.project = project;
+        }
+        let known: Vec<_> = self.redactor.secrets().cloned().collect();
+        let redactor = Redactor::with_others(self.engine, &self.project, known.into_iter());
+        self.redactor = Arc::new(redactor);
+        self.step.events.set_redactor(self.redactor.clone());
+    }
+}
+
+/// A name as it is written in a shell; the names of projects have no quotes in them.
+fn shell_word(name: &str) -> String {
+    if name.contains(' ') {
+        format!("'{name}'")
+    } else {
+        name.to_owned()
+    }
+}

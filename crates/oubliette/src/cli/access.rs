@@ -1,0 +1,253 @@
+//! Where the server is and which key to use.
+//!
+//! A server on this machine is reached by the socket in its data directory, which no other user and no
+//! container can see. A key goes to an address only if the user names both.
+
+use std::net::IpAddr;
+
+use clap::ArgMatches;
+use oubliette_model::quoted;
+use oubliette_server::LocalSocket;
+
+use super::client::CallError;
+use crate::failure::Failure;
+use crate::home::{Home, ServerInfo};
+
+/// The server's URL and the API key, as far as they were given.
+#[derive(Debug)]
+pub(super) struct Access {
+    home: Home,
+    url: Option<String>,
+    token: Option<String>,
+}
+
+impl Access {
+    pub(super) fn from_matches(matches: &ArgMatches, home: &Home) -> Self {
+        let given = |name| {
+            matches
+                .get_one::<String>(name)
+                .filter(|text| !text.is_empty())
+                .cloned()
+        };
+        Self {
+            home: home.clone(),
+            url: given("url"),
+            token: given("token"),
+        }
+    }
+
+    /// Whether a URL was given; then no other server is used.
+    pub(super) fn has_explicit_url(&self) -> bool {
+        self.url.is_some()
+    }
+
+    /// The command, with the option that makes it use the same data directory.
+    pub(super) fn command(&self) -> String {
+        self.home.command()
+    }
+
+    /// The server in sentences: by its URL if one was given, else by its data directory.
+    pub(super) fn server_name(&self) -> String {
+        match &self.url {
+            Some(url) => format!("the server at {url}"),
+            None => format!("the server of {}", self.home.path().display()),
+        }
+    }
+
+    /// The URL for the configuration of other clients.
+    pub(super) async fn url(&self) -> Result<String, Failure> {
+        match &self.url {
+            Some(url) => endpoint_url(url),
+            None => match self.home.running_server().await {
+                Some(server) => Ok(server.url),
+                None => Err(self.no_server()),
+            },
+        }
+    }
+
+    /// Where to send calls.
+    pub(super) async fn server(&self) -> Result<ServerAddress, CallError> {
+        let Some(given) = &self.url else {
+            return self.local_server().await;
+        };
+        let url = endpoint_url(given).map_err(CallError::Rejected)?;
+        if !is_loopback(&url) {
+            return Ok(ServerAddress::Url(url));
+        }
+        let running = self.home.running_server().await;
+        if running.is_some_and(|server| is_same_server(&url, &server)) {
+            return self.local_server().await;
+        }
+        if self.token.is_none() {
+            return Err(CallError::Unreachable(Failure::new(format!(
+                "the server of {} is not running at {url}; the key of that directory is sent to no other \
+                 server: leave out --url, or give the key of the other server with --token",
+                self.home.path().display()
+            ))));
+        }
+        Ok(ServerAddress::Url(url))
+    }
+
+    async fn local_server(&self) -> Result<ServerAddress, CallError> {
+        let no_server = || CallError::Unreachable(self.no_server());
+        let owner = self.home.owner().map_err(CallError::Rejected)?;
+        let owner = owner.ok_or_else(no_server)?;
+        let socket = self.home.socket().map_err(|_| no_server())?;
+        match socket.listener(owner).await.map_err(|_| no_server())? {
+            Some(_) => Ok(ServerAddress::Local(socket)),
+            None => Err(CallError::Rejected(Failure::new(format!(
+                "the server of {} may be that of another user and gets no key; use that user's account, or \
+                 `sudo`",
+                self.home.path().display()
+            )))),
+        }
+    }
+
+    pub(super) fn key(&self) -> Result<String, Failure> {
+        let kept = || self.home.admin_key().map(|key| key.reveal().to_owned());
+        self.token.clone().or_else(kept).ok_or_else(|| {
+            Failure::new(format!(
+                "no API key: set OUBLIETTE_TOKEN or use --token ({} does not exist)",
+                self.home.admin_token_file().display()
+            ))
+        })
+    }
+
+    pub(super) fn no_server(&self) -> Failure {
+        let older = self.home.older_server().map_or(String::new(), |pid| {
+            format!(
+                "; process {pid} may be one of an older version, which this command cannot reach: restart it"
+            )
+        });
+        Failure::new(format!(
+            "no server is running on {}; start one with `{} serve`, or choose another with --url{older}",
+            self.home.path().display(),
+            self.home.command()
+        ))
+    }
+}
+
+fn check_url(url: &str) -> Result<(), Failure> {
+    let reason = match reqwest::Url::parse(url) {
+        Ok(parsed) if matches!(parsed.scheme(), "http" | "https") => return Ok(()),
+        Ok(_) => "it must start with http:// or https://".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(Failure::new(format!(
+        "the URL is invalid: {reason}: {}; use for example http://127.0.0.1:7433",
+        quoted(url)
+    )))
+}
+
+/// A URL given by the user, with or without the path of the endpoint.
+fn endpoint_url(url: &str) -> Result<String, Failure> {
+    check_url(url)?;
+    let url = url.trim_end_matches('/');
+    Ok(if url.ends_with("/mcp") {
+        url.to_owned()
+    } else {
+        format!("{url}/mcp")
+    })
+}
+
+/// Whether a URL names this machine by a loopback address.
+fn is_loopback(url: &str) -> bool {
+    match host(url) {
+        Some(host) if host.eq_ignore_ascii_case("localhost") => true,
+        Some(host) => host
+            .parse()
+            .is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback()),
+        None => false,
+    }
+}
+
+/// Whether the URL, which has a loopback address, is that of a server on this machine.
+fn is_same_server(url: &str, server: &ServerInfo) -> bool {
+    let listens_on_loopback = host(&server.url)
+        .and_then(|host| host.parse().ok())
+        .is_some_and(|ip: IpAddr| ip.is_loopback() || ip.is_unspecified());
+    listens_on_loopback && port(url) == port(&server.url)
+}
+
+fn host(url: &str) -> Option<String> {
+    let url = reqwest::Url::parse(url).ok()?;
+    let host = url.host_str()?.trim_matches(['[', ']']);
+    Some(host.to_owned())
+}
+
+fn port(url: &str) -> Option<u16> {
+    reqwest::Url::parse(url).ok()?.port_or_known_default()
+}
+
+/// Where a server is.
+#[derive(Debug)]
+pub(super) enum ServerAddress {
+    Local(LocalSocket),
+    Url(String),
+}
+
+/// The URL in requests over the socket.
+const LOCAL_URL: &str = "http://localhost/mcp";
+
+impl ServerAddress {
+    pub(super) fn url(&self) -> &str {
+        match self {
+            Self::Local(_) => LOCAL_URL,
+            Self::Url(url) => url,
+        }
+    }
+
+    /// A client whose requests go to this server while this value lives.
+    pub(super) fn http_client(&self) -> Result<reqwest::Client, Failure> {
+        let mut builder = reqwest::Client::builder()
+            .pool_max_idle_per_host(0)
+            .redirect(reqwest::redirect::Policy::none());
+        if let Self::Local(socket) = self {
+            builder = builder.unix_socket(socket.short_path());
+        }
+        let client = builder.build();
+        client.map_err(|error| Failure::with_cause("cannot use the server's socket", &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loopback_url_is_the_servers_if_it_has_its_port() {
+        let server = |url: &str| ServerInfo {
+            url: url.to_owned(),
+            pid: 1,
+            version: String::new(),
+        };
+        for url in [
+            "http://127.0.0.1:7433/mcp",
+            "http://LOCALHOST:7433",
+            "http://[::1]:7433",
+            "http://[::ffff:127.0.0.1]:7433",
+            "http://127.8.9.1:7433",
+        ] {
+            assert!(is_loopback(url), "{url}");
+            assert!(
+                is_same_server(url, &server("http://127.0.0.1:7433/mcp")),
+                "{url}"
+            );
+            assert!(
+                is_same_server(url, &server("http://0.0.0.0:7433/mcp")),
+                "{url}"
+            );
+            assert!(
+                !is_same_server(url, &server("http://127.0.0.1:7434/mcp")),
+                "{url}"
+            );
+            assert!(
+                !is_same_server(url, &server("http://10.0.0.1:7433/mcp")),
+                "{url}"
+            );
+        }
+        for url in ["http://10.0.0.1:7433", "https://example.com", "nonsense"] {
+            assert!(!is_loopback(url), "{url}");
+        }
+    }
+}

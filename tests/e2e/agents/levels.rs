@@ -1,0 +1,381 @@
+//! The levels of autonomy mean the same for every agent: `off` asks for everything, `low` lets it read,
+//! `medium` lets it edit in the workspace, `high` asks for nothing.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use support::{Llm, Modern, Server, agents};
+
+const LEVELS: [&str; 4] = ["off", "low", "medium", "high"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Read,
+    Edit,
+    EditOutside,
+    Command,
+    /// A tool of Oubliette.
+    Tool,
+}
+
+const ACTIONS: [Action; 5] = [
+    Action::Read,
+    Action::Edit,
+    Action::EditOutside,
+    Action::Command,
+    Action::Tool,
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Asked,
+    Allowed,
+    /// The agent itself does not do it, and does not ask.
+    Refused,
+}
+
+/// What an agent does at a level, with the exceptions that `docs/agents.md` names.
+fn expected(agent: &str, level: &str, action: Action) -> Answer {
+    match (agent, level, action) {
+        ("droid", _, Action::Read) | ("codex", _, Action::Tool) => Answer::Allowed,
+        ("gemini", _, Action::EditOutside) => Answer::Refused,
+        (_, "high", _) => Answer::Allowed,
+        (_, "low" | "medium", Action::Read | Action::Tool) => Answer::Allowed,
+        (_, "medium", Action::Edit) => Answer::Allowed,
+        _ => Answer::Asked,
+    }
+}
+
+/// A session at a level, and the files that its actions make.
+struct Session {
+    admin: Modern,
+    project: String,
+    name: String,
+    session: Option<String>,
+    choices: Value,
+    actions: usize,
+}
+
+impl Session {
+    fn new(server: &Server, project: &str, name: &str, choices: Value) -> Self {
+        let mut choices = choices;
+        choices["new_session"] = json!(true);
+        Self {
+            admin: server.admin(),
+            project: project.to_owned(),
+            name: name.to_owned(),
+            session: None,
+            choices,
+            actions: 0,
+        }
+    }
+
+    async fn end(&self) {
+        let end = json!({ "session_id": self.session });
+        self.admin.call("session_end", end).await.ok();
+    }
+
+    async fn send(&mut self, prompt: &str) -> (String, i64) {
+        match &self.session {
+            Some(session) => {
+                let last = self.admin.log(session).await.pop().unwrap();
+                self.admin.message(session, prompt).await;
+                (session.clone(), last["index"].as_i64().unwrap())
+            }
+            None => {
+                let choices = self.choices.clone();
+                let session = self.admin.spawn_with(&self.project, prompt, choices).await;
+                self.session = Some(session.clone());
+                (session, -1)
+            }
+        }
+    }
+
+    /// Does an action and decides if it is asked for; whether it was asked, and whether it happened.
+    async fn act(&mut self, server: &Server, action: Action, decision: &str) -> (bool, bool) {
+        self.actions += 1;
+        let file = format!("{}-{}", self.name, self.actions);
+        let outside = format!("/root/{file}");
+        let secret = format!("content of {file}");
+        let workspace = server.workspace(&self.project);
+        let prompt = match action {
+            Action::Read => {
+                std::fs::write(workspace.join(&file), format!("{secret}\n")).unwrap();
+                format!("use read: /workspace/{file}")
+            }
+            Action::Edit => format!("use write: /workspace/{file} {secret}"),
+            Action::EditOutside => format!("use write: {outside} {secret}"),
+            Action::Command => format!("use bash: touch {file}"),
+            Action::Tool => {
+                let child = json!({ "agent": "demo", "prompt": "/say the child spoke" });
+                format!("use tool session_message {child}")
+            }
+        };
+        let (session, mut since) = self.send(&prompt).await;
+        let mut asked = false;
+        let completion = loop {
+            let is_next = |event: &Value| {
+                event["type"] == "permission_request" || event["type"] == "completion"
+            };
+            let log = self.admin.follow_from(&session, since, is_next).await;
+            let last = log.last().unwrap();
+            since = last["index"].as_i64().unwrap();
+            if last["type"] == "completion" {
+                break last.clone();
+            }
+            asked = true;
+            let answer = json!({
+                "session_id": session, "request_id": last["request_id"], "decision": decision,
+            });
+            self.admin.call("session_permit", answer).await.ok();
+        };
+        let text = completion["text"].as_str().unwrap();
+        let has_happened = match action {
+            Action::Read => text.contains(&secret),
+            Action::Tool => text.contains("the child spoke"),
+            Action::Edit | Action::Command => workspace.join(&file).exists(),
+            Action::EditOutside => {
+                let look =
+                    json!({ "project_id": self.project, "command": format!("test -e {outside}") });
+                let look = self.admin.call("container_exec", look).await;
+                look.ok()["exit_code"] == 0
+            }
+        };
+        (asked, has_happened)
+    }
+}
+
+/// The cells of an agent that are not as expected.
+async fn differences(server: &Server, llm: &Llm, agent: &str) -> Vec<String> {
+    let project = agents::project(server, agent, llm, json!({})).await;
+    let mut differences = Vec::new();
+    for level in LEVELS {
+        let name = format!("{agent}-{level}");
+        let mut session = Session::new(server, &project, &name, json!({ "autonomy": level }));
+        for action in ACTIONS {
+            let cell = expected(agent, level, action);
+            for decision in ["deny", "allow"] {
+                // What is allowed need not be tried twice.
+                if decision == "allow" && (cell != Answer::Asked || level != "off") {
+                    continue;
+                }
+                let (asked, has_happened) = session.act(server, action, decision).await;
+                let is_expected = match cell {
+                    Answer::Asked => asked && has_happened == (decision == "allow"),
+                    Answer::Allowed => !asked && has_happened,
+                    Answer::Refused => !asked && !has_happened,
+                };
+                if !is_expected {
+                    differences.push(format!(
+                        "{agent} {level} {action:?} ({decision}): expected {cell:?}, asked: {asked}, \
+                         happened: {has_happened}"
+                    ));
+                }
+            }
+        }
+        session.end().await;
+    }
+    differences
+}
+
+#[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 400)]
+async fn a_level_means_the_same_for_every_agent() {
+    let (server, llm) = agents::server_with_agents(&agents::KNOWN, "sandbox");
+    let agents = agents::KNOWN.iter();
+    let found = join_all(agents.map(|agent| differences(&server, &llm, agent))).await;
+    let found: Vec<String> = found.into_iter().flatten().collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 300)]
+async fn a_level_holds_after_a_restart_and_a_resume() {
+    let (mut server, llm) = agents::server_with_agents(&agents::KNOWN, "sandbox");
+    let mut sessions = Vec::new();
+    for agent in agents::KNOWN {
+        let project = agents::project(&server, agent, &llm, json!({})).await;
+        let medium = json!({ "autonomy": "medium" });
+        sessions.push(Session::new(&server, &project, agent, medium));
+    }
+    let act = async |server: &Server, sessions: &mut Vec<Session>, action| {
+        join_all(
+            sessions
+                .iter_mut()
+                .map(|session| session.act(server, action, "deny")),
+        )
+        .await
+    };
+    let allowed = [(false, true); 5];
+    let denied = [(true, false); 5];
+    let found = act(&server, &mut sessions, Action::Read).await;
+    assert_eq!(found, allowed, "{:?}", agents::KNOWN);
+    server.kill();
+    server.start_again();
+    let found = act(&server, &mut sessions, Action::Command).await;
+    assert_eq!(found, denied, "after a restart: {:?}", agents::KNOWN);
+    // Their agents end, and the next message starts them again.
+    for session in &sessions {
+        session.end().await;
+    }
+    let found = act(&server, &mut sessions, Action::Command).await;
+    assert_eq!(found, denied, "after a resume: {:?}", agents::KNOWN);
+    let found = act(&server, &mut sessions, Action::Edit).await;
+    assert_eq!(found, allowed, "after a resume: {:?}", agents::KNOWN);
+}
+
+#[test(needs(claude, droid, gemini, opencode, sandbox), limit = 300)]
+async fn agents_keep_to_the_tools_of_their_session() {
+    let rows = [
+        ("claude", "Bash", "Read"),
+        ("droid", "Execute", "Read"),
+        ("gemini", "run_shell_command", "read_file"),
+        ("opencode", "bash", "read"),
+    ];
+    let names = rows.map(|(agent, ..)| agent);
+    let (server, llm) = agents::server_with_agents(&names, "sandbox");
+    let try_agent = async |(agent, shell, reader): (&str, &str, &str)| {
+        let project = agents::project(&server, agent, &llm, json!({})).await;
+        let name = |kind: &str| format!("{agent}-{kind}");
+        let (refused, allowed) = ((false, false), (false, true));
+
+        let without = json!({ "tools_disallowed": [shell] });
+        let mut session = Session::new(&server, &project, &name("without"), without);
+        for (action, expected) in [
+            (Action::Command, refused),
+            (Action::Read, allowed),
+            (Action::Edit, allowed),
+        ] {
+            let found = session.act(&server, action, "deny").await;
+            assert_eq!(found, expected, "{agent} without {shell}: {action:?}");
+        }
+        // Nor does an agent that is started again have more.
+        session.end().await;
+        let found = session.act(&server, Action::Command, "deny").await;
+        assert_eq!(found, refused, "{agent} without {shell}, resumed");
+        session.end().await;
+
+        let only = json!({ "tools_allowed": [reader] });
+        let mut session = Session::new(&server, &project, &name("only"), only);
+        for (action, expected) in [
+            (Action::Command, refused),
+            (Action::Edit, refused),
+            (Action::Tool, refused),
+            (Action::Read, allowed),
+        ] {
+            let found = session.act(&server, action, "deny").await;
+            assert_eq!(found, expected, "{agent} with only {reader}: {action:?}");
+        }
+        session.end().await;
+    };
+    join_all(rows.map(try_agent)).await;
+}
+
+#[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 300)]
+async fn a_tool_of_the_caller_is_not_asked_for_at_low() {
+    let (server, llm) = agents::server_with_agents(&agents::KNOWN, "sandbox");
+    let admin = server.admin();
+    let call = async |agent: &str| {
+        let project = agents::project(&server, agent, &llm, json!({})).await;
+        let tool =
+            json!({ "name": "ping", "description": "x", "inputSchema": { "type": "object" } });
+        let context = json!({ "caller_id": "app", "caller_tools": [tool] });
+        let low = json!({ "autonomy": "low", "context": context });
+        let session = admin
+            .spawn_with(&project, "use tool app_ping {}", low)
+            .await;
+        let is_next = |event: &Value| {
+            let kinds = ["caller_tool_request", "permission_request", "completion"];
+            kinds.contains(&event["type"].as_str().unwrap())
+        };
+        let log = admin.follow(&session, is_next).await;
+        let request = log.last().unwrap();
+        assert_eq!(request["type"], "caller_tool_request", "{agent}: {log:#?}");
+        let answer = json!({
+            "session_id": session, "request_id": request["request_id"], "result": "pong",
+        });
+        admin.call("caller_tool_response", answer).await.ok();
+        let completion = admin.turn(&session, 1).await;
+        let text = completion["text"].as_str().unwrap();
+        assert!(text.contains("pong"), "{agent}: {completion}");
+    };
+    join_all(agents::KNOWN.map(call)).await;
+}
+
+#[test(needs(sandbox))]
+async fn a_child_has_no_wider_level_than_its_parent() {
+    let server = support::server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let ask = json!({ "prompt": "/sh touch made", "autonomy": "high" });
+    let prompt = format!("/tool session_message {ask}");
+    let low = json!({ "autonomy": "low" });
+    let session = admin.spawn_with(&project, &prompt, low).await;
+    let is_child = |event: &Value| event["type"] == "child_spawned";
+    let log = admin.follow(&session, is_child).await;
+    let child = log.last().unwrap()["child_id"].as_str().unwrap().to_owned();
+    let waiting = admin.status(&child, "waiting").await;
+    let request = &waiting["waiting_for"]["request_id"];
+    let deny = json!({ "session_id": child, "request_id": request, "decision": "deny" });
+    admin.call("session_permit", deny).await.ok();
+    admin.turn(&session, 1).await;
+    assert!(!server.workspace(&project).join("made").exists());
+    let log = admin.log(&session).await;
+    assert!(
+        log.iter()
+            .all(|event| event["type"] != "permission_request")
+    );
+}
+
+#[test(needs(sandbox))]
+async fn requests_that_do_not_fit_the_level_are_asked_for() {
+    let server = support::server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    std::os::unix::fs::symlink("/root", server.workspace(&project).join("link")).unwrap();
+    let edit = |path: &str| json!({ "kind": "edit", "rawInput": { "file_path": path } });
+    let calls = [
+        ("plain", edit("/workspace/new/file"), true),
+        ("link", edit("/workspace/link/file"), false),
+        ("parent", edit("/workspace/../root/file"), false),
+        ("hook", edit("/workspace/.git/hooks/pre-commit"), false),
+        ("settings", edit(".claude/settings.json"), false),
+        ("nothing", json!({ "kind": "edit" }), false),
+        (
+            "lie",
+            json!({ "kind": "read", "rawInput": { "command": "rm -rf ." } }),
+            false,
+        ),
+    ];
+    let mut prompt = String::new();
+    for (title, call, _) in &calls {
+        let mut call = call.clone();
+        call["title"] = json!(title);
+        call["toolCallId"] = json!(title);
+        let options = json!([{ "optionId": "y", "name": "Yes", "kind": "allow_once" }]);
+        let params = json!({ "sessionId": "s", "toolCall": call, "options": options });
+        let request = json!({ "jsonrpc": "2.0", "id": title,
+            "method": "session/request_permission", "params": params });
+        prompt += &format!("/garbage {request}\n");
+    }
+    // An option that allows more than the call is not chosen for the caller.
+    let mut always = edit("/workspace/file");
+    always["title"] = json!("always");
+    let options = json!([{ "optionId": "y", "name": "Yes", "kind": "allow_always" }]);
+    let params = json!({ "sessionId": "s", "toolCall": always, "options": options });
+    let request = json!({ "jsonrpc": "2.0", "id": "always",
+        "method": "session/request_permission", "params": params });
+    prompt += &format!("/garbage {request}\n/sleep 60");
+    let medium = json!({ "autonomy": "medium" });
+    let session = admin.spawn_with(&project, &prompt, medium).await;
+    let log = admin
+        .follow(&session, |event| {
+            event["type"] == "permission_request" && event["title"] == "always"
+        })
+        .await;
+    for (title, _, is_allowed) in calls {
+        let is_asked =
+            |event: &Value| event["type"] == "permission_request" && event["title"] == title;
+        assert_eq!(log.iter().any(is_asked), !is_allowed, "{title}: {log:#?}");
+        let logged = format!("allowed at the level `medium`: `{title}`");
+        let is_logged = log.iter().any(|event| event["message"] == logged.as_str());
+        assert_eq!(is_logged, is_allowed, "{title}: {log:#?}");
+    }
+}

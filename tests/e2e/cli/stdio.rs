@@ -1,0 +1,141 @@
+//! `oubliette mcp stdio`: an MCP client without an address and a key.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use oubliette_test_harness::scaled;
+use serde_json::{Value, json};
+use support::{Server, binary};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+struct Bridge {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Bridge {
+    fn start(server: &Server) -> Self {
+        let mut process = Command::new(binary())
+            .env("OUBLIETTE_HOME", server.home())
+            .args(["mcp", "stdio"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self {
+            input: process.stdin.take(),
+            output,
+            process,
+        }
+    }
+
+    async fn send(&mut self, message: Value) {
+        let line = format!("{message}\n");
+        let input = self.input.as_mut().unwrap();
+        input.write_all(line.as_bytes()).await.unwrap();
+    }
+
+    async fn next(&mut self) -> Value {
+        let reading = tokio::time::timeout(scaled(REPLY_TIMEOUT), self.output.next_line());
+        let line = reading.await.expect("no reply").unwrap();
+        serde_json::from_str(&line.expect("the output is over")).unwrap()
+    }
+
+    /// The reply to a request, after notifications.
+    async fn reply(&mut self, id: u64) -> Value {
+        loop {
+            let message = self.next().await;
+            if message["id"] == id {
+                return message;
+            }
+        }
+    }
+
+    async fn call(&mut self, id: u64, tool: &str, arguments: Value) -> Value {
+        let params = json!({ "name": tool, "arguments": arguments });
+        let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+        self.send(call).await;
+        self.reply(id).await
+    }
+}
+
+#[test]
+async fn a_client_on_standard_input_and_output_survives_a_restart_of_the_server() {
+    let mut server = Server::start();
+    let mut bridge = Bridge::start(&server);
+    for version in ["2025-06-18", "2025-11-25"] {
+        let params = json!({ "protocolVersion": version, "capabilities": {},
+            "clientInfo": { "name": "raw", "version": "0" } });
+        let initialize =
+            json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+        bridge = Bridge::start(&server);
+        bridge.send(initialize).await;
+        let initialized = bridge.reply(1).await;
+        assert_eq!(initialized["result"]["protocolVersion"], version);
+        let notification = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        bridge.send(notification).await;
+        let made = bridge
+            .call(2, "project_create", json!({ "name": version }))
+            .await;
+        assert_eq!(
+            made["result"]["structuredContent"]["name"], version,
+            "{made}"
+        );
+    }
+    server.kill();
+    let restarted = async {
+        server.start_again();
+    };
+    let (listed, ()) = tokio::join!(bridge.call(3, "project_list", json!({})), restarted);
+    let projects = &listed["result"]["structuredContent"]["projects"];
+    assert_eq!(projects.as_array().unwrap().len(), 2, "{listed}");
+    // The audit log shows where the calls came from.
+    let log = server.admin().call("audit_list", json!({})).await;
+    let entries = log.ok()["entries"].as_array().unwrap();
+    let mut made = entries
+        .iter()
+        .filter(|it| it["operation"] == "project_create");
+    assert!(made.all(|entry| entry["address"] == "local"), "{log:?}");
+    // The input ends, and with it the process.
+    drop(bridge.input.take());
+    let ended = tokio::time::timeout(scaled(REPLY_TIMEOUT), bridge.process.wait());
+    assert!(ended.await.expect("it goes on").unwrap().success());
+}
+
+#[test]
+async fn the_protocol_without_sessions_works_on_standard_input_and_output_too() {
+    let server = Server::start();
+    let mut bridge = Bridge::start(&server);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "raw", "version": "0" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    bridge.send(json!("nonsense")).await;
+    let list =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": { "_meta": meta } });
+    bridge.send(list).await;
+    assert!(bridge.reply(1).await["result"]["tools"].is_array());
+    let params = json!({ "name": "project_list", "arguments": {}, "_meta": meta });
+    let call = json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params });
+    bridge.send(call).await;
+    let listed = bridge.reply(2).await;
+    assert!(
+        listed["result"]["structuredContent"]["projects"].is_array(),
+        "{listed}"
+    );
+}
+
+#[test]
+async fn without_a_server_it_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let ended = support::run_cli(home.path(), &["mcp", "stdio"]).await;
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(support::stderr(&ended).contains("no server is running"));
+}

@@ -1,0 +1,281 @@
+//! Processes that pretend to be the server. They get no key from the command line.
+
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::json;
+use support::{Pty, RunAs, Server, ServerOptions, binary, cli, run_cli, stderr, stdout};
+
+/// How long an impostor waits for the rest of a request.
+const READ_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A process that listens where a server was, and keeps what it is sent.
+struct Impostor {
+    received: Arc<Mutex<Vec<u8>>>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Impostor {
+    /// Listens on both loopback addresses.
+    fn listen(port: u16) -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let addresses = ["127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}"));
+        let listeners = addresses.map(|address| TcpListener::bind(address).unwrap());
+        let addresses = listeners.iter().map(|it| it.local_addr().unwrap());
+        let addresses = addresses.collect();
+        for listener in listeners {
+            let received = received.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming() {
+                    let mut stream = stream.unwrap();
+                    stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+                    let mut buffer = [0; 16 << 10];
+                    while let Ok(read @ 1..) = stream.read(&mut buffer) {
+                        received.lock().unwrap().extend_from_slice(&buffer[..read]);
+                    }
+                    let _ =
+                        stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+                }
+            });
+        }
+        Self {
+            received,
+            addresses,
+        }
+    }
+
+    fn received(&self) -> String {
+        String::from_utf8_lossy(&self.received.lock().unwrap()).into_owned()
+    }
+}
+
+fn port(server: &Server) -> u16 {
+    let (_, port) = server.base().rsplit_once(':').unwrap();
+    port.parse().unwrap()
+}
+
+#[test]
+async fn an_impostor_at_the_port_of_an_ended_server_gets_no_key() {
+    for end in ["stop", "kill"] {
+        let mut server = Server::start();
+        let key = server.admin_key();
+        match end {
+            "stop" => drop(server.stop()),
+            _ => server.kill(),
+        }
+        let impostor = Impostor::listen(port(&server));
+        let home = server.home().to_owned();
+        let url = server.base().to_owned();
+        let localhost = url.replace("127.0.0.1", "localhost");
+        let commands: [&[&str]; 5] = [
+            &["project", "list"],
+            &["--url", &url, "project", "list"],
+            &["--url", &localhost, "project", "list"],
+            &["session", "attach", "x"],
+            &["mcp", "setup", "cursor", "--project", "."],
+        ];
+        let mut outputs = Vec::new();
+        for command in commands {
+            outputs.push((command, run_cli(&home, command).await));
+        }
+        assert_eq!(impostor.received(), "", "{end}");
+        for (command, ended) in outputs {
+            let sentence = stderr(&ended);
+            assert_eq!(ended.status.code(), Some(1), "{end} {command:?} {sentence}");
+            assert!(
+                sentence.contains("not running") || sentence.contains("no server is running"),
+                "{end} {command:?} {sentence}"
+            );
+            assert!(!stdout(&ended).contains(&key));
+        }
+        let doctor = run_cli(&home, &["doctor"]).await;
+        assert!(stdout(&doctor).contains("no server is running"), "{end}");
+    }
+}
+
+#[test]
+async fn a_server_whose_port_is_taken_says_by_whom() {
+    let mut server = Server::start();
+    server.kill();
+    let impostor = Impostor::listen(port(&server));
+    for address in &impostor.addresses {
+        let address = address.to_string();
+        let start = ["serve", "--listen", &address];
+        let refused = run_cli(server.home(), &start).await;
+        let sentence = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{sentence}");
+        // This test is the impostor.
+        let who = format!("process {} ", std::process::id());
+        assert!(sentence.contains(&who), "{sentence}");
+        assert!(sentence.contains("oubliette down"), "{sentence}");
+    }
+}
+
+#[test]
+async fn no_other_process_can_listen_on_either_loopback_address() {
+    let server = Server::start();
+    let port = port(&server);
+    for host in ["127.0.0.1", "[::1]"] {
+        let taken = TcpListener::bind(format!("{host}:{port}"));
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::AddrInUse, "{host}");
+        let health = support::http().get(format!("http://{host}:{port}/healthz"));
+        assert_eq!(health.send().await.unwrap().status(), 200, "{host}");
+    }
+}
+
+#[test]
+async fn commands_use_the_socket_even_if_the_url_is_given() {
+    let server = Server::start();
+    let url = server.base().replace("127.0.0.1", "localhost");
+    for (name, command) in [
+        ("plain", vec!["project", "create", "plain"]),
+        ("url", vec!["--url", &url, "project", "create", "url"]),
+    ] {
+        let ended = run_cli(server.home(), &command).await;
+        assert!(ended.status.success(), "{name}: {}", stderr(&ended));
+    }
+    let log = server.admin().call("audit_list", json!({})).await;
+    let entries = log.ok()["entries"].as_array().unwrap();
+    let made = entries
+        .iter()
+        .filter(|entry| entry["operation"] == "project_create");
+    let from: Vec<&str> = made
+        .map(|entry| entry["address"].as_str().unwrap())
+        .collect();
+    assert_eq!(from, ["local", "local"]);
+}
+
+#[test]
+async fn the_socket_is_private_and_a_shared_directory_is_not_believed() {
+    let server = Server::start();
+    let run = server.home().join("run");
+    let mode = |path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(run.join("server.sock")), 0o600);
+    assert_eq!(mode(run.clone()), 0o700);
+    // Others could replace the socket, or the directory that it is in.
+    for directory in [&run, server.home()] {
+        set_mode(directory, 0o777);
+        for command in [vec!["project", "list"], vec!["mcp", "stdio"]] {
+            let refused = run_cli(server.home(), &command).await;
+            assert_eq!(refused.status.code(), Some(1), "{command:?}");
+            let sentence = stderr(&refused);
+            assert!(sentence.contains("chmod 700"), "{command:?} {sentence}");
+        }
+        set_mode(directory, 0o700);
+    }
+    let listed = run_cli(server.home(), &["project", "list"]).await;
+    assert!(listed.status.success(), "{}", stderr(&listed));
+}
+
+#[test]
+async fn a_server_refuses_a_directory_that_others_can_write_to() {
+    let home = tempfile::tempdir().unwrap();
+    for mode in [0o777, 0o770] {
+        set_mode(home.path(), mode);
+        let refused = run_cli(home.path(), &["serve", "--listen", "127.0.0.1:0"]).await;
+        assert_eq!(refused.status.code(), Some(1));
+        let sentence = stderr(&refused);
+        assert!(sentence.contains("chmod 700"), "{sentence}");
+        assert!(!home.path().join("run").exists());
+    }
+}
+
+/// Another user's server cannot take the place of root's, also not one that only root could tell apart.
+#[test(needs(root))]
+async fn root_sends_no_key_to_the_server_of_another_user() {
+    const USER: u32 = 54_321;
+    let foreign = Server::start_with(ServerOptions {
+        run_as: Some(RunAs {
+            uid: USER,
+            gid: USER,
+            group: USER,
+        }),
+        ..ServerOptions::default()
+    });
+    let mut server = Server::start();
+    server.kill();
+    let (run, home) = (server.home().join("run"), server.home().to_owned());
+    std::fs::rename(&run, home.join("run.old")).unwrap();
+    std::fs::rename(foreign.home().join("run"), &run).unwrap();
+    for mode in [0o777, 0o700] {
+        set_mode(&home, mode);
+        for command in [
+            vec!["project", "list"],
+            vec!["--token", "oub_x", "project", "list"],
+            vec!["mcp", "stdio"],
+        ] {
+            let refused = run_cli(&home, &command).await;
+            assert_eq!(refused.status.code(), Some(1), "{command:?}");
+            let sentence = stderr(&refused);
+            let says_what_to_do = sentence.contains("chmod") || sentence.contains("chown");
+            assert!(says_what_to_do, "{mode:o} {command:?} {sentence}");
+        }
+    }
+    std::fs::rename(&run, foreign.home().join("run")).unwrap();
+    std::fs::rename(home.join("run.old"), &run).unwrap();
+    // Root may use the server of another user who has all of the directory.
+    let listed = run_cli(foreign.home(), &["project", "list"]).await;
+    assert!(listed.status.success(), "{}", stderr(&listed));
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn commands_reach_a_server_below_a_long_path() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().join("d".repeat(100)).join("e".repeat(100));
+    std::fs::create_dir_all(&home).unwrap();
+    let mut server = Command::new(binary())
+        .env("OUBLIETTE_HOME", &home)
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    lines.read_line(&mut ready).unwrap();
+    let listed = cli(&home, ["project", "create", "far"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(listed.status.success(), "{ready}{}", stderr(&listed));
+}
+
+#[test]
+fn the_first_start_prints_the_key_only_to_a_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    let mut server = Command::new(binary())
+        .env("OUBLIETTE_HOME", home.path())
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut printed = String::new();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    while !printed.contains("project create hello") {
+        assert!(lines.read_line(&mut printed).unwrap() > 0, "{printed}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let file = home.path().join("admin.token");
+    let key = std::fs::read_to_string(&file).unwrap();
+    assert!(!printed.contains(key.trim()), "{printed}");
+    assert!(printed.contains(&*file.to_string_lossy()), "{printed}");
+
+    let home = tempfile::tempdir().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0"];
+    let mut terminal = Pty::run(home.path(), (24, 200), &arguments);
+    terminal.wait_for("project create hello");
+    let key = std::fs::read_to_string(home.path().join("admin.token")).unwrap();
+    let shown = terminal.shown();
+    assert!(shown.contains(key.trim()), "{shown}");
+}

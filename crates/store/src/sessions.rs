@@ -328,8 +328,8 @@ pub struct SessionStep {
     /// Delete all queued messages.
     pub drop_messages: bool,
     pub turn_started: bool,
-    /// The stop request has been handled.
-    pub stop_request_done: bool,
+    /// This stop request has been handled. A later one, `End` after `Interrupt`, is kept.
+    pub handled_stop_request: Option<StopRequest>,
     pub decisions: Vec<PendingDecision>,
     /// The request ids of decisions to delete.
     pub removed_decisions: Vec<String>,
@@ -426,6 +426,15 @@ pub trait SessionStore {
         request: StopRequest,
         audit: Option<AuditEntry>,
     ) -> Result<()>;
+
+    /// Requests to interrupt every turn of a tree, except that of one session. Returns the sessions
+    /// that have the request now. Those in no turn, for example waiting for a higher cost limit, do not
+    /// get it.
+    async fn interrupt_turns(
+        &self,
+        root: SessionId,
+        except: SessionId,
+    ) -> Result<Vec<(SessionId, ProjectId)>>;
 
     async fn next_message(&self, id: SessionId) -> Result<Option<SessionMessage>>;
 

@@ -3,7 +3,7 @@
 use std::slice;
 use std::time::Duration;
 
-use oubliette_model::{Access, AwaitedRequestKind, Mode, SessionId, Status};
+use oubliette_model::{Access, Mode, SessionId, Status};
 use oubliette_store::{Session, StopRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -81,18 +81,13 @@ fn in_turn(session: &Session) -> bool {
 }
 
 impl Sessions<'_> {
-    /// Interrupts every turn of a tree except that of one session. A session that waits for a higher
-    /// cost limit is in no turn.
+    /// Interrupts every turn of a tree except that of one session.
     pub(super) async fn interrupt_tree(self, root: SessionId, except: SessionId) -> Result<()> {
-        let mut tree = self.engine.store().session_tree(root).await?;
-        let waits_for_budget = |session: &Session| {
-            let waiting = session.waiting.as_ref();
-            waiting.is_some_and(|waiting| waiting.kind == AwaitedRequestKind::Budget)
-        };
-        tree.retain(|session| {
-            session.id != except && in_turn(session) && !waits_for_budget(session)
-        });
-        self.request(&tree, StopRequest::Interrupt, None).await
+        let store = self.engine.store();
+        for (session, project) in store.interrupt_turns(root, except).await? {
+            self.wake(session, project);
+        }
+        Ok(())
     }
 
     /// Waits until a session fulfils a condition or is deleted; false after `timeout`, or if the server

@@ -181,6 +181,27 @@ impl SessionStore for Sqlite {
         .await
     }
 
+    async fn interrupt_turns(
+        &self,
+        root: SessionId,
+        except: SessionId,
+    ) -> Result<Vec<(SessionId, ProjectId)>> {
+        self.write(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "update sessions set wanted = 'interrupt'
+                 where root_id = ?1 and id <> ?2 and wanted is null
+                    and status in ('running', 'waiting')
+                    and (waiting is null or waiting ->> 'kind' <> 'budget')
+                 returning id, project_id",
+            )?;
+            let rows = statement.query_map([root.to_string(), except.to_string()], |row| {
+                Ok((row.parsed(0)?, row.parsed(1)?))
+            })?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
+        .await
+    }
+
     async fn next_message(&self, id: SessionId) -> Result<Option<SessionMessage>> {
         self.read(|connection| {
             Ok(connection

@@ -2,7 +2,7 @@
 
 use oubliette_agent::{UsageFile, UsageReport};
 use oubliette_model::{AwaitedRequestKind, Event, PermissionDecision, Status, StopReason, Usage};
-use oubliette_store::TreeUsage;
+use oubliette_store::{StopRequest, TreeUsage};
 
 use super::{ActorError, SessionActor};
 use crate::sessions::live_agent::CancelReason;
@@ -166,6 +166,8 @@ impl SessionActor<'_> {
             }
             None if self.session.status == Status::Idle => {
                 self.engine.sessions().interrupt_tree(root, own).await?;
+                // Another session of the tree may have asked to interrupt the turn that has just ended.
+                self.step.changes.handled_stop_request = Some(StopRequest::Interrupt);
                 self.request_budget().await?;
             }
             _ => {}

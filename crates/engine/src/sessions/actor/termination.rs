@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use oubliette_agent::UsageReport;
 use oubliette_model::{Status, StopReason, Transition, TurnKind};
-use oubliette_store::SessionMessage;
+use oubliette_store::{SessionMessage, StopRequest};
 
 use super::{ActorError, SessionActor};
 use crate::sessions::connection::ProcessEvent;
@@ -88,7 +88,7 @@ impl SessionActor<'_> {
                 .add_completion(text, StopReason::Cancelled, None, kind);
         }
         self.transition_to_end(Transition::Ended, None);
-        self.step.changes.stop_request_done = true;
+        self.step.changes.handled_stop_request = Some(StopRequest::End);
         self.step.changes.drop_messages = true;
         self.commit().await?;
         self.end_children().await

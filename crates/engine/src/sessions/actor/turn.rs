@@ -2,7 +2,7 @@
 
 use oubliette_agent::UsageReport;
 use oubliette_model::{Status, StopReason, Transition, TurnKind};
-use oubliette_store::SessionMessage;
+use oubliette_store::{SessionMessage, StopRequest};
 use oubliette_wire::RpcError;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -201,7 +201,7 @@ impl SessionActor<'_> {
 
     /// Stops the current turn, or the queued one that would start next. The session goes on.
     pub(super) async fn interrupt(&mut self) -> Result<(), ActorError> {
-        self.step.changes.stop_request_done = true;
+        self.step.changes.handled_stop_request = Some(StopRequest::Interrupt);
         match self.process.turn() {
             Some(turn) if turn.cancelled.is_none() => {
                 self.cancel_turn(CancelReason::Requested).await?;

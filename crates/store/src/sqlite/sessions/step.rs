@@ -9,7 +9,7 @@ use super::spawn::count_queued_bytes;
 use crate::sqlite::calls::record_turn_start;
 use crate::sqlite::convert::{ReadColumns, enum_to_string, to_json, to_millis};
 use crate::sqlite::tokens::{delete_agent_token, insert as insert_token, revoke_session_tokens};
-use crate::{CommittedStep, PendingDecision, Result, SessionStep};
+use crate::{CommittedStep, PendingDecision, Result, SessionStep, StopRequest};
 
 /// Serialises events to their kind and stored JSON.
 pub(super) fn serialize(events: &[Event]) -> Result<Vec<(&'static str, String)>> {
@@ -183,10 +183,14 @@ fn update_session(
             .prepare_cached("update sessions set turns = turns + 1 where seq = ?1")?
             .execute([seq])?;
     }
-    if step.stop_request_done {
-        connection
-            .prepare_cached("update sessions set wanted = null where seq = ?1")?
-            .execute([seq])?;
+    if let Some(request) = step.handled_stop_request {
+        let sql = match request {
+            StopRequest::End => "update sessions set wanted = null where seq = ?1",
+            StopRequest::Interrupt => {
+                "update sessions set wanted = null where seq = ?1 and wanted = 'interrupt'"
+            }
+        };
+        connection.prepare_cached(sql)?.execute([seq])?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod mcp_sessions;
 mod projects;
 mod schedules;
 mod sessions;
+mod stop_requests;
 mod stored_bytes;
 mod tokens;
 mod workspaces;
@@ -75,9 +76,9 @@ cases![
     sessions::tree_limits_are_exact,
     sessions::a_decision_is_recorded_once_before_its_deadline,
     sessions::messages_are_queued_in_order_and_resume_an_ended_session,
-    sessions::a_later_end_request_is_kept_when_an_interrupt_is_handled,
+    stop_requests::a_later_end_request_is_kept_when_an_interrupt_is_handled,
     sessions::a_workspace_in_use_cannot_be_removed,
-    sessions::only_the_turns_of_a_tree_are_interrupted,
+    stop_requests::only_the_turns_of_a_tree_are_interrupted,
     sessions::tree_events_are_read_in_commit_order,
     sessions::ended_sessions_are_removed_leaves_first,
     stored_bytes::stored_bytes_of_a_project_are_counted_and_waiting_ones_bounded,
@@ -151,6 +152,17 @@ impl<T, E: std::fmt::Debug> Must<T> for Result<T, E> {
     #[track_caller]
     fn must(self) -> T {
         self.unwrap_or_else(|error| panic!("the store failed: {error:?}"))
+    }
+}
+
+trait MustBe<T> {
+    fn must_be(self) -> T;
+}
+
+impl<T> MustBe<T> for Option<T> {
+    #[track_caller]
+    fn must_be(self) -> T {
+        self.unwrap_or_else(|| panic!("the value is missing"))
     }
 }
 

@@ -9,9 +9,11 @@
 
 mod faults;
 mod ledger;
+mod logs;
 mod work;
 
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +30,8 @@ const INSIDE: &str = "OUBLIETTE_CHAOS_DISK";
 const DISK_MEGABYTES: u32 = 2048;
 const WORKERS: u64 = 6;
 const CONFIG: &str = "runtime = \"sandbox\"\n\
-    [sessions]\nidle_seconds = 20\npermission_seconds = 15\nspawns_per_minute = 1000\n\
+    [sessions]\nidle_seconds = 20\nsilence_seconds = 60\npermission_seconds = 15\n\
+    spawns_per_minute = 1000\n\
     [caller_tools]\ntimeout_seconds = 5\n";
 
 /// The server, which faults replace. Workers only need its address and keys, which stay.
@@ -80,6 +83,12 @@ fn run_on_small_disk() -> ! {
     panic!("unshare does not start: {error}");
 }
 
+/// The directory for temporary files outside the small disk.
+fn outer_temp() -> PathBuf {
+    let disk = PathBuf::from(std::env::var_os(INSIDE).unwrap());
+    disk.parent().unwrap().to_owned()
+}
+
 /// Lets everything come to rest, compares the logs with the ledger, deletes all projects and looks for
 /// leftovers.
 async fn finish(server: SharedServer, ledger: &Ledger, counts: &FaultCounts) {
@@ -93,11 +102,9 @@ async fn finish(server: SharedServer, ledger: &Ledger, counts: &FaultCounts) {
     for defect in &defects {
         println!("DEFECT: {defect}");
     }
-    let panics = server
-        .log()
-        .lines()
-        .filter(|line| line.contains("panicked"))
-        .count();
+    let logs = server.all_logs();
+    let panics = logs::print_relevant(&logs);
+    logs::keep(&logs, &outer_temp(), !defects.is_empty() || panics > 0);
     server.assert_nothing_left().await;
     println!("nothing is left on the machine");
     assert!(

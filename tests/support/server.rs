@@ -15,6 +15,12 @@ use crate::{Modern, binary, cli};
 /// A server that was asked to stop has ended within this time.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Of a longer log the older half is dropped.
+const MAX_LOG_BYTES: usize = 32 << 20;
+
+/// What one server process logged.
+type Log = Arc<Mutex<String>>;
+
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
@@ -42,7 +48,9 @@ pub struct Server {
     options: ServerOptions,
     child: Child,
     url: String,
-    log: Arc<Mutex<String>>,
+    log: Log,
+    /// The logs of the processes before this one.
+    earlier_logs: Vec<Log>,
 }
 
 impl Server {
@@ -65,6 +73,7 @@ impl Server {
             child,
             url,
             log,
+            earlier_logs: Vec::new(),
         }
     }
 
@@ -89,6 +98,12 @@ impl Server {
     /// Everything the server logged so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// The logs of all processes of this server, in the order of their starts.
+    pub fn all_logs(&self) -> Vec<String> {
+        let logs = self.earlier_logs.iter().chain([&self.log]);
+        logs.map(|log| log.lock().unwrap().clone()).collect()
     }
 
     pub fn admin_key(&self) -> String {
@@ -158,7 +173,9 @@ impl Server {
     pub fn start_again_as(&mut self, program: &Path) {
         let address = self.base().trim_start_matches("http://").to_owned();
         let (child, url, log) = spawn(program, self.home.path(), &address, &self.options);
-        (self.child, self.url, self.log) = (child, url, log);
+        self.earlier_logs
+            .push(std::mem::replace(&mut self.log, log));
+        (self.child, self.url) = (child, url);
     }
 }
 
@@ -206,7 +223,7 @@ fn spawn(
     home: &Path,
     listen: &str,
     options: &ServerOptions,
-) -> (Child, String, Arc<Mutex<String>>) {
+) -> (Child, String, Log) {
     let mut command = match options.run_as {
         Some(user) => as_user(program, user),
         None => Command::new(program),
@@ -224,13 +241,13 @@ fn spawn(
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let log = Arc::new(Mutex::new(String::new()));
+    let log = Log::default();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let lines = log.clone();
     std::thread::spawn(move || {
         let mut line = String::new();
         while stderr.read_line(&mut line).is_ok_and(|read| read > 0) {
-            lines.lock().unwrap().push_str(&std::mem::take(&mut line));
+            append_line(&mut lines.lock().unwrap(), &std::mem::take(&mut line));
         }
     });
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
@@ -246,4 +263,15 @@ fn spawn(
     // Further output must not fill the pipe.
     std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
     (child, url.to_owned(), log)
+}
+
+fn append_line(log: &mut String, line: &str) {
+    if log.len() + line.len() > MAX_LOG_BYTES {
+        let middle = log.floor_char_boundary(log.len() / 2);
+        let end = log[middle..]
+            .find('\n')
+            .map_or(log.len(), |at| middle + at + 1);
+        log.drain(..end);
+    }
+    log.push_str(line);
 }

@@ -13,6 +13,7 @@ mod idle;
 mod images;
 mod interactive;
 mod lifecycle;
+mod locks;
 pub(crate) mod logs;
 mod named_command;
 mod ownership;

@@ -64,7 +64,10 @@ impl From<StoreError> for EngineError {
     fn from(error: StoreError) -> Self {
         match error {
             // The caller can act on it.
-            StoreError::DiskFull
+            StoreError::Busy
+            | StoreError::Closed
+            | StoreError::DiskFull
+            | StoreError::Gone
             | StoreError::QueueFull { .. }
             | StoreError::TooManySchedules { .. }
             | StoreError::TooManyWorkspaces { .. } => Self::Failed(error.to_string()),
@@ -86,11 +89,17 @@ impl From<InvalidValue> for EngineError {
 
 impl From<std::io::Error> for EngineError {
     fn from(error: std::io::Error) -> Self {
-        if error.kind() == std::io::ErrorKind::StorageFull {
+        if is_disk_full(&error) {
             return Self::Failed("the disk is full; free some space and try again".to_owned());
         }
         Self::fault(error)
     }
+}
+
+/// Whether the disk, or what the server's user may use of it, is full.
+fn is_disk_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// The end of an error message about an unknown name.
@@ -98,4 +107,34 @@ pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest
         .map(|name| format!("; did you mean `{name}`?"))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_a_caller_can_act_on_say_what_is_wrong() {
+        for (error, word) in [
+            (StoreError::Busy.into(), "locked"),
+            (StoreError::Closed.into(), "stopping"),
+            (StoreError::DiskFull.into(), "full"),
+            (StoreError::Gone.into(), "deleted"),
+            (
+                std::io::Error::from(std::io::ErrorKind::StorageFull).into(),
+                "full",
+            ),
+            (
+                std::io::Error::from(std::io::ErrorKind::QuotaExceeded).into(),
+                "full",
+            ),
+        ] {
+            assert!(
+                matches!(&error, EngineError::Failed(text) if text.contains(word)),
+                "{error:?}"
+            );
+        }
+        let fault: EngineError = StoreError::Damaged("oubliette.db".into()).into();
+        assert!(matches!(fault, EngineError::Fault(_)));
+    }
 }

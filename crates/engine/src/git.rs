@@ -126,7 +126,9 @@ impl Git {
             max_time: Duration::from_secs(self.rules.clone_timeout_seconds),
             max_bytes: self.rules.clone_max_mb.saturating_mul(1 << 20),
         };
-        let outcome = run(command, &format!("cloning {url}"), into, limits, call).await;
+        let what = format!("cloning {url}");
+        let remedy = "; check the address and `git_credential`";
+        let outcome = run(command, &what, into, limits, remedy, call).await;
         outcome.map_err(|error| access.redact(error))
     }
 
@@ -146,13 +148,13 @@ impl Git {
         let mut clone = self.command(&access);
         clone.args(["clone", "--progress", "--template=", "--no-hardlinks", "--"]);
         clone.arg(source).arg(into);
-        run(clone, "cloning the workspace", into, limits, call).await?;
+        run(clone, "cloning the workspace", into, limits, "", call).await?;
         let mut checkout = self.command(&access);
         checkout
             .arg("-C")
             .arg(into)
             .args(["checkout", "-q", "-b", branch]);
-        run(checkout, "creating the branch", into, limits, call).await
+        run(checkout, "creating the branch", into, limits, "", call).await
     }
 
     /// A git command without environment or configuration that could name a program.
@@ -197,12 +199,14 @@ struct RunLimits {
     max_bytes: u64,
 }
 
-/// Runs git until it exits, or kills its process group at a limit or when the call is cancelled.
+/// Runs git until it exits, or kills its process group at a limit or when the call is cancelled. `remedy` is
+/// added to the error if git fails.
 async fn run(
     mut command: Command,
     what: &str,
     directory: &Path,
     limits: RunLimits,
+    remedy: &str,
     call: &Call,
 ) -> Result<()> {
     let mut child = command.spawn().map_err(|error| match error.kind() {
@@ -247,7 +251,7 @@ async fn run(
         return Ok(());
     }
     Err(EngineError::Failed(format!(
-        "{what} failed: {}; check the address and `git_credential`",
+        "{what} failed: {}{remedy}",
         output.last_lines()
     )))
 }

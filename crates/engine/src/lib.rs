@@ -44,7 +44,7 @@ pub use engine::Engine;
 pub use error::{EngineError, Result};
 pub use files::SESSION_HOMES_DIR;
 pub use mcp_sessions::{BoundSession, McpSessions};
-pub use metrics::{CallCount, CallCounts, Metrics};
+pub use metrics::{CallCount, CallCounts, Metrics, StateCounts};
 pub use schedules::Schedules;
 pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
 pub use settings::{

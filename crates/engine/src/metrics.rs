@@ -1,10 +1,12 @@
-//! Counters of calls, by operation and outcome.
+//! Counters of calls, by operation and outcome, and the sizes of what the engine keeps in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use oubliette_store::AuditOutcome;
 use parking_lot::Mutex;
+
+use crate::Engine;
 
 /// Calls of one operation with one outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -15,6 +17,31 @@ pub struct CallCount {
 
 /// Counts by operation and outcome.
 pub type CallCounts = BTreeMap<(&'static str, &'static str), CallCount>;
+
+/// How many entries the engine has in memory. All but `callers` are zero when nothing runs and nobody waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StateCounts {
+    /// Tasks of sessions that have a live agent or work to do.
+    pub session_tasks: usize,
+    /// Sessions and calls for whose changes someone waits.
+    pub subscriptions: usize,
+    /// Sessions whose callers were seen lately.
+    pub callers: usize,
+    /// Entries about containers that exist, and about commands that run in them.
+    pub container_entries: usize,
+}
+
+impl Engine {
+    pub fn state_counts(&self) -> StateCounts {
+        let sessions = self.sessions();
+        StateCounts {
+            session_tasks: sessions.count_tasks(),
+            subscriptions: sessions.subscriptions().count_topics(),
+            callers: self.callers().count_tracked(),
+            container_entries: self.container_state().count_entries(),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub struct Metrics {

@@ -106,6 +106,10 @@ impl<'a> Sessions<'a> {
         &self.state().subscriptions
     }
 
+    pub(crate) fn count_tasks(self) -> usize {
+        self.state().actors.lock().len()
+    }
+
     /// The session with this id.
     pub(crate) async fn get(self, id: SessionId) -> Result<Session> {
         let session = self.engine.store().session(id).await?;

@@ -84,15 +84,8 @@ impl Workspaces<'_> {
             Err(StoreError::Duplicate) => return self.open(project, id, call).await,
             Err(error) => return Err(error.into()),
         }
-        let created = match self.create_directory(project, &id, call).await {
-            Ok(()) => self.protect(project, &id).await,
-            failed => failed,
-        };
-        if let Err(error) = created {
-            self.engine
-                .store()
-                .remove_workspace(project, &id, None)
-                .await?;
+        if let Err(error) = self.create(project, &id, call).await {
+            self.discard(project, &id).await;
             return Err(error);
         }
         Ok(ChosenWorkspace { id, created: true })
@@ -105,10 +98,58 @@ impl Workspaces<'_> {
         call: &Call,
     ) -> Result<ChosenWorkspace> {
         if !self.files().has_workspace(project, &id) {
-            self.create_directory(project, &id, call).await?;
-            self.protect(project, &id).await?;
+            self.create(project, &id, call).await?;
         }
         Ok(ChosenWorkspace { id, created: false })
+    }
+
+    /// Creates the directory of a workspace that has a row, and protects its paths.
+    async fn create(self, project: ProjectId, id: &WorkspaceId, call: &Call) -> Result<()> {
+        let created = match self.create_directory(project, id, call).await {
+            Ok(()) => self.protect(project, id).await,
+            failed => failed,
+        };
+        let store = self.engine.store();
+        if let Err(error) = created {
+            // A deletion of the project takes the files and the container away at any point.
+            return Err(match store.project(project).await {
+                Ok(None) => EngineError::project_not_found(project),
+                _ => error,
+            });
+        }
+        if store.workspace(project, id).await?.is_some() {
+            return Ok(());
+        }
+        // Deleted meanwhile, perhaps before there was a directory to remove.
+        self.files().remove_workspace(project, id).await?;
+        Err(not_found(id))
+    }
+
+    /// Removes the row of a workspace whose directory could not be created, in the background if the
+    /// store fails now, for example because the disk is full.
+    async fn discard(self, project: ProjectId, id: &WorkspaceId) {
+        let Err(error) = self.remove_row(project, id).await else {
+            return;
+        };
+        tracing::warn!(%project, workspace = %id, %error, "could not discard a workspace; trying again");
+        let id = id.clone();
+        self.engine.spawn_until_stopping(|engine| async move {
+            let what = format!("discarded workspace {id} of {project}");
+            let remove = || engine.workspaces().remove_row(project, &id);
+            engine.retry(&what, remove).await;
+        });
+    }
+
+    /// Removes the row of a workspace unless another call has created its directory.
+    async fn remove_row(self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
+        if self.files().has_workspace(project, id) {
+            return Ok(());
+        }
+        let store = self.engine.store();
+        match store.remove_workspace(project, id, None).await {
+            Ok(_) | Err(StoreError::InUse) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Protects the paths of a new workspace, or removes it.
@@ -134,7 +175,7 @@ impl Workspaces<'_> {
         call: &Call,
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
-        let default = ContainerScope::of_workspace(&stored, &WorkspaceId::default()).container_id();
+        let default = ContainerScope::default_container_id(project);
         let _permit = tokio::select! {
             permit = self.engine.container_state().permit_workspace_creation(&default) => permit?,
             () = call.cancelled() => return Err(EngineError::Cancelled),
@@ -171,6 +212,8 @@ impl Workspaces<'_> {
         if store.container(default_container.as_str()).await?.is_some() {
             return Ok(false);
         }
+        // A deletion needs the lock, too, before it moves the files away.
+        self.engine.project(project.id).await?;
         let source = self
             .files()
             .workspace_dir(project.id, &WorkspaceId::default());
@@ -231,16 +274,20 @@ impl Workspaces<'_> {
             mount(directory, "/workspaces/new", false),
         ];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
-        let default = ContainerScope::of_workspace(project, &WorkspaceId::default());
         let plan = ContainerPlan {
             project,
             scope: ContainerScope::of_workspace(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(default.container_id()),
+            users_of: Some(ContainerScope::default_container_id(project.id)),
         };
         let clone = async {
-            let link = self.engine.containers().create(plan).await?;
+            let link = {
+                // A deletion of the project must not remove the container while it is created.
+                let state = self.engine.container_state();
+                let _lock = state.lock_container(&container).await;
+                self.engine.containers().create(plan).await?
+            };
             let argv = clone_command("/workspaces/new", id);
             self.engine
                 .containers()
@@ -248,7 +295,7 @@ impl Workspaces<'_> {
                 .await
         };
         let cloned = clone.await;
-        self.engine.containers().remove(&container).await?;
+        self.engine.containers().remove_or_retry(&container).await;
         match cloned {
             Ok(outcome) => self.publish_draft(project.id, id, &draft, outcome).await,
             Err(error) => {

@@ -31,7 +31,8 @@ impl RuntimeError {
 
 impl From<std::io::Error> for RuntimeError {
     fn from(error: std::io::Error) -> Self {
-        if error.kind() == std::io::ErrorKind::StorageFull {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        if matches!(error.kind(), StorageFull | QuotaExceeded) {
             return Self::Failed("the disk is full; free some space and try again".to_owned());
         }
         Self::fault(error)

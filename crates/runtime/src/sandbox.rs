@@ -81,6 +81,19 @@ impl Sandbox {
         lock.lock_owned().await
     }
 
+    /// Forgets the lock of a container that was removed, which the caller holds, unless others wait for
+    /// it.
+    fn forget_lock(&self, id: &ContainerId) {
+        let mut locks = self.locks.lock();
+        // The map and the caller. Others are added only while the map is locked.
+        if locks
+            .get(id)
+            .is_some_and(|lock| Arc::strong_count(lock) <= 2)
+        {
+            locks.remove(id);
+        }
+    }
+
     async fn stop_running(&self, id: &ContainerId, grace: Duration) -> Result<()> {
         let state_dir = self.state_dir(id);
         run_blocking(move || {
@@ -234,7 +247,9 @@ impl Runtime for Sandbox {
         let (state_dir, layers_dir) = (self.state_dir(id), self.layers_dir.join(id.as_str()));
         run_blocking(move || Ok(sandbox::remove(&state_dir, &layers_dir)))
             .await?
-            .map_err(from_sandbox)
+            .map_err(from_sandbox)?;
+        self.forget_lock(id);
+        Ok(())
     }
 
     async fn inspect(&self, id: &ContainerId) -> Result<Option<ContainerStatus>> {

@@ -43,6 +43,7 @@ pub(crate) async fn render(sources: &Sources) -> String {
     }
     let (sessions, streams) = sources.sessions.counts();
     let projects = sources.engine.count_projects().await.unwrap_or_default();
+    let counts = sources.engine.state_counts();
     for (name, kind, about, value) in [
         (
             "oubliette_auth_failures_total",
@@ -63,6 +64,30 @@ pub(crate) async fn render(sources: &Sources) -> String {
             streams as f64,
         ),
         ("oubliette_projects", "gauge", "Projects.", projects as f64),
+        (
+            "oubliette_session_tasks",
+            "gauge",
+            "Sessions with a live agent or work to do.",
+            counts.session_tasks as f64,
+        ),
+        (
+            "oubliette_subscriptions",
+            "gauge",
+            "Sessions and calls whose changes are waited for.",
+            counts.subscriptions as f64,
+        ),
+        (
+            "oubliette_tracked_callers",
+            "gauge",
+            "Sessions whose callers were seen lately.",
+            counts.callers as f64,
+        ),
+        (
+            "oubliette_container_entries",
+            "gauge",
+            "Entries in memory about containers and their commands.",
+            counts.container_entries as f64,
+        ),
         (
             "process_resident_memory_bytes",
             "gauge",

@@ -14,6 +14,9 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 pub enum StoreError {
     #[error("the name or id already exists")]
     Duplicate,
+    /// A row that the write refers to does not exist.
+    #[error("what this call is about was deleted meanwhile")]
+    Gone,
     #[error("the workspace is in use")]
     InUse,
     #[error("the session belongs to another token")]
@@ -61,7 +64,7 @@ pub enum StoreError {
     },
     #[error("{} is not an Oubliette database; it was not changed", .0.display())]
     ForeignFile(PathBuf),
-    #[error("the store is shutting down")]
+    #[error("the server is stopping, so this call changed nothing; try again when it runs again")]
     Closed,
     #[error("the store failed")]
     Failed(#[source] Arc<dyn std::error::Error + Send + Sync>),

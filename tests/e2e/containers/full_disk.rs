@@ -252,3 +252,73 @@ async fn a_session_on_a_full_disk_says_why_it_waits_and_doctor_fails() {
     let gone = json!({ "project_id": project });
     admin.call("project_delete", gone).await.ok();
 }
+
+#[test(needs(namespaces, root, sandbox))]
+async fn on_a_full_disk_a_session_with_a_new_workspace_is_spawned_whole_or_not_at_all() {
+    let server = Small::start(32);
+    let admin = server.admin();
+    // A workspace is made on the host, in the project's container, and in a container of its own.
+    let (fresh, used) = (admin.project("fresh").await, admin.project("used").await);
+    let isolated = json!({ "name": "isolated", "workspace_isolation": true });
+    let isolated = admin.call("project_create", isolated).await.ok()["project_id"].clone();
+    let isolated = isolated.as_str().unwrap().to_owned();
+    for project in [&used, &isolated] {
+        let exec = json!({ "project_id": project, "command": "true" });
+        admin.call("container_exec", exec).await.ok();
+    }
+    let projects = [fresh, used, isolated];
+    let mut spawned = Vec::new();
+    let mut refused = 0;
+    for left in [0, 12 << 10, 40 << 10, 96 << 10, 256 << 10] {
+        server.leave(left);
+        for project in &projects {
+            let spawn = json!({ "project_id": project, "prompt": "/say here", "new_session": true,
+                "create_workspace": true });
+            let reply = admin.call("session_spawn", spawn).await;
+            assert_eq!(reply.status, 200, "{}", reply.text);
+            assert!(reply.body["error"].is_null(), "a fault: {}", reply.text);
+            if reply.is_error() {
+                let sentence = reply.sentence();
+                let gives_reason = ["full", "No space left"].map(|why| sentence.contains(why));
+                assert!(gives_reason.contains(&true), "{sentence}");
+                refused += 1;
+            } else {
+                spawned.push((project, reply.ok()["workspace_id"].clone()));
+            }
+        }
+    }
+    assert!(refused > 0, "the disk was never full");
+    server.empty();
+    for project in &projects {
+        let mut expected: Vec<&Value> = spawned
+            .iter()
+            .filter(|(of, _)| *of == project)
+            .map(|(_, workspace)| workspace)
+            .collect();
+        let default = json!("default");
+        expected.push(&default);
+        let found = async || {
+            let list = json!({ "project_id": project });
+            let listed = admin.call("workspace_list", list).await.ok().clone();
+            let workspaces = listed["workspaces"].as_array().unwrap().clone();
+            let ids = workspaces
+                .into_iter()
+                .map(|one| one["workspace_id"].clone());
+            ids.collect::<Vec<_>>()
+        };
+        let discarded = eventually(Duration::from_secs(90), async || {
+            let found = found().await;
+            found.len() == expected.len() && expected.iter().all(|id| found.contains(id))
+        });
+        assert!(discarded.await, "{:?}, not {expected:?}", found().await);
+        let list = json!({ "project_id": project });
+        let sessions = admin.call("session_list", list.clone()).await.ok().clone();
+        let sessions = sessions["sessions"].as_array().unwrap().len();
+        assert_eq!(sessions, expected.len() - 1);
+        admin.call("project_delete", list).await.ok();
+    }
+    for directory in ["run/c", "run/s", "layers", "projects"] {
+        let left = std::fs::read_dir(server.file(directory)).unwrap().count();
+        assert_eq!(left, 0, "{directory}");
+    }
+}

@@ -16,11 +16,12 @@ use uuid::Uuid;
 use super::Callers;
 use crate::{Actor, CallerSettings};
 
-/// Past this number, sessions whose caller was not seen for an hour are forgotten.
-const MAX_TRACKED_SESSIONS: usize = 50_000;
+/// Sessions whose callers are no longer connected are forgotten when this many are tracked, and then each
+/// time the number has doubled.
+const MIN_PRUNED_SESSIONS: usize = 256;
 /// Past this number a closed stream is forgotten, or else the one bound longest ago.
 const MAX_STREAMS_PER_SESSION: usize = 16;
-/// Closed streams and absent callers are forgotten after this time.
+/// Closed streams are forgotten after this time.
 const FORGET_AFTER: Duration = Duration::from_secs(3600);
 
 /// Whether a caller is connected.
@@ -44,6 +45,8 @@ struct Tracked {
     started: Instant,
     sessions: HashMap<SessionId, CallerActivity>,
     streams: HashMap<String, StreamState>,
+    /// How many tracked sessions are the next occasion to forget some.
+    prune_at: usize,
 }
 
 impl Default for Tracked {
@@ -52,6 +55,7 @@ impl Default for Tracked {
             started: Instant::now(),
             sessions: HashMap::new(),
             streams: HashMap::new(),
+            prune_at: MIN_PRUNED_SESSIONS,
         }
     }
 }
@@ -95,9 +99,6 @@ impl Presence {
         change: impl FnOnce(&mut CallerActivity, &HashMap<String, StreamState>) -> bool,
     ) {
         let mut tracked = self.tracked.lock();
-        if tracked.sessions.len() >= MAX_TRACKED_SESSIONS && !tracked.sessions.contains_key(&id) {
-            tracked.forget_absent();
-        }
         let Tracked {
             sessions, streams, ..
         } = &mut *tracked;
@@ -108,7 +109,8 @@ impl Presence {
         }
     }
 
-    fn record_call(&self, id: SessionId) {
+    fn record_call(&self, id: SessionId, settings: &CallerSettings) {
+        self.tracked.lock().prune(settings);
         self.extend(id, |activity| activity.last_called = Some(Instant::now()));
     }
 
@@ -169,21 +171,32 @@ impl Presence {
 
     /// Whether the caller of a session is connected.
     pub(super) fn connected(&self, id: SessionId, settings: &CallerSettings) -> Connected {
-        let now = Instant::now();
-        let grace = Duration::from_secs(settings.grace_seconds);
-        let presence = Duration::from_secs(settings.presence_seconds);
         let tracked = self.tracked.lock();
         let unseen = CallerActivity::default();
         let activity = tracked.sessions.get(&id).unwrap_or(&unseen);
+        tracked.connected(activity, settings)
+    }
+
+    /// How many sessions are tracked.
+    pub(super) fn count(&self) -> usize {
+        self.tracked.lock().sessions.len()
+    }
+}
+
+impl Tracked {
+    fn connected(&self, activity: &CallerActivity, settings: &CallerSettings) -> Connected {
+        let now = Instant::now();
+        let grace = Duration::from_secs(settings.grace_seconds);
+        let presence = Duration::from_secs(settings.presence_seconds);
         let streams = || {
             let names = activity.streams.iter();
-            names.filter_map(|name| tracked.streams.get(name))
+            names.filter_map(|name| self.streams.get(name))
         };
         if activity.listeners > 0 || streams().any(|stream| stream.open > 0) {
             return Connected::Yes;
         }
         let ends = [
-            Some(activity.last_called.unwrap_or(tracked.started) + presence),
+            Some(activity.last_called.unwrap_or(self.started) + presence),
             activity.last_listened.map(|at| at + grace),
             streams().map(|stream| stream.closed_at + grace).max(),
             activity.delivered.values().max().copied(),
@@ -193,16 +206,22 @@ impl Presence {
             _ => Connected::No,
         }
     }
-}
 
-impl Tracked {
-    fn forget_absent(&mut self) {
-        let oldest = Instant::now().checked_sub(FORGET_AFTER);
-        self.sessions.retain(|_, activity| {
-            let seen = [activity.last_called, activity.last_listened];
-            let last = seen.into_iter().flatten().max();
-            activity.listeners > 0 || last.is_some_and(|at| oldest.is_none_or(|oldest| at > oldest))
+    /// Forgets sessions whose callers are not connected, if there are many. Nobody can tell them from
+    /// sessions whose callers were never seen, unless a stream of theirs may be opened again.
+    fn prune(&mut self, settings: &CallerSettings) {
+        if self.sessions.len() < self.prune_at {
+            return;
+        }
+        let mut sessions = std::mem::take(&mut self.sessions);
+        sessions.retain(|_, activity| {
+            let mut streams = activity.streams.iter();
+            self.connected(activity, settings) != Connected::No
+                || streams.any(|name| self.streams.contains_key(name))
         });
+        sessions.shrink_to(2 * sessions.len());
+        self.prune_at = MIN_PRUNED_SESSIONS.max(2 * sessions.len());
+        self.sessions = sessions;
     }
 }
 
@@ -265,8 +284,14 @@ impl Callers<'_> {
     /// Records a call about a session, if its caller made it.
     pub(crate) fn record_call(self, token: TokenId, session: &Session) {
         if owns_session(session.owner_id, token) {
-            self.state().presence.record_call(session.id);
+            let settings = &self.engine.settings().caller_tools;
+            self.state().presence.record_call(session.id, settings);
         }
+    }
+
+    /// How many sessions are tracked.
+    pub(crate) fn count_tracked(self) -> usize {
+        self.state().presence.count()
     }
 
     pub(super) fn time_left(self, deadline: Timestamp) -> Duration {
@@ -338,7 +363,7 @@ mod tests {
         after(2).await;
         assert_eq!(connected(), Connected::No);
 
-        presence.record_call(id);
+        presence.record_call(id, &settings);
         after(29).await;
         assert!(matches!(connected(), Connected::Until(_)));
         let request = Uuid::from_u128(2);
@@ -351,5 +376,24 @@ mod tests {
         assert!(matches!(connected(), Connected::Until(_)));
         presence.remove_delivered(id, request);
         assert_eq!(connected(), Connected::No);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn absent_callers_are_forgotten() {
+        let settings = CallerSettings::default();
+        let presence = Presence::default();
+        let listened = SessionId::new(Uuid::from_u128(u128::MAX));
+        let bound = SessionId::new(Uuid::from_u128(u128::MAX - 1));
+        let listening = presence.listen(listened);
+        drop(presence.open("mcp"));
+        presence.bind(bound, "mcp");
+        for n in 0..20 * MIN_PRUNED_SESSIONS as u128 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            presence.record_call(SessionId::new(Uuid::from_u128(n)), &settings);
+            assert!(presence.count() <= 2 * MIN_PRUNED_SESSIONS);
+        }
+        assert_eq!(presence.connected(listened, &settings), Connected::Yes);
+        drop(listening);
+        let _again = presence.open("mcp");
+        assert_eq!(presence.connected(bound, &settings), Connected::Yes);
     }
 }

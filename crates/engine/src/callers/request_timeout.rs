@@ -171,7 +171,7 @@ impl Callers<'_> {
                 };
                 tokio::select! {
                     _ = events.end.wait() => return Ok(()),
-                    _ = events.status.changed() => break,
+                    () = events.status.changed() => break,
                     _ = presence.changed() => {}
                     () = tokio::time::sleep_until(wake_at) => {}
                 }

@@ -63,6 +63,12 @@ pub(super) struct DiskUsage {
     measured: Mutex<HashMap<ProjectId, Measured>>,
 }
 
+impl DiskUsage {
+    pub(super) fn count(&self) -> usize {
+        self.measured.lock().len()
+    }
+}
+
 /// What a call would add to a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DiskUse {
@@ -75,6 +81,11 @@ impl Containers<'_> {
     pub(crate) fn disk_usage_bytes(self, project: ProjectId) -> Option<u64> {
         let measured = self.state().disk_usage.measured.lock();
         measured.get(&project)?.disk.map(|disk| disk.bytes)
+    }
+
+    /// Forgets what a deleted project used.
+    pub(crate) fn forget_disk_usage(self, project: ProjectId) {
+        self.state().disk_usage.measured.lock().remove(&project);
     }
 
     /// Whether any project was over a limit when it was last measured.
@@ -213,8 +224,15 @@ impl Containers<'_> {
                 limit_bytes: u64::from(limit_mb) << 20,
             });
         }
-        let mut all = self.state().disk_usage.measured.lock();
-        let before = all.insert(project.id, measured);
+        let before = {
+            let mut all = self.state().disk_usage.measured.lock();
+            all.insert(project.id, measured)
+        };
+        if matches!(self.engine.store().project(project.id).await, Ok(None)) {
+            // It was deleted meanwhile.
+            self.forget_disk_usage(project.id);
+            return None;
+        }
         let was_within_limit = !before.is_some_and(Measured::is_over_limit);
         if measured.is_over_limit() && was_within_limit {
             tracing::warn!(project = %project.id, ?measured, "a project exceeds its disk limit");

@@ -177,6 +177,19 @@ impl Containers<'_> {
         self.remove_locked(id).await
     }
 
+    /// Removes a container that nobody needs, in the background if that fails now.
+    pub(crate) async fn remove_or_retry(self, id: &ContainerId) {
+        let Err(error) = self.remove(id).await else {
+            return;
+        };
+        tracing::warn!(container = %id, %error, "could not remove a container; trying again");
+        let id = id.clone();
+        self.engine.spawn_until_stopping(|engine| async move {
+            let remove = || engine.containers().remove(&id);
+            engine.retry(&format!("container {id}"), remove).await;
+        });
+    }
+
     pub(super) async fn remove_locked(self, id: &ContainerId) -> Result<()> {
         let store = self.engine.store();
         if store.container(id.as_str()).await?.is_none() {

@@ -28,18 +28,22 @@ impl ContainerScope {
         }
     }
 
+    /// The container of a project's default workspace, which every other workspace is made from.
+    pub(crate) fn default_container_id(project: ProjectId) -> ContainerId {
+        ContainerId::from_bits(project.uuid().as_u128())
+    }
+
     /// The only workspace in the container, if it is not the whole project's.
     pub(crate) fn workspace(&self) -> Option<&WorkspaceId> {
         self.workspace.as_ref()
     }
 
     pub(crate) fn container_id(&self) -> ContainerId {
-        let bits = self.project.uuid().as_u128();
         match &self.workspace {
             Some(workspace) if !workspace.is_default() => {
-                ContainerId::derive(bits, workspace.as_str())
+                ContainerId::derive(self.project.uuid().as_u128(), workspace.as_str())
             }
-            _ => ContainerId::from_bits(bits),
+            _ => Self::default_container_id(self.project),
         }
     }
 }

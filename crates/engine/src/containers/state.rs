@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use oubliette_model::ProjectId;
 use oubliette_runtime::{ContainerId, RunState, Runtime};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::disk::DiskUsage;
 use super::images::ImageBuilds;
 use super::interactive::IdleTimers;
+use super::locks::{ContainerGuard, ContainerLocks, WorkspacePermit};
 use super::process::{PendingStreams, Process};
 use super::supervisor_link::SupervisorLink;
 use super::{AvailableRuntime, RelayListeners, container_ended, container_unreachable};
@@ -25,8 +26,6 @@ pub(crate) const SUPERVISOR_RECONNECT_TIMEOUT: Duration = Duration::from_secs(20
 const STATUS_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A container whose supervisor has just disconnected is most likely ending.
 const FIRST_STATUS_POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-const MAX_WORKSPACES_IN_CREATION: usize = 4;
 
 /// Held during an operation that must not run twice at the same time.
 pub(super) type OperationLock = Arc<tokio::sync::Mutex<()>>;
@@ -48,25 +47,7 @@ pub(crate) struct ContainerState {
     /// Channels that are kept open until their tokens are cancelled.
     pub(super) channels: Mutex<HashMap<ContainerId, CancellationToken>>,
     pub(super) usage: Mutex<HashMap<ContainerId, Usage>>,
-    locks: Mutex<HashMap<ContainerId, ContainerLocks>>,
-}
-
-/// The locks of one container.
-#[derive(Debug)]
-struct ContainerLocks {
-    /// One start, stop or removal of a container runs at a time.
-    operation: OperationLock,
-    /// How many workspaces are created at once.
-    workspaces: Arc<Semaphore>,
-}
-
-impl Default for ContainerLocks {
-    fn default() -> Self {
-        Self {
-            operation: OperationLock::default(),
-            workspaces: Arc::new(Semaphore::new(MAX_WORKSPACES_IN_CREATION)),
-        }
-    }
+    locks: ContainerLocks,
 }
 
 /// How many users a container has, and when that last changed to fewer.
@@ -90,7 +71,7 @@ impl ContainerState {
             image_builds: ImageBuilds::default(),
             channels: Mutex::default(),
             usage: Mutex::default(),
-            locks: Mutex::default(),
+            locks: ContainerLocks::default(),
         }
     }
 
@@ -207,7 +188,9 @@ impl ContainerState {
     pub(super) async fn next_link(&self, lost: &SupervisorLink) -> Result<Arc<SupervisorLink>> {
         let id = lost.container();
         let deadline = tokio::time::Instant::now() + SUPERVISOR_RECONNECT_TIMEOUT;
-        let mut links = self.watch_link(id).subscribe();
+        // A container that was removed has none.
+        let links = self.links.lock().get(id).map(watch::Sender::subscribe);
+        let mut links = links.ok_or_else(container_ended)?;
         loop {
             let open = links.wait_for(|link| link.as_ref().is_some_and(|link| link.is_open()));
             tokio::select! {
@@ -267,7 +250,9 @@ impl ContainerState {
 
     /// Records that a container is about to be stopped, before its processes end.
     pub(super) fn mark_stopping(&self, id: &ContainerId) {
-        if let Some(link) = &*self.watch_link(id).borrow() {
+        if let Some(sender) = self.links.lock().get(id)
+            && let Some(link) = &*sender.borrow()
+        {
             link.mark_stopping();
         }
     }
@@ -277,18 +262,18 @@ impl ContainerState {
         if let Some(channel) = self.channels.lock().remove(id) {
             channel.cancel();
         }
-        if let Some(link) = self.watch_link(id).send_replace(None) {
+        let link = {
+            let links = self.links.lock();
+            links.get(id).and_then(|sender| sender.send_replace(None))
+        };
+        if let Some(link) = link {
             link.mark_container_ended();
         }
     }
 
     /// Waits until no other operation starts, stops or removes the container.
-    pub(crate) async fn lock_container(&self, id: &ContainerId) -> OwnedMutexGuard<()> {
-        let lock = {
-            let mut locks = self.locks.lock();
-            locks.entry(id.clone()).or_default().operation.clone()
-        };
-        lock.lock_owned().await
+    pub(crate) async fn lock_container(&self, id: &ContainerId) -> ContainerGuard {
+        self.locks.lock(id).await
     }
 
     /// Waits until few enough workspaces are being created from the container's files: neither the
@@ -297,18 +282,25 @@ impl ContainerState {
     pub(crate) async fn permit_workspace_creation(
         &self,
         id: &ContainerId,
-    ) -> Result<OwnedSemaphorePermit> {
-        let permits = {
-            let mut locks = self.locks.lock();
-            locks.entry(id.clone()).or_default().workspaces.clone()
-        };
-        permits.acquire_owned().await.map_err(EngineError::fault)
+    ) -> Result<WorkspacePermit> {
+        self.locks.permit_workspace(id).await
     }
 
     pub(super) fn forget_container(&self, id: &ContainerId) {
         self.links.lock().remove(id);
         self.usage.lock().remove(id);
-        self.locks.lock().remove(id);
+    }
+
+    /// How many entries the state has about containers.
+    pub(crate) fn count_entries(&self) -> usize {
+        self.links.lock().len()
+            + self.usage.lock().len()
+            + self.channels.lock().len()
+            + self.named_commands.lock().len()
+            + self.awaited_commands.lock().len()
+            + self.locks.count()
+            + self.pending_streams.count()
+            + self.disk_usage.count()
     }
 }
 

@@ -278,13 +278,11 @@ impl Schedules<'_> {
                 CallTurn::Queued | CallTurn::Running => {}
             }
             // Subscribed to only now, so the store has to be read again.
-            let Some(receiver) = &mut changes else {
+            let Some(subscription) = &mut changes else {
                 changes = Some(self.engine.sessions().subscriptions().log(session));
                 continue;
             };
-            if receiver.changed().await.is_err() {
-                changes = None;
-            }
+            subscription.changed().await;
         }
     }
 

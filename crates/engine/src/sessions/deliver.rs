@@ -179,7 +179,7 @@ impl Sessions<'_> {
             engine.callers().record_call(caller, &session);
         }
         self.announce_message(&session, declares_tools);
-        let delivered = self.delivered(*session, resumed, warnings).await?;
+        let delivered = self.delivered(*session, resumed, warnings).await;
         Ok(Delivered {
             spawned,
             workspace_created: workspace.created,
@@ -211,7 +211,7 @@ impl Sessions<'_> {
             call: None,
         };
         let (session, resumed, warnings) = self.queue(&session, params, &sender, call).await?;
-        self.delivered(session, resumed, warnings).await
+        Ok(self.delivered(session, resumed, warnings).await)
     }
 
     /// Queues a message for an existing session, if the sender may send it and the project has room.
@@ -309,14 +309,15 @@ impl Sessions<'_> {
     }
 
     /// The result for a message to an existing session.
-    async fn delivered(
-        self,
-        session: Session,
-        resumed: bool,
-        warnings: Vec<String>,
-    ) -> Result<Delivered> {
-        Ok(Delivered {
-            pending_caller_requests: self.engine.callers().pending_requests(&session).await?,
+    async fn delivered(self, session: Session, resumed: bool, warnings: Vec<String>) -> Delivered {
+        // The message is stored, so an error now would make its sender repeat it.
+        let pending = self.engine.callers().pending_requests(&session).await;
+        let pending_caller_requests = pending.unwrap_or_else(|error| {
+            tracing::warn!(session = %session.id, %error, "could not read the pending requests of a caller");
+            Vec::new()
+        });
+        Delivered {
+            pending_caller_requests,
             warnings,
             session_id: session.id,
             project_id: session.project_id,
@@ -326,7 +327,7 @@ impl Sessions<'_> {
             workspace_created: false,
             status: session.status,
             last_event_index: session.log_end - 1,
-        })
+        }
     }
 
     /// The limits of a session's tree, which the project of its root sets.

@@ -107,7 +107,7 @@ impl Sessions<'_> {
                 return Ok(true);
             }
             tokio::select! {
-                _ = subscription.changed() => {}
+                () = subscription.changed() => {}
                 () = tokio::time::sleep_until(deadline) => return Ok(false),
                 () = self.engine.draining() => return Ok(false),
             }

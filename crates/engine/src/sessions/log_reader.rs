@@ -125,7 +125,7 @@ impl LogReader {
             let mut woken = false;
             if self.caught_up {
                 tokio::select! {
-                    _ = self.subscription.changed() => woken = true,
+                    () = self.subscription.changed() => woken = true,
                     () = tokio::time::sleep_until(deadline) => {}
                     () = self.engine.draining() => may_wait = false,
                 }
@@ -140,7 +140,7 @@ impl LogReader {
                 }
                 None => None,
             };
-            let wakeup = self.subscription.borrow_and_update().clone();
+            let wakeup = self.subscription.last_wakeup();
             if woken && let Some(page) = wakeup.shared_page(self.request) {
                 return Ok(self.advance(page));
             }

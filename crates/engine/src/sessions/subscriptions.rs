@@ -2,6 +2,7 @@
 //! the first of several readers that it wakes leaves the page it read for the others.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use oubliette_model::SessionId;
@@ -21,11 +22,10 @@ enum Topic {
     Status(SessionId),
 }
 
-/// Outcomes of calls of callers' tools, for the tasks that wait for them.
-type CallOutcomes = Mutex<HashMap<Uuid, watch::Sender<Option<Arc<CallerRequestResult>>>>>;
+/// Senders by topic. Topics are many, so the last receiver of one that is dropped removes its sender.
+type Senders<T, V> = Mutex<HashMap<T, watch::Sender<V>>>;
 
-/// The sender lives at least as long as the subscription, so `changed` does not fail.
-pub(crate) type Subscription = watch::Receiver<Wakeup>;
+type Outcome = Option<Arc<CallerRequestResult>>;
 
 /// One wakeup, and the page that a reader read after it.
 #[derive(Debug, Clone, Default)]
@@ -46,8 +46,8 @@ impl Wakeup {
 
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
-    senders: Mutex<HashMap<Topic, watch::Sender<Wakeup>>>,
-    call_outcomes: Arc<CallOutcomes>,
+    senders: Arc<Senders<Topic, Wakeup>>,
+    call_outcomes: Arc<Senders<Uuid, Outcome>>,
 }
 
 impl Subscriptions {
@@ -68,19 +68,16 @@ impl Subscriptions {
 
     /// Subscribes to the outcome of a call of a caller's tool.
     pub(crate) fn call_outcome(&self, call_id: Uuid) -> CallOutcome {
-        let mut senders = self.call_outcomes.lock();
-        let sender = senders
-            .entry(call_id)
-            .or_insert_with(|| watch::Sender::new(None));
-        CallOutcome {
-            senders: self.call_outcomes.clone(),
-            call_id,
-            receiver: Some(sender.subscribe()),
-        }
+        CallOutcome(TopicReceiver::new(&self.call_outcomes, call_id))
     }
 
     fn subscribe(&self, topic: Topic) -> Subscription {
-        self.senders.lock().entry(topic).or_default().subscribe()
+        Subscription(TopicReceiver::new(&self.senders, topic))
+    }
+
+    /// How many topics have subscribers.
+    pub(crate) fn count_topics(&self) -> usize {
+        self.senders.lock().len() + self.call_outcomes.lock().len()
     }
 
     pub(crate) fn notify_log(&self, id: SessionId, root: SessionId) {
@@ -98,31 +95,86 @@ impl Subscriptions {
     }
 
     fn notify(&self, topics: &[Topic]) {
-        let mut senders = self.senders.lock();
+        let senders = self.senders.lock();
         for topic in topics {
-            let unused = senders
-                .get(topic)
-                .is_some_and(|sender| sender.send(Wakeup::default()).is_err());
-            if unused {
-                senders.remove(topic);
+            if let Some(sender) = senders.get(topic) {
+                sender.send_replace(Wakeup::default());
             }
         }
     }
 }
 
-/// A subscription to the outcome of one call. Call ids are many and never reused, so the last
-/// subscription that is dropped removes the call's sender.
+/// A receiver of one topic.
 #[derive(Debug)]
-pub(crate) struct CallOutcome {
-    senders: Arc<CallOutcomes>,
-    call_id: Uuid,
-    receiver: Option<watch::Receiver<Option<Arc<CallerRequestResult>>>>,
+struct TopicReceiver<T: Copy + Eq + Hash, V> {
+    senders: Arc<Senders<T, V>>,
+    topic: T,
+    /// None only while it is dropped.
+    receiver: Option<watch::Receiver<V>>,
 }
+
+impl<T: Copy + Eq + Hash, V: Default> TopicReceiver<T, V> {
+    fn new(senders: &Arc<Senders<T, V>>, topic: T) -> Self {
+        let receiver = senders.lock().entry(topic).or_default().subscribe();
+        Self {
+            senders: senders.clone(),
+            topic,
+            receiver: Some(receiver),
+        }
+    }
+}
+
+impl<T: Copy + Eq + Hash, V> Drop for TopicReceiver<T, V> {
+    fn drop(&mut self) {
+        let mut senders = self.senders.lock();
+        drop(self.receiver.take());
+        let unused = |sender: &watch::Sender<V>| sender.receiver_count() == 0;
+        if senders.get(&self.topic).is_some_and(unused) {
+            senders.remove(&self.topic);
+        }
+    }
+}
+
+/// A subscription to the changes of a session.
+#[derive(Debug)]
+pub(crate) struct Subscription(TopicReceiver<Topic, Wakeup>);
+
+impl Subscription {
+    /// Waits until there was a change since the last one that was seen. Cancel safe.
+    pub(crate) async fn changed(&mut self) {
+        if let Some(receiver) = &mut self.0.receiver
+            && receiver.changed().await.is_ok()
+        {
+            return;
+        }
+        // Not reached: the sender lives as long as its receivers.
+        std::future::pending().await
+    }
+
+    /// Changes until now count as seen.
+    pub(crate) fn mark_unchanged(&mut self) {
+        if let Some(receiver) = &mut self.0.receiver {
+            receiver.mark_unchanged();
+        }
+    }
+
+    /// The last wakeup, which counts as seen.
+    pub(super) fn last_wakeup(&mut self) -> Wakeup {
+        let receiver = self.0.receiver.as_mut();
+        receiver.map_or_else(Wakeup::default, |receiver| {
+            receiver.borrow_and_update().clone()
+        })
+    }
+}
+
+/// A subscription to the outcome of one call.
+#[derive(Debug)]
+pub(crate) struct CallOutcome(TopicReceiver<Uuid, Outcome>);
 
 impl CallOutcome {
     /// Waits until the call has ended.
     pub(crate) async fn wait(&mut self) -> Arc<CallerRequestResult> {
-        if let Some(receiver) = &mut self.receiver
+        if let Some(receiver) = &mut self.0.receiver
             && let Ok(ended) = receiver.wait_for(Option::is_some).await
             && let Some(ended) = ended.as_ref()
         {
@@ -130,17 +182,6 @@ impl CallOutcome {
         }
         // Not reached: the sender lives as long as its receivers.
         std::future::pending().await
-    }
-}
-
-impl Drop for CallOutcome {
-    fn drop(&mut self) {
-        let mut senders = self.senders.lock();
-        drop(self.receiver.take());
-        let unused = |sender: &watch::Sender<_>| sender.receiver_count() == 0;
-        if senders.get(&self.call_id).is_some_and(unused) {
-            senders.remove(&self.call_id);
-        }
     }
 }
 
@@ -169,5 +210,21 @@ mod tests {
         assert!(subscriptions.call_outcomes.lock().is_empty());
         subscriptions.notify_call_outcome(call, ended);
         assert!(subscriptions.call_outcomes.lock().is_empty());
+    }
+    #[tokio::test]
+    async fn a_topic_is_forgotten_with_its_last_subscription() {
+        let subscriptions = Subscriptions::default();
+        let id = SessionId::new(Uuid::from_u128(1));
+        let (mut first, second) = (subscriptions.log(id), subscriptions.log(id));
+        let others = (subscriptions.tree_logs(id), subscriptions.status(id));
+        subscriptions.notify_log(id, id);
+        first.changed().await;
+        drop(first);
+        assert_eq!(subscriptions.count_topics(), 3);
+        drop((second, others));
+        assert_eq!(subscriptions.count_topics(), 0);
+        subscriptions.notify_log(id, id);
+        subscriptions.notify_status(id);
+        assert_eq!(subscriptions.count_topics(), 0);
     }
 }

@@ -199,3 +199,138 @@ async fn concurrent_calls_create_a_workspace_once() {
     let entries = std::fs::read_dir(engine.files().project_dir(id).join("workspaces")).unwrap();
     assert_eq!(entries.count(), 1, "no draft remains");
 }
+
+/// A call that creates the workspace `new` and has added its row, and waits for the lock that is held.
+async fn waiting_creation(
+    engine: &Engine,
+    project: ProjectId,
+) -> tokio::task::JoinHandle<Result<ChosenWorkspace>> {
+    let new: WorkspaceId = "new".parse().unwrap();
+    let choice = WorkspaceChoice {
+        workspace_id: Some(new.clone()),
+        create_workspace: true,
+    };
+    let creating = {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            let call = Call::new();
+            engine.workspaces().choose(project, &choice, &call).await
+        })
+    };
+    wait_until(async || {
+        engine
+            .store()
+            .workspace(project, &new)
+            .await
+            .unwrap()
+            .is_some()
+    })
+    .await;
+    creating
+}
+
+async fn wait_until(condition: impl AsyncFn() -> bool) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !condition().await {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_of_a_project_that_is_deleted_meanwhile_is_not_found() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one" })).await;
+    let stored = engine.project(id).await.unwrap();
+    let default = ContainerScope::default_container_id(id);
+    let held = engine.container_state().lock_container(&default).await;
+    let creating = waiting_creation(&engine, id).await;
+    let deleting = {
+        let (engine, actor) = (engine.clone(), actor.clone());
+        let parameters = object(json!({ "project_id": id }));
+        tokio::spawn(async move {
+            let call = Call::new();
+            engine
+                .call(&actor, "project_delete", parameters, call)
+                .await
+        })
+    };
+    wait_until(async || engine.store().project(id).await.unwrap().is_none()).await;
+    drop(held);
+    let error = creating.await.unwrap().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            EngineError::NotFound {
+                what: "project",
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    deleting.await.unwrap().unwrap();
+    // A call that saw the project before it was deleted.
+    let call = Call::new();
+    let late = engine
+        .workspaces()
+        .create_on_host(&stored, &default, &"late".parse().unwrap(), &call)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            late,
+            EngineError::NotFound {
+                what: "project",
+                ..
+            }
+        ),
+        "{late:?}"
+    );
+    assert!(!engine.files().project_dir(id).exists());
+    assert_eq!(engine.state_counts().container_entries, 0);
+}
+
+#[tokio::test]
+async fn a_workspace_that_is_deleted_while_it_is_created_leaves_no_directory() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one" })).await;
+    let default = ContainerScope::default_container_id(id);
+    let held = engine.container_state().lock_container(&default).await;
+    let creating = waiting_creation(&engine, id).await;
+    let delete = object(json!({ "project_id": id, "workspace_id": "new" }));
+    engine
+        .call(&actor, "workspace_delete", delete, Call::new())
+        .await
+        .unwrap();
+    drop(held);
+    let error = creating.await.unwrap().unwrap_err();
+    assert!(
+        matches!(
+            error,
+            EngineError::NotFound {
+                what: "workspace",
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    let new = "new".parse().unwrap();
+    assert!(!engine.files().has_workspace(id, &new));
+}
+
+#[tokio::test]
+async fn a_workspace_whose_directory_cannot_be_created_leaves_no_row() {
+    let (_home, engine, actor) = engine().await;
+    let id = project(&engine, &actor, json!({ "name": "one" })).await;
+    let workspaces = engine.files().project_dir(id).join("workspaces");
+    std::fs::remove_dir(&workspaces).unwrap();
+    std::fs::write(&workspaces, "not a directory").unwrap();
+    let choice = WorkspaceChoice {
+        workspace_id: Some("new".parse().unwrap()),
+        create_workspace: true,
+    };
+    let failed = engine.workspaces().choose(id, &choice, &Call::new()).await;
+    assert!(failed.is_err());
+    let new = "new".parse().unwrap();
+    assert_eq!(engine.store().workspace(id, &new).await.unwrap(), None);
+}

@@ -3,7 +3,7 @@
 use oubliette_model::ApiKey;
 
 use super::{Must, at, project, ready};
-use crate::{AuditEntry, AuditFilter, AuditOutcome, Container, Exec, Store, Workspace};
+use crate::{AuditEntry, AuditFilter, AuditOutcome, Container, Exec, Store, StoreError, Workspace};
 
 pub(super) async fn deleting_a_project_deletes_its_containers(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
@@ -89,6 +89,12 @@ pub(super) async fn a_command_with_an_id_is_added_once_and_keeps_its_result(stor
     store.set_exec_result(one, "build", "{}").await.must();
     store.remove_unstarted_exec(one, "build").await.must();
     assert!(store.add_exec(&again, None).await.must().is_some());
+    let late = Exec {
+        project_id: project(9, "deleted").id,
+        ..again
+    };
+    let late = store.add_exec(&late, None).await;
+    assert!(matches!(late, Err(StoreError::Gone)), "{late:?}");
 }
 
 pub(super) async fn finished_commands_are_found_by_prefix_newest_first(store: &dyn Store) {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use rusqlite::{ErrorCode, Row};
+use rusqlite::{ErrorCode, Row, ffi};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,9 +13,19 @@ use crate::{Result, StoreError};
 
 /// Converts an error of SQLite. `path` is the database file, for errors that name it.
 pub(super) fn convert_error(error: rusqlite::Error, path: &Path) -> StoreError {
-    let code = error.sqlite_error().map(|e| e.code);
-    match code {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy,
+    let failure = error.sqlite_error();
+    match failure.map(|e| e.extended_code) {
+        Some(ffi::SQLITE_CONSTRAINT_FOREIGNKEY) => return StoreError::Gone,
+        // The index of the write-ahead log could not grow.
+        Some(ffi::SQLITE_IOERR_SHMSIZE) => return StoreError::DiskFull,
+        _ => {}
+    }
+    match failure.map(|e| e.code) {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed,
+        ) => StoreError::Busy,
         Some(ErrorCode::DiskFull) => StoreError::DiskFull,
         Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged(path.to_owned()),
         Some(ErrorCode::NotADatabase) => StoreError::ForeignFile(path.to_owned()),
@@ -112,4 +122,28 @@ pub(super) fn enum_from_string<T: DeserializeOwned>(
     text: String,
 ) -> rusqlite::Result<T> {
     serde_json::from_value(Value::String(text)).map_err(|e| conversion_error(column, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_sqlite_are_converted_by_what_a_caller_can_do() {
+        let convert = |code| {
+            let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            convert_error(error, Path::new("x.db"))
+        };
+        for code in [ffi::SQLITE_FULL, ffi::SQLITE_IOERR_SHMSIZE] {
+            assert!(matches!(convert(code), StoreError::DiskFull));
+        }
+        for code in [ffi::SQLITE_BUSY, ffi::SQLITE_LOCKED, ffi::SQLITE_PROTOCOL] {
+            assert!(matches!(convert(code), StoreError::Busy));
+        }
+        let foreign_key = convert(ffi::SQLITE_CONSTRAINT_FOREIGNKEY);
+        assert!(matches!(foreign_key, StoreError::Gone));
+        let unique = convert(ffi::SQLITE_CONSTRAINT_UNIQUE);
+        assert!(matches!(unique, StoreError::Duplicate));
+        assert!(matches!(convert(ffi::SQLITE_IOERR), StoreError::Failed(_)));
+    }
 }

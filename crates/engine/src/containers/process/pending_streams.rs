@@ -59,6 +59,10 @@ impl PendingStreams {
         }
     }
 
+    pub(in crate::containers) fn count(&self) -> usize {
+        self.senders.lock().len()
+    }
+
     /// Hands a connection to the request with this id, if it still waits.
     pub(in crate::containers) fn deliver(
         &self,

@@ -143,7 +143,7 @@ impl Sessions<'_> {
                 continue;
             };
             tokio::select! {
-                _ = subscription.changed() => {}
+                () = subscription.changed() => {}
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }

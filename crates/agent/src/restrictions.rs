@@ -2,9 +2,9 @@
 //! permission requests do not.
 
 use oubliette_model::Level;
+use oubliette_wire::{FileFormat, HomeFile};
 use serde_json::{Value, json};
 
-use crate::home::{FileFormat, HomeFile};
 use crate::tool_filter::ToolFilter;
 
 /// Where a file of the restrictions is, in the agent's home.

@@ -222,11 +222,11 @@ mod tests {
             }
             let some = (settings.build)(Level::High, &tools(&["a"], &[]));
             assert_ne!(some, Restrictions::default());
-            let written = some.files.iter().map(|file| file.path);
+            let written = some.files.iter().map(|file| &file.path);
             assert!(
                 written
                     .into_iter()
-                    .all(|path| settings.paths.contains(&path))
+                    .all(|path| settings.paths.contains(&path.as_str()))
             );
         }
     }

@@ -244,6 +244,10 @@ mod tests {
         fs::read_to_string(path).unwrap()
     }
 
+    fn settings_in(home: &Path) -> serde_json::Value {
+        serde_json::from_str(&read(home.join(".acme/settings.json"))).unwrap()
+    }
+
     #[test]
     fn a_home_has_links_to_what_is_shared_and_copies_of_settings() {
         let directory = tempfile::tempdir().unwrap();
@@ -267,9 +271,7 @@ mod tests {
             assert_eq!(read(home.join(".local/share/fonts/a")), "font");
             assert!(home.join(".cache").is_dir() && home.join(".cache").is_symlink());
             assert_eq!(read(home.join(".acme/commands/deep/link")), "command");
-            let merged: serde_json::Value =
-                serde_json::from_str(&read(home.join(".acme/settings.json"))).unwrap();
-            assert_eq!(merged, serde_json::json!({ "a": 1, "b": 3 }));
+            assert_eq!(settings_in(&home), serde_json::json!({ "a": 1, "b": 3 }));
             for absent in [".acme/state", ".acme/login", "dangling", ".sessions"] {
                 assert!(home.join(absent).symlink_metadata().is_err(), "{absent}");
             }
@@ -294,7 +296,7 @@ mod tests {
         plan.resumed = true;
         assert_eq!(make(&plan).unwrap(), plan.shared);
         assert!(!shared.join(".sessions").exists());
-        assert_eq!(read(shared.join(".acme/settings.json")), r#"{"a":1,"b":3}"#);
+        assert_eq!(settings_in(shared), serde_json::json!({ "a": 1, "b": 3 }));
 
         plan.requires_own = true;
         plan.files

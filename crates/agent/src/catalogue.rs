@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use oubliette_model::{Level, Usage};
-use oubliette_wire::{AGENT_INSTRUCTIONS, CLIENT_PATH};
+use oubliette_wire::{AGENT_INSTRUCTIONS, CLIENT_PATH, FileFormat, HomeFile, merge_json};
 use serde_json::{Value, json};
 
 use crate::droid;
-use crate::home::{FileFormat, HomeFile, HomeLayout};
-use crate::merge::merge_json;
+use crate::home::HomeLayout;
 use crate::restrictions::{self, RestrictionSettings, Restrictions};
 use crate::sign_in::{self, SignInMethods};
 use crate::signals::claude_session_meta;

@@ -9,7 +9,6 @@ mod catalogue;
 mod droid;
 mod handshake;
 mod home;
-mod merge;
 mod message;
 mod opened_session;
 mod permission_request;
@@ -29,7 +28,7 @@ pub use catalogue::{
 pub use handshake::{
     Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod, SessionOptions,
 };
-pub use home::{FileFormat, HomeFile, HomeLayout};
+pub use home::HomeLayout;
 pub use message::AgentMessage;
 pub use opened_session::offered_models;
 pub use permission_request::PermissionRequest;

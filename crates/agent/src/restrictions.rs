@@ -2,9 +2,9 @@
 //! permission requests do not.
 
 use oubliette_model::Level;
+use oubliette_wire::{FileFormat, HomeFile};
 use serde_json::{Value, json};
 
-use crate::home::{FileFormat, HomeFile};
 use crate::tool_filter::ToolFilter;
 
 /// Where a file of the restrictions is, in the agent's home.
@@ -222,11 +222,11 @@ mod tests {
             }
             let some = (settings.build)(Level::High, &tools(&["a"], &[]));
             assert_ne!(some, Restrictions::default());
-            let written = some.files.iter().map(|file| file.path);
+            let written = some.files.iter().map(|file| &file.path);
             assert!(
                 written
                     .into_iter()
-                    .all(|path| settings.paths.contains(&path))
+                    .all(|path| settings.paths.contains(&path.as_str()))
             );
         }
     }

@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 
 use oubliette_model::{BaseUrl, Secret};
+use oubliette_wire::FileFormat;
 use serde_json::{Map, Value, json};
-
-use crate::home::FileFormat;
 
 /// How an agent signs in, besides keys in variables.
 #[derive(Debug, Clone, Copy)]

@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use oubliette_sandbox::PortRules;
 use oubliette_wire::RELAY_SOCKET_PATH;
 use tokio::task::LocalSet;
 
@@ -27,6 +28,7 @@ use control::Control;
 use mux_listener::MuxListener;
 use process_table::ProcessTable;
 use server_transport::ServerTransport;
+use spawner::Spawner;
 
 const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(20);
 const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
@@ -66,11 +68,19 @@ pub(crate) fn run() -> ExitCode {
         eprintln!("OUBLIETTE_CONTAINER_ID and OUBLIETTE_CONTAINER_KEY are not set");
         return ExitCode::from(2);
     };
+    // First of all: the first agent waits for its thread.
+    let spawner = match PortRules::inherited() {
+        Ok(rules) => Spawner::new(rules),
+        Err(error) => {
+            eprintln!("cannot use the rules for ports: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => LocalSet::new().block_on(&runtime, supervise(settings)),
+        Ok(runtime) => LocalSet::new().block_on(&runtime, supervise(settings, spawner)),
         Err(error) => {
             eprintln!("cannot start: {error}");
             ExitCode::FAILURE
@@ -78,10 +88,11 @@ pub(crate) fn run() -> ExitCode {
     }
 }
 
-async fn supervise(settings: Settings) -> ExitCode {
+async fn supervise(settings: Settings, spawner: Spawner) -> ExitCode {
     let boot_id = uuid::Uuid::new_v4().to_string();
     let user = default_user::prepare();
-    let table = Rc::new(ProcessTable::new(&settings.spool_directory, &boot_id, user));
+    let table = ProcessTable::new(&settings.spool_directory, &boot_id, user, spawner);
+    let table = Rc::new(table);
     let reaping = match reaper::start(table.clone()) {
         Ok(reaping) => reaping,
         Err(error) => {

@@ -2,10 +2,13 @@
 //!
 //! `mcp` is the MCP server of an agent. `init` is the supervisor, PID 1: it starts processes for the
 //! server, buffers their output until the server has stored it, and keeps running without a server.
+//! `agent` makes the home directory of an agent and then becomes the agent.
 //! Other processes of the container are not trusted; the supervisor holds only processes and their
 //! bytes.
 
 // Containers run Linux; the server can also be built on other systems.
+#[cfg(target_os = "linux")]
+mod agent;
 #[cfg(target_os = "linux")]
 mod chown;
 #[cfg(target_os = "linux")]
@@ -29,6 +32,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         None | Some(Some(mcp::SUBCOMMAND)) => mcp::run(),
         #[cfg(target_os = "linux")]
         Some(Some("init")) => init::run(),
+        #[cfg(target_os = "linux")]
+        Some(Some(oubliette_wire::AGENT_SUBCOMMAND)) => agent::run(arguments),
         #[cfg(target_os = "linux")]
         Some(Some(stdio_bridge::SUBCOMMAND)) => stdio_bridge::run(),
         #[cfg(target_os = "linux")]

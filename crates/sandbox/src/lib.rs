@@ -56,9 +56,9 @@ pub use spec::{Bind, Init, Method, NetworkNamespace, ProtectedPath, ResourceLimi
 
 #[cfg(target_os = "linux")]
 pub use {
-    launch::launch, launcher::launcher_main, probe::probe, process_isolation::ThreadIsolation,
-    process_isolation::isolate_thread, protect::protect, remove::clean_up, remove::remove,
-    running::RunningSandbox, running::find_running,
+    launch::launch, launcher::launcher_main, port_rules::PortRules, probe::probe,
+    process_isolation::ThreadIsolation, process_isolation::isolate_thread, protect::protect,
+    remove::clean_up, remove::remove, running::RunningSandbox, running::find_running,
 };
 
 #[cfg(not(target_os = "linux"))]

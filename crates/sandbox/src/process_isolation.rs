@@ -9,6 +9,7 @@ use landlock::{
 };
 use seccompiler::sock_filter;
 
+use crate::port_rules::PortRules;
 use crate::sys;
 
 /// Older versions refuse every move of a file to another directory.
@@ -27,14 +28,20 @@ pub struct ThreadIsolation {
     pub fixed_tag: bool,
 }
 
-/// Restricts the calling thread as far as the kernel supports it; what fails is reported.
-pub fn isolate_thread() -> ThreadIsolation {
+/// Restricts the calling thread as far as the kernel supports it; what is not possible is reported. Fails
+/// only if the rules for ports cannot be applied, and then nothing may be started from the thread.
+pub fn isolate_thread(port_rules: Option<PortRules>) -> io::Result<ThreadIsolation> {
     let is_supported = sys::landlock_abi() >= MIN_LANDLOCK_ABI;
     let entered = || matches!(enter_domain(), Ok(status) if status != RulesetStatus::NotEnforced);
-    ThreadIsolation {
-        private_memory: is_supported && entered(),
-        fixed_tag: fix_tag().is_ok(),
+    let private_memory = is_supported && entered();
+    if let Some(rules) = port_rules {
+        // After the domain above, which would contain a copy of every rule.
+        rules.restrict_thread()?;
     }
+    Ok(ThreadIsolation {
+        private_memory,
+        fixed_tag: fix_tag().is_ok(),
+    })
 }
 
 /// Enters a new Landlock domain that forbids nothing by itself. Processes outside a domain and its
@@ -156,7 +163,7 @@ mod tests {
     fn the_tag_is_fixed_and_other_limits_are_not() {
         std::thread::spawn(|| {
             let before = getrlimit(Resource::Rttime);
-            assert!(isolate_thread().fixed_tag);
+            assert!(isolate_thread(None).unwrap().fixed_tag);
             let changed = Rlimit {
                 current: Some(7),
                 ..before
@@ -175,7 +182,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let in_own_domain = |script: String| {
             std::thread::spawn(move || {
-                assert!(isolate_thread().private_memory);
+                assert!(isolate_thread(None).unwrap().private_memory);
                 std::process::Command::new("sh")
                     .args(["-c", &script])
                     .env("CANARY", "1")

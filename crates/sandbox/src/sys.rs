@@ -98,6 +98,12 @@ pub(crate) unsafe fn close_from(first: u32) -> io::Result<()> {
     close_range(first, 0)
 }
 
+/// Closes a descriptor at the next `execve`. Fails if it is not open.
+pub(crate) fn close_on_exec(fd: RawFd) -> io::Result<()> {
+    // SAFETY: takes only numbers.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }.into())
+}
+
 fn close_range(first: u32, flags: u32) -> io::Result<()> {
     // SAFETY: takes only numbers; callers of `close_from` guarantee that closing is sound.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) })

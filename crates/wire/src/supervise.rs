@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The protocol version of this build. It is raised when one side may rely on something that the
-/// version before did not do; towards a peer with a lower version, or none, it must not.
-pub const PROTOCOL_VERSION: u32 = 1;
+/// version before did not do; towards a peer with a lower version, or none, it must not. Since version 2
+/// the client of a container has [`crate::AGENT_SUBCOMMAND`].
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// The methods of control connections and streams. The server sends those without a comment.
 pub mod supervisor_methods {

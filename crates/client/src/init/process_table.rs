@@ -34,12 +34,17 @@ pub(super) struct ProcessTable {
 }
 
 impl ProcessTable {
-    pub(super) fn new(spool_directory: &Path, boot_id: &str, user: Option<User>) -> Self {
+    pub(super) fn new(
+        spool_directory: &Path,
+        boot_id: &str,
+        user: Option<User>,
+        spawner: Spawner,
+    ) -> Self {
         Self {
             spool_directory: spool_directory.to_owned(),
             user,
             tags: ProcessTags::new(),
-            spawner: Spawner::new(),
+            spawner,
             boot_id: boot_id.to_owned(),
             processes: RefCell::default(),
             closed: Cell::new(false),

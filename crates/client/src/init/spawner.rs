@@ -2,24 +2,30 @@
 //! and the supervisor itself must not have them.
 //!
 //! Agents hold keys, so each has a Landlock domain of its own: neither commands nor other agents can
-//! read its memory or environment. Commands share one domain. Entering one takes milliseconds and
-//! megabytes where the container has rules for ports, so a thread for the next agent is always ready.
+//! read its memory or environment. Commands share one domain. Where the container has rules for ports, each
+//! domain gets a copy of them, which takes milliseconds and megabytes: a thread for the next agent is
+//! always ready.
 
 use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::process::Command;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
-use oubliette_sandbox::isolate_thread;
+use oubliette_sandbox::{PortRules, isolate_thread};
 
 /// What containers run is killed before services of the host, and before the supervisor.
 const OOM_SCORE_ADJ: &str = "300";
 const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+/// How long the thread for commands waits for its first one before it enters its domain: a container is
+/// often started for an agent, whose start would take longer.
+const COMMANDS_DELAY: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(super) struct Spawner {
+    port_rules: Option<PortRules>,
     /// Starts every command. None if the thread could not be started yet.
     commands: RefCell<Option<IsolatedThread>>,
     /// Starts the next agent. None if the thread could not be started yet.
@@ -34,11 +40,14 @@ struct IsolatedThread {
 }
 
 impl Spawner {
-    /// Starts the threads, which are restricted by the time the first process is to be started.
-    pub(super) fn new() -> Self {
+    /// Starts the threads.
+    pub(super) fn new(port_rules: Option<PortRules>) -> Self {
+        let commands = IsolatedThread::start(port_rules, COMMANDS_DELAY);
+        let next_agent = IsolatedThread::start(port_rules, Duration::ZERO);
         Self {
-            commands: RefCell::new(IsolatedThread::start().ok()),
-            next_agent: RefCell::new(IsolatedThread::start().ok()),
+            port_rules,
+            commands: RefCell::new(commands.ok()),
+            next_agent: RefCell::new(next_agent.ok()),
         }
     }
 
@@ -62,28 +71,42 @@ impl Spawner {
         let mut commands = self.commands.borrow_mut();
         let thread = match &*commands {
             Some(thread) => thread,
-            None => commands.insert(IsolatedThread::start()?),
+            None => commands.insert(IsolatedThread::start(self.port_rules, Duration::ZERO)?),
         };
         thread.spawn(command)
     }
 
     fn spawn_agent(&self, command: Command) -> io::Result<u32> {
         let ready = self.next_agent.take();
-        let thread = ready.map_or_else(IsolatedThread::start, Ok)?;
+        let start = || IsolatedThread::start(self.port_rules, Duration::ZERO);
+        let thread = ready.map_or_else(start, Ok)?;
         let result = thread.spawn(command);
-        self.next_agent.replace(IsolatedThread::start().ok());
+        self.next_agent.replace(start().ok());
         result
     }
 }
 
 impl IsolatedThread {
-    fn start() -> io::Result<Self> {
+    /// The thread enters its domain when the first process is to be started, or after a delay.
+    fn start(port_rules: Option<PortRules>, delay: Duration) -> io::Result<Self> {
         let (jobs, receive_jobs) = sync_channel::<Command>(1);
         let (send_results, results) = sync_channel(1);
         thread::Builder::new().spawn(move || {
-            isolate_thread();
-            for mut command in receive_jobs {
-                let spawned = command.spawn().map(|child| child.id());
+            let first = match receive_jobs.recv_timeout(delay) {
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let isolated = isolate_thread(port_rules);
+            let jobs = first.into_iter().chain(receive_jobs);
+            for mut command in jobs {
+                let spawned = match &isolated {
+                    Ok(_) => command.spawn().map(|child| child.id()),
+                    Err(error) => Err(io::Error::new(
+                        error.kind(),
+                        format!("the rules for ports cannot be applied: {error}"),
+                    )),
+                };
                 if send_results.send(spawned).is_err() {
                     break;
                 }

@@ -25,6 +25,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 /// Reports of thousands of processes fit into a message of this size.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 const MAX_QUEUED_REQUESTS: usize = 256;
+/// The first version of the protocol in which the client makes the homes of agents.
+const MIN_PROTOCOL_FOR_HOMES: u32 = 2;
 /// More than a supervisor runs.
 const MAX_EXITS: usize = 8192;
 /// Longer than any id that the server gives to a process.
@@ -51,6 +53,7 @@ type Exits = watch::Sender<HashMap<String, Exited>>;
 pub struct SupervisorLink {
     container: ContainerId,
     boot_id: String,
+    protocol: u32,
     requests: mpsc::Sender<Vec<u8>>,
     pending_replies: PendingReplies,
     next_request_id: AtomicU64,
@@ -81,6 +84,7 @@ impl SupervisorLink {
         let link = Self {
             container,
             boot_id: hello.boot_id,
+            protocol: hello.protocol,
             requests,
             pending_replies: pending_replies.clone(),
             next_request_id: AtomicU64::new(1),
@@ -134,6 +138,11 @@ impl SupervisorLink {
             pending_replies.lock().clear();
         };
         (link, serving)
+    }
+
+    /// Whether the client of the container makes the homes of agents (`AGENT_SUBCOMMAND`).
+    pub(crate) fn makes_homes(&self) -> bool {
+        self.protocol >= MIN_PROTOCOL_FOR_HOMES
     }
 
     pub(super) fn container(&self) -> &ContainerId {

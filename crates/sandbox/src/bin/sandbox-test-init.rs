@@ -17,6 +17,9 @@ mod serve {
 
     pub(crate) fn run(socket: &str) -> io::Result<()> {
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        if let Some(rules) = oubliette_sandbox::PortRules::inherited()? {
+            rules.restrict_thread()?;
+        }
         // An earlier run may have left one: the directory outlives the sandbox.
         let _ = std::fs::remove_file(socket);
         let listener = UnixListener::bind(socket)?;

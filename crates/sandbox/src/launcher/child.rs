@@ -5,10 +5,11 @@
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{CWD, Gid, Uid};
+use rustix::io::FdFlags;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::process::Signal;
 use rustix::thread::UnshareFlags;
@@ -82,9 +83,12 @@ fn enter(
     } else {
         landlock::apply()
     };
-    landlock::apply_ports(launch.port_rules).step("refuse the ports of the server")?;
     seccomp::apply(launch.spec.nested)?;
     sys::close_on_exec_from(3).step("close files")?;
+    if let Some(rules) = launch.port_rules {
+        // PID 1 applies them to the processes that it starts.
+        rustix::io::fcntl_setfd(rules, FdFlags::empty()).step("pass the rules for ports")?;
+    }
 
     let ready = Ready {
         directories,
@@ -217,6 +221,10 @@ impl Program {
         let mut env = Vec::new();
         for (key, value) in &init.env {
             env.push(CString::new(format!("{key}={value}"))?);
+        }
+        if let Some(rules) = launch.port_rules {
+            let name = port_rules::VARIABLE;
+            env.push(CString::new(format!("{name}={}", rules.as_raw_fd()))?);
         }
         // Checked here: after a failed `execve` the reason could not be reported as clearly.
         rustix::fs::accessat(

@@ -9,7 +9,7 @@ use oubliette_agent::{
 };
 use oubliette_model::{Event, Secret};
 use oubliette_store::StoreError;
-use oubliette_wire::{CLIENT_PATH, RELAY_SOCKET_PATH, StreamKind};
+use oubliette_wire::{AGENT_SUBCOMMAND, CLIENT_PATH, RELAY_SOCKET_PATH, StreamKind};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -46,14 +46,15 @@ impl SessionActor<'_> {
     }
 
     async fn try_start_agent(&mut self) -> Result<(), StartError> {
-        self.start_process().await?;
+        let reports_home = self.start_process().await?;
         let seconds = self.engine.settings().sessions.start_seconds;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        let opened = self.perform_handshake(deadline).await?;
+        let opened = self.perform_handshake(deadline, reports_home).await?;
         Ok(self.finish_start(opened).await?)
     }
 
-    async fn start_process(&mut self) -> Result<(), StartError> {
+    /// Starts the process. Returns whether the first line of its output is a report of its home.
+    async fn start_process(&mut self) -> Result<bool, StartError> {
         let engine = self.engine;
         let settings = engine.settings();
         // Looked up again: the configuration may have changed.
@@ -108,8 +109,13 @@ impl SessionActor<'_> {
         self.process.live = Some(live);
         self.commit().await?;
         let tools = engine.callers().tools(self.session.id).await?;
-        let login = sign_in.login.as_ref();
-        let home = self.prepare_home(&container, &link, login).await?;
+        let plan = self.home_plan(sign_in.login.as_ref());
+        let makes_home = link.makes_homes();
+        let home = if makes_home {
+            plan.own_path()
+        } else {
+            self.make_home_by_commands(&container, &link, &plan).await?
+        };
         if let Some(live) = &mut self.process.live {
             live.home = Some(home.clone());
             live.caller_tools = Some(tools.fingerprint());
@@ -133,9 +139,18 @@ impl SessionActor<'_> {
             env.insert(name.clone(), secret.reveal().to_owned());
         }
         sign_in.set_gateways(&self.agent, &mut env)?;
+        let mut argv = agents::command_line(settings, &self.agent);
+        let mut input = Vec::new();
+        if makes_home {
+            input =
+                serde_json::to_vec(&plan).map_err(|error| StartError::Failed(error.to_string()))?;
+            let length = input.len().to_string();
+            let client = [CLIENT_PATH.to_owned(), AGENT_SUBCOMMAND.to_owned(), length];
+            argv.splice(0..0, client);
+        }
         let program = ProcessSpec {
             process_id: process_id.clone(),
-            argv: agents::command_line(settings, &self.agent),
+            argv,
             env,
             cwd: path_in_container(&workspace),
             terminal: None,
@@ -148,10 +163,11 @@ impl SessionActor<'_> {
             Err(error) => Err(error),
         };
         self.process.connection = Some(connection.map_err(|error| self.start_failure(error))?);
-        Ok(())
+        self.send_uncommitted(&input);
+        Ok(makes_home)
     }
 
-    fn start_failure(&self, error: ProcessError) -> StartError {
+    pub(super) fn start_failure(&self, error: ProcessError) -> StartError {
         let name = &self.agent.name;
         StartError::Failed(match error {
             ProcessError::ProgramNotFound(_) if self.agent.package.is_some() => format!(
@@ -169,7 +185,11 @@ impl SessionActor<'_> {
         })
     }
 
-    async fn perform_handshake(&mut self, deadline: Instant) -> Result<OpenedSession, StartError> {
+    async fn perform_handshake(
+        &mut self,
+        deadline: Instant,
+        mut reports_home: bool,
+    ) -> Result<OpenedSession, StartError> {
         let plan = self.handshake_plan().await?;
         let (mut handshake, first) = Handshake::start(plan);
         self.send_uncommitted(&first);
@@ -177,8 +197,12 @@ impl SessionActor<'_> {
             while let Some(connection) = &mut self.process.connection
                 && let Some((line, end)) = connection.lines.next_piece()
             {
-                let line = line.map_or(AgentMessage::Blank, |line| AgentMessage::parse(&line));
                 self.process.read_offset = end;
+                if std::mem::take(&mut reports_home) {
+                    self.take_home_report(line.as_deref().ok())?;
+                    continue;
+                }
+                let line = line.map_or(AgentMessage::Blank, |line| AgentMessage::parse(&line));
                 match handshake.handle_message(&line) {
                     HandshakeStep::Wait => {}
                     HandshakeStep::Send(line) => self.send_uncommitted(&line),

@@ -5,7 +5,7 @@ use toml_edit::{DocumentMut, TableLike};
 
 /// Merges two values: objects by name, lists one after the other without repeated values; otherwise
 /// `over` wins.
-pub(crate) fn merge_json(base: Value, over: Value) -> Value {
+pub fn merge_json(base: Value, over: Value) -> Value {
     match (base, over) {
         (Value::Object(mut base), Value::Object(over)) => {
             for (name, value) in over {
@@ -31,7 +31,7 @@ pub(crate) fn merge_json(base: Value, over: Value) -> Value {
 
 /// Merges two documents of TOML: tables by name, otherwise `over` wins. What `over` does not set stays as
 /// it is written, comments included.
-pub(crate) fn merge_toml(base: &str, over: &str) -> Option<String> {
+pub(super) fn merge_toml(base: &str, over: &str) -> Option<String> {
     let mut base: DocumentMut = base.parse().ok()?;
     let over: DocumentMut = over.parse().ok()?;
     merge_tables(base.as_table_mut(), over.as_table());

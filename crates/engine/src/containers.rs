@@ -15,6 +15,7 @@ mod interactive;
 mod lifecycle;
 mod locks;
 pub(crate) mod logs;
+pub(crate) mod memory;
 mod named_command;
 mod ownership;
 pub(crate) mod process;
@@ -39,7 +40,7 @@ use oubliette_runtime::{ContainerId, Runtime, RuntimeError};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 pub(crate) use command::CommandResult;
-pub(crate) use disk::DiskUse;
+pub(crate) use disk::{DiskUsageView, DiskUse};
 pub use process::IncomingStream;
 pub(crate) use scope::ContainerScope;
 pub(crate) use spec::{ContainerPlan, mount};
@@ -121,6 +122,11 @@ impl<'a> Containers<'a> {
     /// Whether a container's supervisor is connected.
     pub(crate) fn is_connected(self, id: &ContainerId) -> bool {
         self.state().current_link(id).is_some()
+    }
+
+    /// Why the server stopped a container although it was in use, if it has not started again.
+    pub(crate) fn stop_reason(self, id: &ContainerId) -> Option<String> {
+        self.state().stop_reason(id)
     }
 
     /// Marks a container as in use until the guard is dropped.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oubliette_model::{ProjectId, WorkspaceId};
-use oubliette_trees::{Usage, disk_usage, move_tree, remove_tree};
+use oubliette_trees::{disk_usage, move_tree, remove_tree};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -61,6 +61,16 @@ impl Drop for Draft {
     fn drop(&mut self) {
         self.drafts.lock().remove(&self.name);
     }
+}
+
+/// What the parts of a project take on the disk, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ProjectUsage {
+    pub(crate) workspaces: u64,
+    /// The home directories of its containers.
+    pub(crate) homes: u64,
+    /// What the embedded sandbox keeps of its containers: installed software, above all.
+    pub(crate) installed: u64,
 }
 
 impl Files {
@@ -122,24 +132,31 @@ impl Files {
         }
     }
 
-    /// What the files of a project take on the disk, with the layers that the embedded sandbox keeps
-    /// for its containers.
+    /// What a project takes on the disk: its files, and the layers that the embedded sandbox keeps for its
+    /// containers.
     pub(crate) async fn disk_usage(
         &self,
         project: ProjectId,
         containers: &[&str],
-    ) -> Result<Usage> {
+    ) -> Result<ProjectUsage> {
         let layers = self.root.with_file_name("layers");
-        let mut directories = vec![self.project_dir(project)];
-        directories.extend(containers.iter().map(|id| layers.join(id)));
+        let layers: Vec<PathBuf> = containers.iter().map(|id| layers.join(id)).collect();
+        let project = self.project_dir(project);
         blocking(move || {
-            let mut total = Usage::default();
-            for directory in directories {
-                let usage = disk_usage(&directory)?;
-                total.bytes = total.bytes.saturating_add(usage.bytes);
-                total.is_incomplete |= usage.is_incomplete;
-            }
-            Ok(total)
+            let sum = |directories: &[PathBuf]| {
+                let sizes = directories.iter().map(|directory| disk_usage(directory));
+                sizes
+                    .map(|usage| usage.map(|usage| usage.bytes))
+                    .sum::<io::Result<u64>>()
+            };
+            let below = |names: &[&str]| -> Vec<PathBuf> {
+                names.iter().map(|name| project.join(name)).collect()
+            };
+            Ok(ProjectUsage {
+                workspaces: sum(&below(&["workspace", "workspaces"]))?,
+                homes: sum(&below(&["home", "homes"]))?,
+                installed: sum(&layers)?,
+            })
         })
         .await
     }

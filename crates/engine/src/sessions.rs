@@ -49,6 +49,8 @@ use subscriptions::Subscriptions;
 
 /// Limits how fast an actor that fails, for example because the store fails, is run again.
 const ACTOR_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// How often a message is tried whose turn cannot start because of internal errors.
+const MAX_MESSAGE_FAULTS: u32 = 8;
 
 /// The running actors, and the readers that wait for changes.
 #[derive(Debug, Default)]
@@ -180,6 +182,7 @@ impl<'a> Sessions<'a> {
 /// Runs the actor of a session until there is nothing left to do.
 async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
     let state = engine.session_state();
+    let mut faults = MessageFaults::default();
     loop {
         state.clear_pending(id);
         let running = AssertUnwindSafe(actor::run(&engine, id, &wake));
@@ -198,11 +201,37 @@ async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
             Err(_) => EngineError::fault("a panic"),
         };
         tracing::error!(session = %id, %error, "session actor failed");
-        let failing = AssertUnwindSafe(actor::fail_session(&engine, id, &error));
+        let next = engine.store().next_message(id).await.ok().flatten();
+        let gives_up = faults.count(next.map(|message| message.id), &error);
+        let failing = AssertUnwindSafe(actor::fail_session(&engine, id, &error, gives_up));
         if failing.catch_unwind().await.is_err() {
             tracing::error!(session = %id, "marking a session as failed panicked");
         }
         tokio::time::sleep(ACTOR_RETRY_DELAY).await;
+    }
+}
+
+/// Counts the internal errors that kept one message from being handled.
+#[derive(Debug, Default)]
+struct MessageFaults {
+    message: Option<i64>,
+    count: u32,
+}
+
+impl MessageFaults {
+    /// Counts an error while `next` waits; true if that message has been tried often enough. Errors that
+    /// end by themselves or by what the user does, for example a full disk, do not count.
+    fn count(&mut self, next: Option<i64>, error: &EngineError) -> bool {
+        if next != self.message {
+            *self = Self {
+                message: next,
+                count: 0,
+            };
+        }
+        if matches!(error, EngineError::Fault(_)) {
+            self.count += 1;
+        }
+        next.is_some() && self.count >= MAX_MESSAGE_FAULTS
     }
 }
 

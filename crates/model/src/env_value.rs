@@ -1,14 +1,14 @@
 //! The value of an environment variable, and whether it is hidden in what agents write.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
-use crate::Secret;
 use crate::string_type::string_schema;
+use crate::{Secret, quoted};
 
 /// A shorter value could be any word, so it is never hidden.
 pub const MIN_SECRET_BYTES: usize = 8;
@@ -235,35 +235,102 @@ pub(crate) fn reveal_map<S: Serializer>(
 
 impl<'de> Deserialize<'de> for EnvValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EnvValueVisitor)
+        let value = Value::deserialize(deserializer)?;
+        Self::from_json("NAME", value).map_err(D::Error::custom)
     }
 }
 
-struct EnvValueVisitor;
-
-impl<'de> Visitor<'de> for EnvValueVisitor {
-    type Value = EnvValue;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string, or an object with `value` and `secret`")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<EnvValue, E> {
-        Ok(EnvValue::new(text, None))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<EnvValue, A::Error> {
-        let (mut value, mut secret) = (None::<String>, None);
-        while let Some(name) = map.next_key::<String>()? {
-            match name.as_str() {
-                "value" => value = Some(map.next_value()?),
-                "secret" => secret = Some(map.next_value()?),
-                other => return Err(A::Error::unknown_field(other, &["value", "secret"])),
+impl EnvValue {
+    /// The value of the variable `name`. An error says the right form, and nothing of the value.
+    fn from_json(name: &str, value: Value) -> Result<Self, String> {
+        let shown = quoted(name);
+        let plain = format!("{{{name:?}: \"value\"}}");
+        let marked = format!("{{{name:?}: {{\"value\": \"…\", \"secret\": true}}}}");
+        let mut fields = match value {
+            Value::String(text) => return Ok(Self::new(text, None)),
+            Value::Object(fields) => fields,
+            Value::Null => {
+                return Err(format!(
+                    "the variable {shown} is null; write `{plain}`, or leave the variable out to remove it"
+                ));
             }
+            other => {
+                return Err(format!(
+                    "the variable {shown} must be a string, `{plain}`, not {}",
+                    kind_of(&other)
+                ));
+            }
+        };
+        let value = match fields.remove("value") {
+            Some(Value::String(text)) => text,
+            Some(other) => {
+                return Err(format!(
+                    "the `value` of the variable {shown} must be a string, not {}; write `{marked}`",
+                    kind_of(&other)
+                ));
+            }
+            None => {
+                return Err(format!(
+                    "the variable {shown} is an object without `value`; write `{marked}`, or JSON as a string"
+                ));
+            }
+        };
+        let secret = match fields.remove("secret") {
+            None => None,
+            Some(Value::Bool(secret)) => Some(secret),
+            Some(other) => {
+                return Err(format!(
+                    "`secret` of the variable {shown} must be true or false, not {}; write `{marked}`",
+                    kind_of(&other)
+                ));
+            }
+        };
+        if let Some(other) = fields.keys().next() {
+            return Err(format!(
+                "the variable {shown} has the unknown field {}; write `{marked}`",
+                quoted(other)
+            ));
         }
-        let value = value.ok_or_else(|| A::Error::missing_field("value"))?;
-        Ok(EnvValue::new(value, secret))
+        Ok(Self::new(value, secret))
     }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Parses variables, with errors that name the wrong one.
+pub fn parse_env<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, EnvValue>, D::Error> {
+    match Value::deserialize(deserializer)? {
+        Value::Object(variables) => variables
+            .into_iter()
+            .map(|(name, value)| {
+                let value = EnvValue::from_json(&name, value)?;
+                Ok((name, value))
+            })
+            .collect::<Result<_, String>>()
+            .map_err(D::Error::custom),
+        other => Err(D::Error::custom(format!(
+            "must be an object with the variables, `{{\"NAME\": \"value\"}}`, not {}",
+            kind_of(&other)
+        ))),
+    }
+}
+
+/// Parses variables that may be absent.
+pub fn parse_optional_env<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<BTreeMap<String, EnvValue>>, D::Error> {
+    parse_env(deserializer).map(Some)
 }
 
 string_schema!(EnvValue, {
@@ -336,7 +403,7 @@ mod tests {
     fn both_forms_are_read_and_the_stored_form_keeps_the_mark() {
         #[derive(Serialize, Deserialize)]
         struct Stored {
-            #[serde(serialize_with = "reveal_map")]
+            #[serde(serialize_with = "reveal_map", deserialize_with = "parse_env")]
             env: BTreeMap<String, EnvValue>,
         }
         let text = r#"{"env":{"A":"x","B":{"value":"y","secret":false}}}"#;
@@ -346,15 +413,76 @@ mod tests {
             serde_json::to_string(&stored.env).unwrap(),
             r#"{"A":"****","B":"****"}"#
         );
-        for wrong in [
-            r#"{"env":{"A":{"secret":true}}}"#,
-            r#"{"env":{"A":{"value":"hunter2","x":1}}}"#,
-            r#"{"env":{"A":[1]}}"#,
+    }
+
+    #[test]
+    fn a_wrong_variable_is_named_with_the_right_form_and_without_its_value() {
+        #[derive(Debug, Deserialize)]
+        struct Given {
+            #[serde(deserialize_with = "parse_env")]
+            #[expect(dead_code, reason = "only parsed")]
+            env: BTreeMap<String, EnvValue>,
+        }
+        let marked = r#"{"A": {"value": "…", "secret": true}}"#;
+        for (wrong, expected) in [
+            (
+                r#"{"A":{"value":12345678}}"#,
+                "`value` of the variable `A` must be a string, not a number",
+            ),
+            (
+                r#"{"A":{"secret":true}}"#,
+                "the variable `A` is an object without `value`",
+            ),
+            (
+                r#"{"A":{"value":"hunter2","secret":"yes"}}"#,
+                "must be true or false, not a string",
+            ),
+            (
+                r#"{"A":{"value":"hunter2","x":1}}"#,
+                "the unknown field `x`",
+            ),
+            (r#"{"A":{"nested":{"value":"hunter2"}}}"#, "without `value`"),
+            (
+                r#"{"A":{"value":{"value":"hunter2"}}}"#,
+                "must be a string, not an object",
+            ),
         ] {
-            let error = serde_json::from_str::<Stored>(wrong)
-                .map(|_| ())
-                .unwrap_err();
-            assert!(!error.to_string().contains("hunter2"), "{error}");
+            let text = format!("{{\"env\":{wrong}}}");
+            let error = serde_json::from_str::<Given>(&text)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(expected) && error.contains(marked),
+                "{error}"
+            );
+            assert!(
+                !error.contains("hunter2") && !error.contains("12345678"),
+                "{error}"
+            );
+        }
+        for (wrong, expected) in [
+            (
+                r#"{"A":12345678}"#,
+                r#"the variable `A` must be a string, `{"A": "value"}`, not a number"#,
+            ),
+            (
+                r#"{"A":null}"#,
+                "the variable `A` is null; write `{\"A\": \"value\"}`, or leave",
+            ),
+            (
+                r#"["A=hunter2"]"#,
+                "must be an object with the variables, `{\"NAME\": \"value\"}`, not a list",
+            ),
+        ] {
+            let text = format!("{{\"env\":{wrong}}}");
+            let error = serde_json::from_str::<Given>(&text)
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(
+                !error.contains("hunter2") && !error.contains("12345678"),
+                "{error}"
+            );
         }
     }
 }

@@ -25,7 +25,7 @@ pub use access::{
     unattached_may,
 };
 pub use credential::{BaseUrl, CredentialName};
-pub use env_value::{EnvValue, MIN_SECRET_BYTES};
+pub use env_value::{EnvValue, MIN_SECRET_BYTES, parse_env, parse_optional_env};
 pub use event::Event;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};

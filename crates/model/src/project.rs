@@ -62,7 +62,11 @@ pub struct McpServer {
     pub command: String,
     #[serde(default)]
     pub args: Vec<String>,
-    #[serde(default, serialize_with = "env_value::reveal_map")]
+    #[serde(
+        default,
+        serialize_with = "env_value::reveal_map",
+        deserialize_with = "env_value::parse_env"
+    )]
     pub env: BTreeMap<String, EnvValue>,
 }
 

@@ -1,27 +1,30 @@
 //! `oubliette backup` and `restore`: a data directory in one file.
 //!
 //! The file is a plain tar of the database (a consistent copy, also while a server is running), the
-//! configuration, the admin token and the projects' files. Installed agents are not included. A backup
-//! is read again before it gets its name; what it could not copy is named.
+//! configuration, the admin token and the projects' files, with a checksum at its end. Installed agents,
+//! stored credentials and what was installed in containers are not included. A backup is read again before
+//! it gets its name; what it could not copy, and what it does not have, is named.
 
 mod collect;
+mod digest;
 mod format;
+mod not_included;
 mod skipped;
 mod unpack;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use oubliette_store::sqlite;
 use oubliette_trees::remove_tree;
-use sha2::{Digest, Sha256};
 
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::ProgressLine;
 
+use digest::Digested;
 use format::{Entry, Kind};
 use skipped::Skipped;
 
@@ -66,14 +69,15 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
     sqlite::backup(&home.database(), &copy, |done, total| {
         progress.show(&format!("copying the database: {done} of {total} pages"));
     })?;
+    let owners = sqlite::container_owners(&copy)?;
     let draft = scratch.path().join("archive");
     let written = write_archive(home, &copy, &draft, with_files, &mut progress);
-    let (size, digest, skipped) = written.map_err(|error| {
+    let (size, skipped) = written.map_err(|error| {
         progress.clear();
         failed("cannot write the backup", &error)
     })?;
     progress.show("reading the backup again");
-    let verified = verify(&draft, &digest);
+    let verified = File::open(&draft).and_then(|file| unpack::check(BufReader::new(file)));
     progress.clear();
     verified
         .map_err(|error| failed("the backup cannot be read again, so it is removed", &error))?;
@@ -86,23 +90,25 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
         size / 1024
     );
     skipped.print();
+    not_included::print(home, &owners, with_files);
     Ok(())
 }
 
-/// Writes the archive. Returns its size, its digest and what was left out.
+/// Writes the archive. Returns its size and what was left out.
 fn write_archive(
     home: &Home,
     database: &Path,
     draft: &Path,
     with_files: bool,
     progress: &mut ProgressLine,
-) -> io::Result<(u64, Sha256, Skipped)> {
+) -> io::Result<(u64, Skipped)> {
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(draft)?;
-    let mut out = BufWriter::new(Digested::new(file));
+    let mut out = Digested::new(BufWriter::new(file));
+    format::start(&mut out)?;
     append_own_file(&mut out, database, DATABASE_FILE)?;
     for path in [home.config_file(), home.admin_token_file()] {
         if let (true, Some(name)) = (
@@ -117,9 +123,10 @@ fn write_archive(
         skipped = collect::collect(&home.path().join("projects"), &mut out, progress)?;
     }
     format::finish(&mut out)?;
-    let Digested { inner, digest } = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    inner.sync_all()?;
-    Ok((inner.metadata()?.len(), digest, skipped))
+    let file = out.into_inner().into_inner();
+    let file = file.map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    Ok((file.metadata()?.len(), skipped))
 }
 
 /// Appends a file of the data directory that only the server and its user write.
@@ -133,54 +140,6 @@ fn append_own_file(out: &mut impl Write, path: &Path, name: &str) -> io::Result<
         modified: u64::try_from(meta.mtime()).unwrap_or_default(),
     };
     format::append(out, &entry, file)
-}
-
-/// Checks that a new archive can be restored and has the bytes that were written.
-fn verify(draft: &Path, written: &Sha256) -> io::Result<()> {
-    let source = Digested::new(File::open(draft)?);
-    let mut source = unpack::check(BufReader::new(source))?;
-    io::copy(&mut source, &mut io::sink())?;
-    if source.into_inner().digest.finalize() == written.clone().finalize() {
-        Ok(())
-    } else {
-        Err(io::Error::other("it has other bytes than were written"))
-    }
-}
-
-/// Computes the digest of everything that is read or written.
-#[derive(Debug)]
-struct Digested<T> {
-    inner: T,
-    digest: Sha256,
-}
-
-impl<T> Digested<T> {
-    fn new(inner: T) -> Self {
-        Self {
-            inner,
-            digest: Sha256::new(),
-        }
-    }
-}
-
-impl<T: Write> Write for Digested<T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.digest.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-impl<T: Read> Read for Digested<T> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.digest.update(&buffer[..read]);
-        Ok(read)
-    }
 }
 
 /// A directory for unpacked files, which may be a tree that is hard to remove.
@@ -208,18 +167,19 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
     let scratch = tempfile::tempdir_in(home.path())
         .map_err(|error| Failure::with_cause("cannot restore", &error))?;
     let scratch = Scratch(scratch.keep());
-    let skipped = unpack::unpack(BufReader::new(file), &scratch.0).map_err(|error| {
+    let unpacked = unpack::unpack(BufReader::new(file), &scratch.0)
+        .map_err(|error| unpack_failure(source, &error))?;
+    let database = scratch.0.join(DATABASE_FILE);
+    sqlite::verify(&database).map_err(|error| {
         Failure::with_cause(
-            format!("{} is not a complete backup", source.display()),
+            format!(
+                "nothing was restored; the database in {} cannot be used",
+                source.display()
+            ),
             &error,
         )
     })?;
-    sqlite::verify(&scratch.0.join(DATABASE_FILE)).map_err(|error| {
-        Failure::with_cause(
-            format!("the database in {} cannot be used", source.display()),
-            &error,
-        )
-    })?;
+    let has_containers = !sqlite::container_owners(&database)?.is_empty();
     let replaced_dir = home
         .path()
         .join(format!("replaced-{}", jiff::Timestamp::now().as_second()));
@@ -233,13 +193,55 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
         home.path().display(),
         source.display()
     );
-    skipped.print();
+    if !unpacked.is_verified {
+        eprintln!(
+            "The backup is of an older version and has no checksum: its database was checked, the files of \
+             projects were not."
+        );
+    }
+    unpacked.skipped.print();
+    not_included::print_after_restore(has_containers);
     Ok(())
 }
 
-/// Moves the old entries away and the new ones in, the database last: a start in between would create a new
-/// one beside the old files.
+/// Why an archive was not unpacked: it is damaged, or this machine could not write it.
+fn unpack_failure(source: &Path, error: &io::Error) -> Failure {
+    let file = source.display();
+    if error.raw_os_error().is_some() {
+        return Failure::with_cause(format!("nothing was restored; cannot unpack {file}"), error);
+    }
+    Failure::new(format!(
+        "nothing was restored; {file} is damaged or not a complete backup: {error}. Copy it again from \
+         where it was made, and compare sizes, or restore another backup"
+    ))
+}
+
+/// Moves the old entries away and the new ones in. After an error everything is where it was.
 fn swap(home: &Path, new: &Path, replaced_dir: &Path) -> io::Result<()> {
+    let mut moved = Vec::new();
+    let swapped = move_entries(home, new, replaced_dir, &mut moved);
+    if swapped.is_err() {
+        for (from, to) in moved.iter().rev() {
+            let _ = fs::rename(to, from);
+        }
+        let _ = fs::remove_dir(replaced_dir);
+    }
+    swapped
+}
+
+/// Moves the database last: a start in between would create a new one beside the old files. `moved` gets
+/// where each entry was and where it is.
+fn move_entries(
+    home: &Path,
+    new: &Path,
+    replaced_dir: &Path,
+    moved: &mut Vec<(PathBuf, PathBuf)>,
+) -> io::Result<()> {
+    let mut rename = |from: PathBuf, to: PathBuf| {
+        fs::rename(&from, &to)?;
+        moved.push((from, to));
+        io::Result::Ok(())
+    };
     let leftovers = ["oubliette.db-wal", "oubliette.db-shm"];
     let old: Vec<PathBuf> = ARCHIVE_ENTRIES
         .iter()
@@ -248,14 +250,14 @@ fn swap(home: &Path, new: &Path, replaced_dir: &Path) -> io::Result<()> {
         .collect();
     for name in old.iter().filter(|name| home.join(name).exists()) {
         fs::create_dir_all(replaced_dir)?;
-        fs::rename(home.join(name), replaced_dir.join(name))?;
+        rename(home.join(name), replaced_dir.join(name))?;
     }
     for name in ARCHIVE_ENTRIES
         .iter()
         .rev()
         .filter(|name| new.join(name).exists())
     {
-        fs::rename(new.join(name), home.join(name))?;
+        rename(new.join(name), home.join(name))?;
     }
     File::open(home)?.sync_all()
 }

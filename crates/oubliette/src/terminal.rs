@@ -1,6 +1,9 @@
 //! Output for people: tables, details and progress.
 
-use std::io::{IsTerminal, Write};
+mod table;
+pub(crate) mod width;
+
+use std::io::Write;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -13,8 +16,8 @@ pub(crate) fn print_line(text: &str) {
     let _ = stdout.flush();
 }
 
-/// The maximum width of a table's cell.
-const MAX_CELL_CHARS: usize = 60;
+/// Before the lines of a list inside a single object.
+const INDENT: &str = "    ";
 
 /// Formats a result: a table for a list, one line per field for a single object.
 pub(crate) fn render(result: &Map<String, Value>) -> String {
@@ -35,71 +38,18 @@ pub(crate) fn render(result: &Map<String, Value>) -> String {
     }
 }
 
-/// Formats rows as a table.
+/// Formats rows as a table, as wide as the terminal at most.
 pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
-    if rows.is_empty() {
-        return format!("No {name}.");
-    }
-    let columns = columns(rows);
-    let mut lines = vec![
-        columns
-            .iter()
-            .map(|c| c.to_uppercase().replace('_', " "))
-            .collect(),
-    ];
-    for row in rows {
-        lines.push(
-            columns
-                .iter()
-                .map(|column| cell(row.get(*column)))
-                .collect::<Vec<_>>(),
-        );
-    }
-    let widths: Vec<usize> = (0..columns.len())
-        .map(|n| {
-            lines
-                .iter()
-                .map(|line| line[n].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
-        .collect();
-    let line = |cells: &Vec<String>| {
-        let padded: Vec<String> = cells
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:width$}", width = *width))
-            .collect();
-        padded.join("  ").trim_end().to_owned()
-    };
-    lines.iter().map(line).collect::<Vec<_>>().join("\n")
+    table_within(name, rows, width::stdout_columns())
 }
 
-/// Columns that tables leave out: `id` repeats for example `project_id`, and `get` commands show the others.
-const HIDDEN_COLUMNS: [&str; 4] = ["id", "updated_at", "last_index", "depth"];
-
-/// Name first, ids last.
-fn columns<'a>(rows: &[&'a Map<String, Value>]) -> Vec<&'a str> {
-    let mut columns: Vec<&str> = Vec::new();
-    for row in rows {
-        for (name, value) in *row {
-            let hidden = match value {
-                Value::Array(_) => true,
-                Value::Object(fields) => !fields.contains_key("value"),
-                _ => HIDDEN_COLUMNS.contains(&name.as_str()) || is_empty(value),
-            };
-            if !hidden && !columns.contains(&name.as_str()) {
-                columns.push(name);
-            }
-        }
+fn table_within(name: &str, rows: &[&Map<String, Value>], width: Option<usize>) -> String {
+    let (table, left_out) = table::format(name, rows, width);
+    if left_out.is_empty() {
+        return table;
     }
-    let rank = |name: &str| match name {
-        "name" => 0,
-        name if name.ends_with("_id") => 2,
-        _ => 1,
-    };
-    columns.sort_by_key(|name| rank(name));
-    columns
+    let left_out = left_out.join(", ").to_lowercase();
+    format!("{table}\n(too narrow for: {left_out}; --json shows everything)")
 }
 
 fn details(result: &Map<String, Value>) -> String {
@@ -111,9 +61,10 @@ fn details(result: &Map<String, Value>) -> String {
     let line = |(name, value): &(&String, &Value)| match value {
         Value::Array(items) if items.iter().all(Value::is_object) && !items.is_empty() => {
             let rows: Vec<_> = items.iter().filter_map(Value::as_object).collect();
-            let indented: Vec<String> = table(name, &rows)
+            let width = width::stdout_columns().map(|columns| columns.saturating_sub(INDENT.len()));
+            let indented: Vec<String> = table_within(name, &rows, width)
                 .lines()
-                .map(|line| format!("    {line}"))
+                .map(|line| format!("{INDENT}{line}"))
                 .collect();
             format!("{name}\n{}", indented.join("\n"))
         }
@@ -128,15 +79,6 @@ fn is_empty(value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
         _ => false,
-    }
-}
-
-fn cell(value: Option<&Value>) -> String {
-    let text = value.map(long_cell).unwrap_or_default();
-    let text = text.lines().next().unwrap_or_default().replace('\t', " ");
-    match text.char_indices().nth(MAX_CELL_CHARS) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }
 
@@ -193,7 +135,7 @@ fn local_time(text: &str) -> Option<String> {
     )
 }
 
-/// One line on stderr that is rewritten; only if stderr is a terminal.
+/// One line on stderr that is rewritten; only if stderr is a terminal, and as wide as that is now.
 #[derive(Debug, Default)]
 pub(crate) struct ProgressLine {
     shown: bool,
@@ -201,12 +143,22 @@ pub(crate) struct ProgressLine {
 
 impl ProgressLine {
     pub(crate) fn show(&mut self, text: &str) {
+        self.show_with_end(text, "");
+    }
+
+    /// Shows a text that is cut where the terminal is too narrow, and behind it an end that is not.
+    pub(crate) fn show_with_end(&mut self, text: &str, end: &str) {
+        // The last column stays empty: some terminals begin a new line there.
+        let Some(columns) = width::stderr_columns().map(|columns| columns.saturating_sub(1)) else {
+            return;
+        };
+        let line = |text: &str| printable(text).replace(['\n', '\t'], " ");
+        let (text, end) = (line(text), width::fit(&line(end), columns));
+        let text = width::fit(&text, columns - width::text_columns(&end));
         let mut stderr = std::io::stderr();
-        if stderr.is_terminal() {
-            let _ = write!(stderr, "\r\x1b[K{}", printable(text));
-            let _ = stderr.flush();
-            self.shown = true;
-        }
+        let _ = write!(stderr, "\r\x1b[K{text}{end}");
+        let _ = stderr.flush();
+        self.shown = true;
     }
 
     pub(crate) fn clear(&mut self) {

@@ -10,6 +10,7 @@ mod disk_quota;
 mod driver;
 mod engine;
 mod images;
+mod memory_events;
 mod ownership;
 mod process_user;
 #[cfg(test)]
@@ -95,8 +96,14 @@ impl Docker {
             Err(error) => return Err(self.engine.to_runtime_error(error)),
         };
         let labels = found.config.and_then(|config| config.labels);
+        let pid = found.state.as_ref().and_then(|state| state.pid);
         let state = found.state.and_then(|state| state.status);
-        Ok(self.status_from_labels(&labels.unwrap_or_default(), state_from_inspect(state)))
+        let status =
+            self.status_from_labels(&labels.unwrap_or_default(), state_from_inspect(state));
+        Ok(status.map(|status| ContainerStatus {
+            memory_events: memory_events::find(pid, found.id.as_deref()),
+            ..status
+        }))
     }
 
     /// None if the container does not belong to this data directory.
@@ -112,6 +119,7 @@ impl Docker {
             id: ContainerId::new(labels.get(CONTAINER_LABEL)?.as_str())?,
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
+            memory_events: None,
         })
     }
 

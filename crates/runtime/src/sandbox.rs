@@ -115,8 +115,12 @@ impl Sandbox {
         let Some(record) = Record::read(&state_dir)? else {
             return Ok(None);
         };
-        let state = match sandbox::find_running(&state_dir) {
-            Some(running) if running.is_alive() => RunState::Running,
+        let running = sandbox::find_running(&state_dir).filter(sandbox::RunningSandbox::is_alive);
+        let memory_events = running
+            .as_ref()
+            .and_then(sandbox::RunningSandbox::memory_events);
+        let state = match running {
+            Some(_) => RunState::Running,
             _ if state_dir.join(LOG_FILE).exists() => RunState::Stopped,
             _ => RunState::Created,
         };
@@ -124,6 +128,7 @@ impl Sandbox {
             id: id.clone(),
             project: record.project,
             state,
+            memory_events,
         }))
     }
 

@@ -170,6 +170,9 @@ pub struct ContainerStatus {
     pub id: ContainerId,
     pub project: String,
     pub state: RunState,
+    /// The file of this machine in which the kernel counts the processes that the memory limit has killed, in
+    /// its line `oom_kill`; none if it does not run, in a listing, or if there is no such file here.
+    pub memory_events: Option<PathBuf>,
 }
 
 #[cfg(test)]

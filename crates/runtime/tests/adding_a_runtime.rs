@@ -84,6 +84,7 @@ impl Runtime for Memory {
             id: spec.id.clone(),
             project: spec.project.clone(),
             state: RunState::Created,
+            memory_events: None,
         };
         let mut containers = self.containers.lock();
         let existing = containers.get(&spec.id);

@@ -33,6 +33,17 @@ pub fn find_running(state_dir: &Path) -> Option<RunningSandbox> {
 }
 
 impl RunningSandbox {
+    /// The file in which the kernel counts the processes that the memory limit has killed, if there is one:
+    /// its line `oom_kill`.
+    pub fn memory_events(&self) -> Option<PathBuf> {
+        let names = ["memory.events", "memory.oom_control"];
+        let files = self
+            .cgroups
+            .iter()
+            .flat_map(|group| names.map(|name| group.join(name)));
+        files.into_iter().find(|file| file.is_file())
+    }
+
     fn open(process: Process, enforced: EnforcementReport, cgroups: Vec<PathBuf>) -> Option<Self> {
         let pidfd = open(&process)?;
         Some(Self {

@@ -19,6 +19,10 @@ impl RunningSandbox {
         match *self {}
     }
 
+    pub fn memory_events(&self) -> Option<std::path::PathBuf> {
+        match *self {}
+    }
+
     pub fn enforced(&self) -> &EnforcementReport {
         match *self {}
     }

@@ -23,7 +23,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
-pub use backup::{backup, verify};
+pub use backup::{ContainerOwner, backup, container_owners, verify};
 
 use crate::Result;
 use readers::Readers;

@@ -136,7 +136,19 @@ async fn a_memory_hog_is_killed_and_nothing_else(runtime: &str) {
         .exec_with(&id, json!({ "command": hog, "timeout_seconds": 60 }))
         .await;
     assert_eq!(ran["stdout"], "it ended with 137\n", "{runtime}: {ran}");
+    let reached = ran["limit_reached"].as_str().unwrap_or_default();
+    assert!(
+        reached.contains("`memory_mb`, 64 MB") && reached.contains("killed 1 process"),
+        "{runtime}: {ran}"
+    );
     assert_usable(&admin, &id).await;
+    let calm = admin.exec(&id, "sh -c 'kill -9 $$'; exit 137").await;
+    assert_eq!(calm["limit_reached"], Value::Null, "{runtime}: {calm}");
+    // The log of a session says it about what its agent starts.
+    let session = admin.spawn(&id, "/sh tail /dev/zero; echo ended").await;
+    admin.turn(&session, 1).await;
+    let log = json!(admin.log(&session).await).to_string();
+    assert!(log.contains("`memory_mb`, 64 MB"), "{runtime}: {log}");
 }
 
 #[test(runtimes)]

@@ -130,6 +130,18 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
     let unknown = with_input(home, &unknown, "").await;
     assert_eq!(unknown.status.code(), Some(1));
     assert!(stderr(&unknown).contains("did you mean `anthropic`?"));
+    // Before the value is missed: it could not be used anyway.
+    for kind in ["antropic", "nothing_like_it"] {
+        let unknown = ["credential", "add", "x", "--kind", kind];
+        let unknown = with_input(home, &unknown, "").await;
+        let said = stderr(&unknown);
+        assert_eq!(unknown.status.code(), Some(1), "{said}");
+        assert!(said.contains("there is no kind of credential"), "{said}");
+        assert!(
+            said.contains("`anthropic`") && said.contains("`ssh_key`"),
+            "{said}"
+        );
+    }
 
     let listed = run_cli(home, &["credential", "list"]).await;
     let listed = stdout(&listed);

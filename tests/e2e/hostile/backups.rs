@@ -11,7 +11,7 @@ use oubliette_trees::{open_dir, remove_tree};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, RenameFlags, linkat, mkdirat, mknodat, renameat_with,
 };
-use support::{Server, binary, cli, stderr};
+use support::{Server, ServerOptions, binary, cli, run_cli, stderr};
 use tempfile::TempDir;
 
 const CANARY: &str = "CANARY of the host";
@@ -295,7 +295,7 @@ async fn a_backup_that_is_damaged_on_the_disk_gets_no_name() {
         assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
         let sentence = stderr(&ended);
         assert!(
-            sentence.contains("other bytes than were written"),
+            sentence.contains("its checksum does not match"),
             "{sentence}"
         );
     });
@@ -304,4 +304,121 @@ async fn a_backup_that_is_damaged_on_the_disk_gets_no_name() {
     // The same backup of a disk that keeps its bytes.
     let ended = cli(home, ["backup", target.to_str().unwrap()]);
     assert!(ended.status.success(), "{}", stderr(&ended));
+}
+
+/// What each damage of an archive is called, with the archive that has it.
+fn damaged_archives(archive: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let mut flipped = archive.to_vec();
+    let text = b"precious text";
+    let at = flipped.windows(text.len()).position(|part| part == text);
+    flipped[at.unwrap()] ^= 1;
+    vec![
+        ("cut in the middle", archive[..archive.len() / 2].to_vec()),
+        ("cut at its end", archive[..archive.len() - 512].to_vec()),
+        ("a changed bit", flipped),
+        ("longer", [archive, b"garbage"].concat()),
+        ("longer by zeros", [archive, &[0; 512]].concat()),
+        ("not a backup", vec![7; 4096]),
+    ]
+}
+
+#[test]
+async fn damaged_archives_are_refused_and_leave_the_data_directory_as_it_was() {
+    let stopped = Stopped::new().await;
+    fs::write(stopped.workspace.join("file"), "precious text").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup.tar");
+    ok(&cli(
+        stopped.server.home(),
+        ["backup", file.to_str().unwrap()],
+    ));
+    let archive = fs::read(&file).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    ok(&cli(home.path(), ["restore", file.to_str().unwrap()]));
+    let names = || {
+        let entries = fs::read_dir(home.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let (names_before, own) = (names(), stopped.workspace_in(home.path()).join("file"));
+    fs::write(&own, "own").unwrap();
+    for (damage, bytes) in damaged_archives(&archive) {
+        fs::write(&file, bytes).unwrap();
+        let arguments = ["restore", "--replace", file.to_str().unwrap()];
+        let refused = cli(home.path(), arguments);
+        let said = stderr(&refused);
+        assert_eq!(refused.status.code(), Some(1), "{damage}: {said}");
+        assert!(said.contains("nothing was restored"), "{damage}: {said}");
+        assert!(said.contains("restore another backup"), "{damage}: {said}");
+        assert_eq!(names(), names_before, "{damage}");
+        assert_eq!(fs::read_to_string(&own).unwrap(), "own", "{damage}");
+    }
+}
+
+#[test]
+async fn an_archive_of_an_older_version_without_a_checksum_is_restored() {
+    let stopped = Stopped::new().await;
+    fs::write(stopped.workspace.join("file"), "old text").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let new = directory.path().join("new.tar");
+    ok(&cli(
+        stopped.server.home(),
+        ["backup", new.to_str().unwrap()],
+    ));
+    // Other programs read it, and write archives without our checksum.
+    let files = directory.path().join("files");
+    fs::create_dir(&files).unwrap();
+    let file = directory.path().join("old.tar");
+    for (action, archive) in [("-xf", &new), ("-cf", &file)] {
+        let names = ["oubliette.db", "admin.token", "projects"];
+        let tar = Command::new("tar")
+            .arg(action)
+            .arg(archive)
+            .arg("-C")
+            .arg(&files)
+            .args(names)
+            .status();
+        assert!(tar.unwrap().success());
+    }
+    let home = tempfile::tempdir().unwrap();
+    let restored = cli(home.path(), ["restore", file.to_str().unwrap()]);
+    ok(&restored);
+    assert!(stderr(&restored).contains("no checksum"), "{restored:?}");
+    let text = fs::read_to_string(stopped.workspace_in(home.path()).join("file"));
+    assert_eq!(text.unwrap(), "old text");
+}
+
+#[test(needs(sandbox))]
+async fn a_backup_names_the_projects_whose_installed_software_it_does_not_have() {
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let (with, without) = (
+        admin.project("with tools").await,
+        admin.project("plain").await,
+    );
+    let install =
+        "mkdir -p /var/lib/tool && head -c 9000000 /dev/zero | tr '\\0' x > /var/lib/tool/program";
+    assert_eq!(admin.exec(&with, install).await["exit_code"], 0);
+    assert_eq!(admin.exec(&without, "true").await["exit_code"], 0);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("backup.tar");
+    let file = file.to_str().unwrap();
+    let saved = run_cli(server.home(), &["backup", file]).await;
+    ok(&saved);
+    let said = stderr(&saved);
+    assert!(said.contains("software installed in containers"), "{said}");
+    assert!(said.contains("project with tools: 8 MB"), "{said}");
+    assert!(!said.contains("project plain"), "{said}");
+    assert!(said.contains("stored credentials"), "{said}");
+    let home = tempfile::tempdir().unwrap();
+    let restored = run_cli(home.path(), &["restore", file]).await;
+    ok(&restored);
+    assert!(
+        stderr(&restored).contains("install it again"),
+        "{restored:?}"
+    );
 }

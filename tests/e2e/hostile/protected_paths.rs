@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use support::{Modern, Server, runtime_name, server_with};
+use support::{Modern, Server, run_cli, runtime_name, server_with, stderr};
 
 /// A nested file that exists, and two paths that do not.
 const PROTECTED: [&str; 3] = ["conf/policy", ".env", "made/later"];
@@ -110,6 +110,84 @@ async fn protected_paths_hold_in_every_workspace(runtime: &str) {
     let deleted = json!({ "project_id": id, "workspace_id": "later" });
     let deleted = admin.call("workspace_delete", deleted).await;
     assert_eq!(deleted.ok()["deleted"], true);
+}
+
+#[test(runtimes)]
+async fn changed_paths_hold_at_once_or_the_result_says_how_to_apply_them(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let made = json!({ "name": "one", "init_git": false });
+    let made = admin.call("project_create", made).await;
+    let id = made.ok()["project_id"].as_str().unwrap().to_owned();
+    std::fs::write(server.workspace(&id).join("guard"), "good").unwrap();
+    let update = async |paths: Value| {
+        let update = json!({ "project_id": id, "protected_paths": paths });
+        admin.call("project_update", update).await.ok().clone()
+    };
+    let is_writable = async || {
+        let wrote = admin.exec(&id, "echo evil > guard").await;
+        wrote["exit_code"] == 0
+    };
+    assert!(is_writable().await);
+    // The container runs and is not in use.
+    let updated = update(json!(["guard"])).await;
+    assert_eq!(
+        updated["restart_needed"],
+        Value::Null,
+        "{runtime}: {updated}"
+    );
+    assert!(!is_writable().await, "{runtime}");
+    let updated = update(json!([])).await;
+    assert_eq!(
+        updated["restart_needed"],
+        Value::Null,
+        "{runtime}: {updated}"
+    );
+    assert!(is_writable().await, "{runtime}");
+    // The agent of a session uses it.
+    let session = admin.spawn(&id, "/say hi").await;
+    admin.turn(&session, 1).await;
+    let updated = update(json!(["guard"])).await;
+    let needs_restart = updated["restart_needed"] == json!(["protected_paths"]);
+    assert_eq!(needs_restart, is_writable().await, "{runtime}: {updated}");
+    let updated = update(json!([])).await;
+    if !needs_restart {
+        assert_eq!(updated["restart_needed"], json!(["protected_paths"]));
+        let warnings = updated["warnings"].to_string();
+        assert!(warnings.contains("`container_stop`"), "{warnings}");
+    }
+    let stop = json!({ "project_id": id });
+    admin.call("container_stop", stop).await.ok();
+    assert!(is_writable().await, "{runtime}");
+    // The command line clears both.
+    let home = server.home();
+    let guarded = [
+        "project",
+        "update",
+        "one",
+        "--protected-paths",
+        "guard",
+        "--agent-scope",
+        "read",
+    ];
+    assert_eq!(run_cli(home, &guarded).await.status.code(), Some(0));
+    let cleared = [
+        "project",
+        "update",
+        "one",
+        "--protected-paths",
+        "",
+        "--agent-scope",
+        "none",
+    ];
+    let cleared = run_cli(home, &cleared).await;
+    assert_eq!(cleared.status.code(), Some(0), "{}", stderr(&cleared));
+    let shown = admin.call("project_get", json!({ "project_id": id })).await;
+    let shown = shown.ok();
+    assert_eq!(
+        (&shown["protected_paths"], &shown["agent_scope"]),
+        (&json!([]), &Value::Null)
+    );
 }
 
 #[test(runtimes)]

@@ -71,6 +71,36 @@ async fn wrong_names_are_answered_with_the_nearest_right_one() {
         ),
         (
             "project_create",
+            json!({ "name": "x", "env": { "PIN": { "value": 1 } } }),
+            "`env`: the `value` of the variable `PIN` must be a string, not a number; write `{\"PIN\": {\"value\"",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "env": { "PIN": { "secret": true } } }),
+            "`env`: the variable `PIN` is an object without `value`; write `{\"PIN\": {\"value\"",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "env": { "PIN": { "a": { "b": "c" } } } }),
+            "`env`: the variable `PIN` is an object without `value`",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "env": { "PIN": null } }),
+            "`env`: the variable `PIN` is null; write `{\"PIN\": \"value\"}`",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "env": ["PIN=1"] }),
+            "parameter `env` must be an object with the variables, `{\"NAME\": \"value\"}`, not a list",
+        ),
+        (
+            "project_create",
+            json!({ "name": "x", "mcp_servers": [{ "name": "a", "command": "b", "env": { "PIN": 1 } }] }),
+            "the variable `PIN` must be a string",
+        ),
+        (
+            "project_create",
             json!({ "name": "x", "protected_paths": ["../x"] }),
             "inside",
         ),

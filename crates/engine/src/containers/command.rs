@@ -40,6 +40,8 @@ pub(super) struct Finished {
     pub(super) timed_out: bool,
     /// The caller cancelled it.
     pub(super) cancelled: bool,
+    /// How many processes of the container its memory limit killed meanwhile.
+    pub(super) memory_kills: u64,
 }
 
 impl Finished {
@@ -109,6 +111,7 @@ pub(super) async fn run(
     cancelled: impl Future<Output = ()>,
 ) -> Result<Finished, ProcessError> {
     let spec = &command.process;
+    let memory_kills = state.watch_memory_kills(&link).await;
     let mut process = Process::new(state, link, &*spec.process_id);
     let mut cancelled = std::pin::pin!(cancelled);
     let deadline = Instant::now() + timeout;
@@ -171,6 +174,7 @@ pub(super) async fn run(
         stderr: stderr.bytes,
         timed_out,
         cancelled: is_cancelled,
+        memory_kills: memory_kills.count(),
     })
 }
 

@@ -11,8 +11,11 @@ use oubliette_model::ProjectId;
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::Containers;
+use crate::files::ProjectUsage;
 use crate::{EngineError, Result};
 
 const MEASURE_INTERVAL: Duration = Duration::from_secs(20);
@@ -24,6 +27,21 @@ struct Measured {
     disk: Option<Amount>,
     /// What the store has of it.
     log: Amount,
+    files: ProjectUsage,
+}
+
+/// What a project with a disk limit used when it was last measured.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(crate) struct DiskUsageView {
+    /// The files of its workspaces.
+    workspaces_mb: u64,
+    /// The home directories of its containers, `/root`.
+    homes_mb: u64,
+    /// Software installed in its containers; 0 with a container engine, which keeps that itself.
+    installed_mb: u64,
+    /// Event logs, waiting messages, schedules and results of commands.
+    logs_mb: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +73,50 @@ impl Measured {
 
     fn is_far_over_limit(self) -> bool {
         self.log.is_far_over_limit() || self.disk.is_some_and(Amount::is_far_over_limit)
+    }
+
+    fn view(self) -> DiskUsageView {
+        DiskUsageView {
+            workspaces_mb: self.files.workspaces >> 20,
+            homes_mb: self.files.homes >> 20,
+            installed_mb: self.files.installed >> 20,
+            logs_mb: self.log.bytes >> 20,
+        }
+    }
+
+    /// Which limit is reached, by what, and what to do; none if it is within its limits.
+    fn limit_reached(self) -> Option<String> {
+        if self.log.is_over_limit() {
+            return Some(format!(
+                "what the server stores for the project (event logs, waiting messages, schedules and results \
+                 of commands) takes {}; remove ended sessions with `session_cleanup` or schedules with \
+                 `schedule_delete`, or raise `log_mb` in the server's configuration",
+                self.log.describe()
+            ));
+        }
+        let disk = self.disk.filter(|disk| disk.is_over_limit())?;
+        let DiskUsageView {
+            workspaces_mb,
+            homes_mb,
+            installed_mb,
+            logs_mb,
+        } = self.view();
+        let remedy = if disk.is_far_over_limit() {
+            // Commands do not run, so files cannot be removed with them.
+            "delete a workspace with `workspace_delete` or ended sessions with `session_cleanup`; to remove \
+             files of the default workspace, of /root or installed software, raise `disk_mb` with \
+             `project_update` first (an admin token can), remove them with `container_exec`, and lower it again"
+        } else {
+            "remove files with `container_exec` (`du -xm -d 2 /workspace /root | sort -n` shows the largest), \
+             ended sessions with `session_cleanup`, or a workspace with `workspace_delete`, or raise `disk_mb` \
+             with `project_update`"
+        };
+        Some(format!(
+            "the disk limit of the project (`disk_mb`) was reached: it takes {} of disk space (workspaces \
+             {workspaces_mb} MB, home directories {homes_mb} MB, installed software {installed_mb} MB, event \
+             logs {logs_mb} MB); {remedy}",
+            disk.describe()
+        ))
     }
 }
 
@@ -88,6 +150,19 @@ impl Containers<'_> {
         self.state().disk_usage.measured.lock().remove(&project);
     }
 
+    /// What the parts of a project with a disk limit used when it was last measured.
+    pub(crate) fn disk_usage_view(self, project: ProjectId) -> Option<DiskUsageView> {
+        let measured = self.state().disk_usage.measured.lock();
+        let measured = measured.get(&project)?;
+        measured.disk.map(|_| measured.view())
+    }
+
+    /// Which limit of a project was reached when it was last measured, by what, and what to do.
+    pub(crate) fn disk_limit_reached(self, project: ProjectId) -> Option<String> {
+        let measured = self.state().disk_usage.measured.lock();
+        measured.get(&project)?.limit_reached()
+    }
+
     /// Whether any project was over a limit when it was last measured.
     pub(crate) fn is_any_over_disk_limit(self) -> bool {
         let measured = self.state().disk_usage.measured.lock();
@@ -117,29 +192,9 @@ impl Containers<'_> {
             Some(measured) if is_refused(measured) => measured,
             _ => return Ok(()),
         };
-        if measured.log.is_over_limit() {
-            return Err(EngineError::Failed(format!(
-                "what the server stores for the project (event logs, waiting messages, schedules and results \
-                 of commands) takes {}; remove ended sessions with `session_cleanup` or schedules with \
-                 `schedule_delete`, or raise `log_mb` in the server's configuration",
-                measured.log.describe()
-            )));
-        }
-        let remedy = match used {
-            DiskUse::Message => {
-                "remove files with `container_exec`, ended sessions with `session_cleanup`, or delete a \
-                 workspace with `workspace_delete`"
-            }
-            DiskUse::Command => {
-                "delete a workspace with `workspace_delete` or remove ended sessions with \
-                 `session_cleanup`"
-            }
-        };
-        let disk = measured.disk.unwrap_or(measured.log);
-        Err(EngineError::Failed(format!(
-            "the project takes {} of disk space; {remedy}, or raise `disk_mb`",
-            disk.describe()
-        )))
+        measured
+            .limit_reached()
+            .map_or(Ok(()), |reason| Err(EngineError::Failed(reason)))
     }
 
     /// Measures the projects whose containers are in use until the engine ends.
@@ -191,7 +246,10 @@ impl Containers<'_> {
         if !measured.is_far_over_limit() {
             return;
         }
+        let reason = measured.limit_reached().unwrap_or_default();
         for id in self.of_project(project.id).await.unwrap_or_default() {
+            // Before the stop: commands and agents that end with it say why.
+            self.state().set_stop_reason(&id, reason.clone());
             match self.stop(&id).await {
                 Ok(true) => {
                     tracing::warn!(project = %project.id, container = %id, "stopped a container that exceeds its disk limit");
@@ -211,7 +269,11 @@ impl Containers<'_> {
             bytes: stored,
             limit_bytes: u64::from(limits.log_mb) << 20,
         };
-        let mut measured = Measured { disk: None, log };
+        let mut measured = Measured {
+            disk: None,
+            log,
+            files: ProjectUsage::default(),
+        };
         if let Some(limit_mb) = limits.disk_of(&project.settings.limits) {
             let containers = self.of_project(project.id).await.unwrap_or_default();
             let ids: Vec<_> = containers.iter().map(ContainerId::as_str).collect();
@@ -219,8 +281,15 @@ impl Containers<'_> {
             let files = files.inspect_err(|error| {
                 tracing::warn!(project = %project.id, %error, "could not measure the files of a project");
             });
+            measured.files = files.ok()?;
+            let ProjectUsage {
+                workspaces,
+                homes,
+                installed,
+            } = measured.files;
+            let files = workspaces.saturating_add(homes).saturating_add(installed);
             measured.disk = Some(Amount {
-                bytes: files.ok()?.bytes.saturating_add(stored),
+                bytes: files.saturating_add(stored),
                 limit_bytes: u64::from(limit_mb) << 20,
             });
         }

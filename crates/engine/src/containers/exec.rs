@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{self, AwaitedGuard, Command, Finished, MAX_COMMAND_SPOOL_BYTES};
 use super::disk::DiskUse;
 use super::interactive::{self, InteractiveParams, Offsets};
+use super::memory::describe_kills;
 use super::named_command::run_named;
 use super::process::{ProcessError, ProcessSpec};
 use super::unattended::UnnamedId;
@@ -38,6 +39,7 @@ pub(crate) struct Params {
     /// Create the workspace if it does not exist.
     pub(super) create_workspace: Option<bool>,
     /// Environment variables in addition to the project's, `{"NAME": "value"}`. Never shown again.
+    #[serde(default, deserialize_with = "oubliette_model::parse_optional_env")]
     env: Option<BTreeMap<String, EnvValue>>,
     /// The standard input of the command.
     pub(super) stdin: Option<String>,
@@ -92,6 +94,9 @@ pub(crate) struct Output {
     /// When the command was started that this call joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) started_at: Option<String>,
+    /// A limit of the project that ended processes of the container meanwhile, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) limit_reached: Option<String>,
     /// Interactive: whether the command still runs or has unread output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) running: Option<bool>,
@@ -192,6 +197,7 @@ pub(super) struct PreparedCommand {
     pub(super) workspace: WorkspaceId,
     pub(super) command: Command,
     pub(super) container: ContainerId,
+    memory_mb: u32,
     _in_use: InUseGuard,
 }
 
@@ -227,6 +233,7 @@ pub(super) async fn prepare(
         workspace,
         command,
         container,
+        memory_mb: engine.containers().memory_mb(project),
         _in_use: in_use,
     })
 }
@@ -335,6 +342,7 @@ pub(super) fn output(prepared: &PreparedCommand, finished: Finished, duration: D
         duration_ms: milliseconds(duration),
         joined: None,
         started_at: None,
+        limit_reached: describe_kills(finished.memory_kills, prepared.memory_mb),
         running: None,
         offsets: None,
     }

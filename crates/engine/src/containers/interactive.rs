@@ -280,6 +280,7 @@ impl InteractiveExec<'_> {
             duration_ms: exec::milliseconds(started.elapsed()),
             joined: None,
             started_at: None,
+            limit_reached: None,
             running: Some(ended.is_none()),
             offsets: Some(offsets),
         }

@@ -93,6 +93,7 @@ impl Containers<'_> {
         let runtime = self.runtime().await?;
         let spec = self.container_spec(plan).await?;
         let id = &spec.id;
+        self.state().clear_stop_reason(id);
         match runtime.create(&spec).await {
             Err(RuntimeError::NoImage(_)) => self.create_with_new_image(&spec).await?,
             created => created?,

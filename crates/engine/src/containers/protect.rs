@@ -12,6 +12,14 @@ use crate::{EngineError, Result};
 
 const WORKSPACES_PER_PAGE: u32 = 1000;
 
+/// How a running container got changed paths.
+enum AppliedBy {
+    /// It was stopped, and has them when it starts again.
+    Stop,
+    /// They are protected from now on.
+    Mount,
+}
+
 /// The protected paths of one workspace.
 fn of_workspace(project: &Project, workspace: &WorkspaceId) -> Vec<ProtectedPath> {
     let within = path_in_container(workspace);
@@ -52,6 +60,70 @@ impl Containers<'_> {
                 return Ok(paths);
             }
         }
+    }
+
+    /// Applies changed settings to the containers of a project that run. Those with changed protected paths
+    /// are stopped if they are not in use; added paths are protected at once where the runtime can.
+    /// Returns those of `changed` that a container lacks until it starts again.
+    pub(crate) async fn apply_settings(
+        self,
+        project: &Project,
+        protected_before: &[String],
+        changed: Vec<&'static str>,
+    ) -> Vec<&'static str> {
+        if changed.is_empty() {
+            return changed;
+        }
+        let (mut is_any_running, mut lacks_paths) = (false, false);
+        let stored = self.engine.store().project_containers(project.id).await;
+        for container in stored.unwrap_or_default() {
+            let scope = ContainerScope::of_stored(&container);
+            let id = scope.container_id();
+            let _lock = self.state().lock_container(&id).await;
+            if !self.is_running(&id).await.unwrap_or(false) {
+                continue;
+            }
+            if changed.contains(&"protected_paths") {
+                match self.protect_again(project, protected_before, &scope).await {
+                    Ok(AppliedBy::Stop) => continue,
+                    Ok(AppliedBy::Mount) => {}
+                    Err(error) => {
+                        tracing::info!(container = %id, %error, "protected paths hold from the next start");
+                        lacks_paths = true;
+                    }
+                }
+            }
+            is_any_running = true;
+        }
+        let mut lacking = changed;
+        lacking.retain(|name| match *name {
+            "protected_paths" => lacks_paths,
+            _ => is_any_running,
+        });
+        lacking
+    }
+
+    /// Applies changed protected paths to a container that runs; its lock is held.
+    async fn protect_again(
+        self,
+        project: &Project,
+        protected_before: &[String],
+        scope: &ContainerScope,
+    ) -> Result<AppliedBy> {
+        let id = scope.container_id();
+        if !self.state().is_in_use(&id) {
+            self.stop_locked(&id).await?;
+            return Ok(AppliedBy::Stop);
+        }
+        let kept = &project.settings.protected_paths;
+        if protected_before.iter().any(|path| !kept.contains(path)) {
+            return Err(EngineError::Failed(
+                "paths of a running container stay protected".to_owned(),
+            ));
+        }
+        let paths = self.protected_paths(project, scope).await?;
+        self.runtime().await?.protect(&id, &paths).await?;
+        Ok(AppliedBy::Mount)
     }
 
     /// Protects the paths of a workspace that was just made in the container of its project, if that

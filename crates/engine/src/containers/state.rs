@@ -15,6 +15,7 @@ use super::disk::DiskUsage;
 use super::images::ImageBuilds;
 use super::interactive::IdleTimers;
 use super::locks::{ContainerGuard, ContainerLocks, WorkspacePermit};
+use super::memory::MemoryEvents;
 use super::process::{PendingStreams, Process};
 use super::supervisor_link::SupervisorLink;
 use super::{AvailableRuntime, RelayListeners, container_ended, container_unreachable};
@@ -43,6 +44,9 @@ pub(crate) struct ContainerState {
     pub(super) named_commands: Mutex<HashMap<(ProjectId, String), OperationLock>>,
     pub(super) idle_timers: IdleTimers,
     pub(super) disk_usage: DiskUsage,
+    pub(super) memory_events: Mutex<HashMap<ContainerId, MemoryEvents>>,
+    /// Why the server stopped containers that were in use, until they start again.
+    stop_reasons: Mutex<HashMap<ContainerId, String>>,
     pub(super) image_builds: ImageBuilds,
     /// Channels that are kept open until their tokens are cancelled.
     pub(super) channels: Mutex<HashMap<ContainerId, CancellationToken>>,
@@ -68,6 +72,8 @@ impl ContainerState {
             named_commands: Mutex::default(),
             idle_timers: IdleTimers::default(),
             disk_usage: DiskUsage::default(),
+            memory_events: Mutex::default(),
+            stop_reasons: Mutex::default(),
             image_builds: ImageBuilds::default(),
             channels: Mutex::default(),
             usage: Mutex::default(),
@@ -196,9 +202,9 @@ impl ContainerState {
             tokio::select! {
                 link = open => return match link.as_deref() {
                     Ok(Some(link)) => Ok(link.clone()),
-                    _ => Err(container_ended()),
+                    _ => Err(self.ended_error(id)),
                 },
-                () = lost.container_ended() => return Err(container_ended()),
+                () = lost.container_ended() => return Err(self.ended_error(id)),
                 () = tokio::time::sleep_until(deadline) => return Err(container_unreachable()),
                 () = tokio::time::sleep(STATUS_POLL_INTERVAL) => {}
             }
@@ -206,7 +212,7 @@ impl ContainerState {
             // nothing.
             let inspected = self.runtime().await?.inspect(id).await;
             if inspected.is_ok_and(|status| status.is_none_or(|it| it.state != RunState::Running)) {
-                return Err(container_ended());
+                return Err(self.ended_error(id));
             }
         }
     }
@@ -257,6 +263,29 @@ impl ContainerState {
         }
     }
 
+    /// Records why a container is stopped although it is in use, until it starts again.
+    pub(super) fn set_stop_reason(&self, id: &ContainerId, reason: String) {
+        self.stop_reasons.lock().insert(id.clone(), reason);
+    }
+
+    pub(super) fn clear_stop_reason(&self, id: &ContainerId) {
+        self.stop_reasons.lock().remove(id);
+    }
+
+    pub(super) fn stop_reason(&self, id: &ContainerId) -> Option<String> {
+        self.stop_reasons.lock().get(id).cloned()
+    }
+
+    /// The error of a command whose container has ended.
+    fn ended_error(&self, id: &ContainerId) -> EngineError {
+        match self.stop_reason(id) {
+            Some(reason) => EngineError::Failed(format!(
+                "the server stopped the container while the command ran, and the command with it: {reason}"
+            )),
+            None => container_ended(),
+        }
+    }
+
     /// Records that a container has ended, before its connections show it.
     pub(super) fn mark_ended(&self, id: &ContainerId) {
         if let Some(channel) = self.channels.lock().remove(id) {
@@ -289,6 +318,8 @@ impl ContainerState {
     pub(super) fn forget_container(&self, id: &ContainerId) {
         self.links.lock().remove(id);
         self.usage.lock().remove(id);
+        self.memory_events.lock().remove(id);
+        self.stop_reasons.lock().remove(id);
     }
 
     /// How many entries the state has about containers.
@@ -298,6 +329,8 @@ impl ContainerState {
             + self.channels.lock().len()
             + self.named_commands.lock().len()
             + self.awaited_commands.lock().len()
+            + self.memory_events.lock().len()
+            + self.stop_reasons.lock().len()
             + self.locks.count()
             + self.pending_streams.count()
             + self.disk_usage.count()

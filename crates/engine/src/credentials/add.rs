@@ -111,13 +111,15 @@ fn check_kind(settings: &Settings, params: &Params) -> Result<Vec<String>> {
     let kinds = credential_kinds(settings);
     if !kinds.contains(kind) {
         let known: Vec<&str> = kinds.iter().map(String::as_str).collect();
-        let hint = match nearest(kind, known.iter().copied()) {
-            Some(near) => did_you_mean(Some(near)),
-            None => format!("; the kinds are `{}`", known.join("`, `")),
+        let near = nearest(kind, known.iter().copied());
+        let (hint, the) = match near {
+            Some(_) => (did_you_mean(near), " The"),
+            None => (String::new(), "; the"),
         };
         return Err(EngineError::invalid(format!(
-            "there is no kind of credential {}{hint}",
-            quoted(kind)
+            "there is no kind of credential {}{hint}{the} kinds are `{}`",
+            quoted(kind),
+            known.join("`, `")
         )));
     }
     let is_git = kind == "git";

@@ -53,11 +53,13 @@ pub(super) struct SettingsParams {
     /// Project tokens cannot set this.
     disk_mb: Option<u32>,
     /// Paths relative to each workspace that agents can read but not change, no patterns. One that does
-    /// not exist becomes an empty directory. A running container gets them when it starts again.
+    /// not exist becomes an empty directory. Replaces the previous ones; an empty list removes them. A
+    /// container that is not in use is stopped to apply them; `restart_needed` names what one in use lacks.
     protected_paths: Option<Vec<String>>,
     /// Environment variables of the container, `{"NAME": "value"}`. Replaces the previous ones. Values
     /// are never returned. A value that looks like a key, by its name or itself, is also hidden in what
     /// agents write; `{"NAME": {"value": "…", "secret": true}}` (or false) decides that.
+    #[serde(deserialize_with = "oubliette_model::parse_optional_env")]
     env: Option<BTreeMap<String, EnvValue>>,
     /// Additional MCP servers for the agents, started in the container.
     mcp_servers: Option<Vec<McpServer>>,
@@ -65,8 +67,8 @@ pub(super) struct SettingsParams {
     /// Project tokens cannot add names.
     credential_refs: Option<Vec<String>>,
     /// The scope of the key with which the agent of each session can call Oubliette; not wider than
-    /// the scope of your token. Project tokens cannot set this.
-    agent_scope: Option<Scope>,
+    /// the scope of your token; `none` removes it. Project tokens cannot set this.
+    agent_scope: Option<AgentScope>,
     /// The maximum depth of agents that start agents. Project tokens cannot set this.
     max_recursion_depth: Option<u32>,
     /// The maximum number of sessions in one tree of agents. Project tokens cannot set this.
@@ -140,7 +142,9 @@ impl SettingsParams {
         replace(&mut settings.env, &self.env);
         replace(&mut settings.mcp_servers, &self.mcp_servers);
         replace(&mut settings.credential_refs, &self.credential_refs);
-        set(&mut settings.agent_scope, &self.agent_scope);
+        if let Some(AgentScope(scope)) = self.agent_scope {
+            settings.agent_scope = scope;
+        }
         set(
             &mut settings.limits.max_recursion_depth,
             &self.max_recursion_depth,
@@ -254,7 +258,7 @@ impl SettingsParams {
             require_known_name("credential_refs", Some(name), &credentials)?;
         }
         match self.agent_scope {
-            Some(wanted) if !may_grant(Some(actor.scope), wanted) => {
+            Some(AgentScope(Some(wanted))) if !may_grant(Some(actor.scope), wanted) => {
                 Err(EngineError::invalid(format!(
                     "`agent_scope` `{wanted}` is wider than your own scope `{}`",
                     actor.scope
@@ -263,6 +267,65 @@ impl SettingsParams {
             _ => Ok(()),
         }
     }
+}
+
+/// The scope of the agents of a project: a scope, or `none`.
+#[derive(Debug, Clone, Copy)]
+struct AgentScope(Option<Scope>);
+
+impl<'de> Deserialize<'de> for AgentScope {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let scope = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(Some(scope)))
+    }
+}
+
+impl JsonSchema for AgentScope {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "AgentScope".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string" })
+    }
+}
+
+/// The settings that a running container has from its start, by their parameters, and that differ.
+pub(super) fn changed_container_settings(
+    before: &ProjectSettings,
+    after: &ProjectSettings,
+) -> Vec<&'static str> {
+    [
+        (
+            "protected_paths",
+            before.protected_paths != after.protected_paths,
+        ),
+        (
+            "container_type",
+            before.container_type != after.container_type,
+        ),
+        ("network", before.network != after.network),
+        (
+            "memory_mb",
+            before.limits.memory_mb != after.limits.memory_mb,
+        ),
+        ("cpus", before.limits.cpus != after.limits.cpus),
+        (
+            "max_processes",
+            before.limits.max_processes != after.limits.max_processes,
+        ),
+    ]
+    .into_iter()
+    .filter_map(|(name, is_changed)| is_changed.then_some(name))
+    .collect()
 }
 
 fn stored_bytes(settings: &ProjectSettings) -> Result<usize> {

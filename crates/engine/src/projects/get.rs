@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::view::ProjectView;
+use crate::containers::DiskUsageView;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result};
 
@@ -24,6 +25,13 @@ pub(crate) struct Output {
     /// The disk usage of its files in MB at the last measurement; only if `disk_mb` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     disk_used_mb: Option<u64>,
+    /// What takes it; only if `disk_mb` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_usage: Option<DiskUsageView>,
+    /// The limit of disk space that was reached, by what, and what to do. A project over it gets no new
+    /// messages, and one that is a quarter over it no commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk_limit_reached: Option<String>,
     /// With `workspace_isolation`: the containers that have been started.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     containers: Vec<ContainerState>,
@@ -66,6 +74,7 @@ impl Operation for Get {
                 status: status(running),
             }));
         }
+        let project_id = project.id;
         let disk_used_mb = engine
             .containers()
             .disk_usage_bytes(project.id)
@@ -74,6 +83,8 @@ impl Operation for Get {
             project: ProjectView::new(project, engine),
             container_status: status(any_running),
             disk_used_mb,
+            disk_usage: engine.containers().disk_usage_view(project_id),
+            disk_limit_reached: engine.containers().disk_limit_reached(project_id),
             containers,
         })
     }

@@ -5,7 +5,7 @@ use oubliette_store::{ProjectUpdate, StoreError};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::fields::SettingsParams;
+use super::fields::{SettingsParams, changed_container_settings};
 use super::view::ProjectView;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -64,6 +64,7 @@ impl Operation for Update {
                     .permit_restricted(actor, project.id, "credential_refs")
                     .await?;
             }
+            let before = project.settings.clone();
             params
                 .settings
                 .apply(engine, actor, &mut project.settings)?;
@@ -73,7 +74,13 @@ impl Operation for Update {
             project.updated_at = engine.now();
             match engine.store().update_project(&project, audit.clone()).await {
                 Ok(ProjectUpdate::Done(project)) => {
-                    return Ok(ProjectView::new(*project, engine));
+                    let changed = changed_container_settings(&before, &project.settings);
+                    let restart_needed = engine
+                        .containers()
+                        .apply_settings(&project, &before.protected_paths, changed)
+                        .await;
+                    let view = ProjectView::new(*project, engine);
+                    return Ok(view.with_restart_needed(restart_needed));
                 }
                 Ok(ProjectUpdate::Stale) => {}
                 Err(StoreError::Duplicate) => {

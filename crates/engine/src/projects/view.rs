@@ -57,6 +57,10 @@ pub(crate) struct ProjectView {
     /// The limits that have no effect on the server's machine; `oubliette doctor` says why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_enforced: Vec<&'static str>,
+    /// Changed settings that a running container does not have yet: `container_stop` stops it, and the
+    /// next command or session starts it with them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    restart_needed: Vec<&'static str>,
     /// Settings that do less than they seem to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -131,10 +135,27 @@ impl ProjectView {
                 .unwrap_or(defaults.max_cost_usd),
             tools_style: settings.tools_style,
             not_enforced: engine.containers().unenforced_limits(),
+            restart_needed: Vec::new(),
             warnings,
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),
         }
+    }
+}
+
+impl ProjectView {
+    /// Adds what an update could not apply to containers that are in use.
+    pub(super) fn with_restart_needed(mut self, settings: Vec<&'static str>) -> Self {
+        if !settings.is_empty() {
+            self.warnings.push(format!(
+                "the project's container is in use and keeps the old {} until it starts again: end its \
+                 sessions and commands, or stop it with `container_stop`; the next command or session \
+                 starts it",
+                settings.join(", ")
+            ));
+        }
+        self.restart_needed = settings;
+        self
     }
 }
 

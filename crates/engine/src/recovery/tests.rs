@@ -126,6 +126,7 @@ impl Runtime for FailingRuntime {
             id: id.clone(),
             project: String::new(),
             state: RunState::Running,
+            memory_events: None,
         };
         Ok(self.listed.iter().map(status).collect())
     }
@@ -158,6 +159,21 @@ impl Runtime for FailingRuntime {
 /// A relay that no container connects to.
 #[derive(Debug)]
 struct UnusedRelay;
+
+/// A relay that cannot listen.
+#[derive(Debug)]
+struct FaultyRelay;
+
+#[async_trait]
+impl RelayListeners for FaultyRelay {
+    async fn open(&self, _: &ContainerId, _: Option<&Path>) -> std::io::Result<()> {
+        Err(std::io::Error::other("no more sockets"))
+    }
+
+    fn admit(&self, _: &ContainerId, _: Box<dyn Stream>) {}
+
+    fn close(&self, _: &ContainerId) {}
+}
 
 #[async_trait]
 impl RelayListeners for UnusedRelay {
@@ -254,6 +270,32 @@ async fn a_container_that_cannot_be_removed_is_retried_and_stops_neither_others_
     runtime
         .wait_until_removed(&["first", "stuck", "third"])
         .await;
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_internal_errors_keep_from_starting_fails_after_some_tries() {
+    let home = tempfile::tempdir().unwrap();
+    let dead = engine(&home, FailingRuntime::new(0)).await;
+    let session = add_unsettled_session(&dead).await;
+    dead.stop().await;
+    drop(dead);
+
+    let engine = engine(&home, FailingRuntime::new(0)).await;
+    engine
+        .containers()
+        .accept_connections(Arc::new(FaultyRelay));
+    let ended = engine
+        .sessions()
+        .wait_until(session, DEADLINE, |session| session.status.is_ended())
+        .await
+        .unwrap();
+    let after = engine.store().session(session).await.unwrap().unwrap();
+    assert!(ended, "{after:?}");
+    let error = after.error.unwrap_or_default();
+    assert!(error.contains("could not start the turn"), "{error}");
+    let waiting = engine.store().next_message(session).await.unwrap();
+    assert!(waiting.is_none(), "{waiting:?}");
     engine.stop().await;
 }
 

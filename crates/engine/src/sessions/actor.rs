@@ -89,18 +89,32 @@ pub(super) async fn run(engine: &Engine, id: SessionId, wake: &Notify) -> Result
     }
 }
 
-/// Fails a session whose actor returned an error or panicked.
-pub(super) async fn fail_session(engine: &Engine, id: SessionId, reason: &EngineError) {
+/// Fails the turn of a session whose actor returned an error or panicked; with `fails_waiting` also that of
+/// the message that waits, which is tried again otherwise.
+pub(super) async fn fail_session(
+    engine: &Engine,
+    id: SessionId,
+    reason: &EngineError,
+    fails_waiting: bool,
+) {
     let wake = Notify::new();
     let fail = async {
-        if let Some(mut actor) = SessionActor::new(engine, id, &wake).await? {
-            actor
-                .on_agent_exit(format!(
-                    "the server could not continue the session: {reason}"
-                ))
-                .await?;
+        let Some(mut actor) = SessionActor::new(engine, id, &wake).await? else {
+            return Ok::<_, ActorError>(());
+        };
+        actor
+            .on_agent_exit(format!(
+                "the server could not continue the session: {reason}"
+            ))
+            .await?;
+        if !fails_waiting || !actor.reload().await? || actor.session.status.is_ended() {
+            return Ok(());
         }
-        Ok::<_, ActorError>(())
+        if let Some(message) = engine.store().next_message(id).await? {
+            let reason = format!("the server could not start the turn, in several tries: {reason}");
+            actor.fail_turn(&message, &reason).await?;
+        }
+        Ok(())
     };
     if let Err(error) = fail.await {
         tracing::error!(session = %id, ?error, "could not mark a session as failed");

@@ -1,12 +1,16 @@
 //! The file format of backups: tar with PAX records for long paths and for files with holes, which
 //! other programs can read too.
 //!
-//! Archives of older versions have GNU records for long paths. Everything read from an archive is
-//! untrusted and bounded.
+//! The last record before the end is the SHA-256 digest of everything before it, in a comment, which
+//! other programs ignore; a comment at the beginning announces it. Archives of older versions have no
+//! digest, and GNU records for long paths. Everything read from an archive is untrusted and bounded.
 
 use std::io::{self, Read, Write};
 
+use sha2::Sha256;
 use tar::{EntryType, Header};
+
+use super::digest::{Digested, to_hex};
 
 const BLOCK_BYTES: u64 = 512;
 /// Four times what a program can pass to the kernel. Longer ones would make an archive that is much
@@ -16,6 +20,10 @@ pub(super) const MAX_PATH_BYTES: usize = 16 << 10;
 const MAX_RECORD_BYTES: u64 = 64 << 10;
 /// The parts of a file between its holes.
 pub(super) const MAX_SEGMENTS: usize = 500_000;
+
+/// The comment at the beginning of an archive with a digest, and that with the digest.
+const ANNOUNCED_DIGEST: &str = "a backup of Oubliette; its last record is its sha256";
+const DIGEST_PREFIX: &str = "oubliette sha256 ";
 
 /// A part of a file that is not a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,9 +141,29 @@ fn write_part(
     write_zeros(out, size.next_multiple_of(BLOCK_BYTES) - size)
 }
 
-/// Ends an archive.
-pub(super) fn finish(out: &mut impl Write) -> io::Result<()> {
+/// Starts an archive.
+pub(super) fn start(out: &mut impl Write) -> io::Result<()> {
+    append_comment(out, ANNOUNCED_DIGEST)
+}
+
+/// Ends an archive with the digest of what was written.
+pub(super) fn finish(out: &mut Digested<impl Write>) -> io::Result<()> {
+    let digest = to_hex(out.digest());
+    append_comment(out, &format!("{DIGEST_PREFIX}{digest}"))?;
+    append_end(out)
+}
+
+fn append_end(out: &mut impl Write) -> io::Result<()> {
     write_zeros(out, 2 * BLOCK_BYTES)
+}
+
+fn append_comment(out: &mut impl Write, comment: &str) -> io::Result<()> {
+    let mut records = Vec::new();
+    add_record(&mut records, "comment", comment.as_bytes());
+    let mut header = Header::new_ustar();
+    header.set_entry_type(EntryType::XGlobalHeader);
+    set_field(&mut header.as_old_mut().name, b"pax_global_header");
+    write_part(out, header, records.len() as u64, &*records)
 }
 
 fn write_zeros(out: &mut impl Write, count: u64) -> io::Result<()> {
@@ -182,10 +210,14 @@ fn sparse_map(size: u64, segments: &[Segment]) -> Vec<u8> {
 /// Reads the entries of an archive, one after the other.
 #[derive(Debug)]
 pub(super) struct Reader<R> {
-    source: R,
+    source: Digested<R>,
     /// What is left of the contents of the current entry, and of the padding behind them.
     content_left: u64,
     padding_left: u64,
+    /// Whether the archive says that it has a digest.
+    announces_digest: bool,
+    /// Whether its digest was read, and was right.
+    is_verified: bool,
 }
 
 /// The contents of the current entry.
@@ -203,31 +235,33 @@ impl<R: Read> Read for Reader<R> {
 impl<R: Read> Reader<R> {
     pub(super) fn new(source: R) -> Self {
         Self {
-            source,
+            source: Digested::new(source),
             content_left: 0,
             padding_left: 0,
+            announces_digest: false,
+            is_verified: false,
         }
     }
 
-    pub(super) fn into_inner(self) -> R {
-        self.source
+    /// Whether the archive had a digest, and it was right. Archives of older versions have none.
+    pub(super) fn is_verified(&self) -> bool {
+        self.is_verified
     }
 
-    /// The next entry; `None` at the end of the archive.
+    /// The next entry; `None` at the end of an archive that is complete and whose digest is right, if it
+    /// has one. Until then, what was read may be damaged.
     pub(super) fn next_entry(&mut self) -> io::Result<Option<Entry>> {
         let mut records = Records::default();
         loop {
             self.skip_rest()?;
-            let mut block = [0; BLOCK_BYTES as usize];
-            self.source.read_exact(&mut block).map_err(|error| {
-                if error.kind() == io::ErrorKind::UnexpectedEof {
-                    ends_early()
-                } else {
-                    error
-                }
-            })?;
-            if block.iter().all(|byte| *byte == 0) {
+            let digest_before = self.source.digest();
+            let block = self.read_block()?;
+            if is_zero(&block) {
+                self.read_end()?;
                 return Ok(None);
+            }
+            if self.is_verified {
+                return Err(invalid("something follows its checksum"));
             }
             let header = Header::from_byte_slice(&block);
             if header.cksum()? != checksum(&block) {
@@ -239,7 +273,7 @@ impl<R: Read> Reader<R> {
                 EntryType::XHeader => records.add(&self.read_record()?)?,
                 EntryType::GNULongName => records.path = Some(self.read_gnu_record()?),
                 EntryType::GNULongLink => records.target = Some(self.read_gnu_record()?),
-                EntryType::XGlobalHeader => {}
+                EntryType::XGlobalHeader => self.read_comment(digest_before)?,
                 kind => return self.entry(header, kind, records).map(Some),
             }
         }
@@ -277,6 +311,56 @@ impl<R: Read> Reader<R> {
             mode: header.mode()? & 0o777,
             modified: header.mtime()?,
         })
+    }
+
+    fn read_block(&mut self) -> io::Result<[u8; BLOCK_BYTES as usize]> {
+        let mut block = [0; BLOCK_BYTES as usize];
+        let read = self.source.read_exact(&mut block);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => ends_early(),
+            _ => error,
+        })?;
+        Ok(block)
+    }
+
+    /// Reads what follows the first block of the end: another one, and nothing else. Other programs fill
+    /// their archives up with zeros.
+    fn read_end(&mut self) -> io::Result<()> {
+        if self.announces_digest && !self.is_verified {
+            return Err(invalid("its checksum is missing"));
+        }
+        let is_end = is_zero(&self.read_block()?);
+        let mut rest = [0; BLOCK_BYTES as usize];
+        let mut has_rest = !is_end;
+        loop {
+            match self.source.read(&mut rest)? {
+                0 => break,
+                read => has_rest |= self.is_verified || !is_zero(&rest[..read]),
+            }
+            if has_rest {
+                break;
+            }
+        }
+        if has_rest {
+            return Err(invalid("something follows its end"));
+        }
+        Ok(())
+    }
+
+    /// Reads a comment, which may have the digest of everything before it.
+    fn read_comment(&mut self, digest_before: Sha256) -> io::Result<()> {
+        let mut records = Records::default();
+        records.add(&self.read_record()?)?;
+        let comment = records.comment.unwrap_or_default();
+        if comment == ANNOUNCED_DIGEST.as_bytes() {
+            self.announces_digest = true;
+        } else if let Some(expected) = comment.strip_prefix(DIGEST_PREFIX.as_bytes()) {
+            if expected != to_hex(digest_before).as_bytes() {
+                return Err(invalid("its checksum does not match its bytes"));
+            }
+            self.is_verified = true;
+        }
+        Ok(())
     }
 
     fn read_record(&mut self) -> io::Result<Vec<u8>> {
@@ -364,6 +448,7 @@ struct Records {
     target: Option<Vec<u8>>,
     sparse_path: Option<Vec<u8>>,
     sparse_size: Option<u64>,
+    comment: Option<Vec<u8>>,
 }
 
 impl Records {
@@ -385,6 +470,7 @@ impl Records {
             let (key, value) = (&record[..equals], &record[equals + 1..]);
             match key {
                 b"path" => self.path = Some(value.to_vec()),
+                b"comment" => self.comment = Some(value.to_vec()),
                 b"linkpath" => self.target = Some(value.to_vec()),
                 b"GNU.sparse.name" => self.sparse_path = Some(value.to_vec()),
                 b"GNU.sparse.realsize" => {
@@ -408,8 +494,12 @@ fn checksum(block: &[u8; BLOCK_BYTES as usize]) -> u32 {
     block.iter().enumerate().map(byte).sum()
 }
 
-fn invalid(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+pub(super) fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
 fn ends_early() -> io::Error {

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::collect::project_of;
-use super::format::{Entry, Kind, MAX_PATH_BYTES, Reader};
+use super::format::{Entry, Kind, MAX_PATH_BYTES, Reader, invalid};
 use super::skipped::Skipped;
 use super::{ARCHIVE_ENTRIES, DATABASE_FILE};
 
@@ -23,8 +23,9 @@ use super::{ARCHIVE_ENTRIES, DATABASE_FILE};
 const MIN_LINK_DEPTH: usize = 4;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Checks that an archive can be read to its end and has only entries that [`unpack`] accepts.
-pub(super) fn check<R: Read>(source: R) -> io::Result<R> {
+/// Checks that a new archive can be read to its end, has the bytes that were written, and has only entries
+/// that [`unpack`] accepts.
+pub(super) fn check(source: impl Read) -> io::Result<()> {
     let mut reader = Reader::new(source);
     let mut has_database = false;
     while let Some(entry) = reader.next_entry()? {
@@ -32,14 +33,25 @@ pub(super) fn check<R: Read>(source: R) -> io::Result<R> {
         has_database |= names == [DATABASE_FILE.as_bytes()];
     }
     if !has_database {
-        return Err(io::Error::other("it contains no database"));
+        return Err(invalid("it contains no database"));
     }
-    Ok(reader.into_inner())
+    if !reader.is_verified() {
+        return Err(invalid("its checksum is missing"));
+    }
+    Ok(())
+}
+
+/// What was unpacked.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    pub(super) skipped: Skipped,
+    /// Whether the archive had a checksum, and it was right.
+    pub(super) is_verified: bool,
 }
 
 /// Unpacks an archive. An entry that contradicts an earlier one is left out; one that does not belong
-/// into a data directory is an error.
-pub(super) fn unpack(source: impl Read, target: &Path) -> io::Result<Skipped> {
+/// into a data directory is an error. After an error, what was unpacked is worth nothing.
+pub(super) fn unpack(source: impl Read, target: &Path) -> io::Result<Unpacked> {
     let root = open_dir(CWD, target)?;
     let mut reader = Reader::new(source);
     let mut unpacker = Unpacker {
@@ -59,7 +71,10 @@ pub(super) fn unpack(source: impl Read, target: &Path) -> io::Result<Skipped> {
     while unpacker.position.depth() > 0 {
         unpacker.leave()?;
     }
-    Ok(unpacker.skipped)
+    Ok(Unpacked {
+        skipped: unpacker.skipped,
+        is_verified: reader.is_verified(),
+    })
 }
 
 /// The names of a path that belongs into a data directory.
@@ -81,7 +96,7 @@ fn names_of(entry: &Entry) -> io::Result<Vec<&[u8]>> {
         return Ok(names);
     }
     let shown: String = String::from_utf8_lossy(path).chars().take(200).collect();
-    Err(io::Error::other(format!(
+    Err(invalid(format!(
         "it contains {}",
         crate::terminal::printable(&shown)
     )))

@@ -165,6 +165,13 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
     let argument = Arg::new(name).help(match name {
         name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
         "schedule_id" => "The schedule, by name or id".to_owned(),
+        "token_id" => "The token, by name or id".to_owned(),
+        "agent_scope" if entry.noun() == "project" => "The scope of the key with which the agent of each \
+             session can call Oubliette, not wider than that of your token: admin, read, write, project:NAME \
+             or project:NAME:ro; none removes it"
+            .to_owned(),
+        "scope" => "admin, admin:ro, read, write, project:NAME or project:NAME:ro; a project by name or id"
+            .to_owned(),
         "env" if takes_secrets(entry) => "Environment variable of the container; without VALUE it is taken \
              from this shell; may be repeated. Together with --secret, replaces all previous ones. Values are \
              never returned. One that looks like a key, by its name or itself, is also hidden in what agents \
@@ -196,7 +203,13 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
             .require_equals(true)
             .default_missing_value("true")
             .value_name("true|false"),
-        ArgumentKind::List => argument.action(ArgAction::Append),
+        ArgumentKind::List => {
+            let about = argument.get_help().map(ToString::to_string);
+            let about = about.unwrap_or_default();
+            argument.action(ArgAction::Append).help(format!(
+                "{about}; may be repeated, and '' alone is an empty list"
+            ))
+        }
         ArgumentKind::CommandLine => argument
             .num_args(1..)
             .trailing_var_arg(true)
@@ -256,7 +269,11 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
         ArgumentKind::Boolean => matches
             .get_one::<bool>(name)
             .map(|value| Value::from(*value)),
-        ArgumentKind::List => Some(Value::from(texts().collect::<Vec<_>>())),
+        ArgumentKind::List => {
+            let items: Vec<String> = texts().collect();
+            let is_cleared = matches!(items.as_slice(), [only] if only.is_empty());
+            Some(Value::from(if is_cleared { Vec::new() } else { items }))
+        }
         ArgumentKind::CommandLine => match texts().collect::<Vec<_>>() {
             words if words.len() == 1 => words.into_iter().next().map(Value::from),
             words => Some(Value::from(words)),

@@ -106,6 +106,22 @@ pub(super) fn with_value(
     Ok(given)
 }
 
+/// Whether a kind is one of the agents that this program knows. The server's configuration may define others.
+pub(super) fn is_built_in_kind(kind: &str) -> bool {
+    let takes = |agent: &oubliette_agent::Agent| {
+        let mut files = agent.sign_in.login_files.iter();
+        agent.credentials.contains_key(kind) || files.any(|file| file.kind == kind)
+    };
+    matches!(kind, "git" | "ssh_key") || catalogue().iter().any(takes)
+}
+
+/// What asks the server about a kind: it refuses a kind that does not exist before it misses the value.
+pub(super) fn kind_check(given: &Map<String, Value>) -> Map<String, Value> {
+    let names = ["name", "kind"].into_iter();
+    let kept = names.filter_map(|name| Some((name.to_owned(), given.get(name)?.clone())));
+    kept.collect()
+}
+
 fn usage(sentence: &str) -> Failure {
     clap::Error::raw(ErrorKind::ArgumentConflict, format!("{sentence}\n")).into()
 }

@@ -62,8 +62,8 @@ impl EventPrinter {
         }
         self.frame = (self.frame + 1) % SPINNER.len();
         let seconds = self.activity_started.elapsed().as_secs();
-        let text = format!("{} {} {seconds}s", SPINNER[self.frame], self.activity);
-        self.line.show(&text);
+        let text = format!("{} {}", SPINNER[self.frame], self.activity);
+        self.line.show_with_end(&text, &format!(" {seconds}s"));
     }
 
     pub(super) fn clear(&mut self) {

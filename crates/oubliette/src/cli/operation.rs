@@ -16,6 +16,17 @@ use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::{self, printable};
 
+/// What the server says about a kind of credential that does not exist.
+const UNKNOWN_KIND: &str = "there is no kind of credential";
+
+const UPDATE_EXAMPLES: &str = "\
+Examples:
+  oubliette project update app --protected-paths LICENSE --protected-paths .github
+  oubliette project update app --protected-paths ''      nothing is protected
+  oubliette project update app --agent-scope none        its agents get no key
+  oubliette project update app --credential-refs ''      its agents use no credential
+  oubliette project update app --env '{}'                no environment variables";
+
 /// A command per noun, with a subcommand per verb.
 pub(super) fn commands() -> impl Iterator<Item = Command> {
     operations::NOUNS.iter().map(noun_command)
@@ -49,6 +60,7 @@ fn verb_command(entry: &'static Entry) -> Command {
     match entry.name {
         "container_exec" => interactive::add_flags(command),
         "credential_add" => credentials::add_flags(command),
+        "project_update" => command.after_help(UPDATE_EXAMPLES),
         _ => command,
     }
 }
@@ -67,6 +79,15 @@ pub(super) fn run(
     confirm::before(entry, matches)?;
     if noun == "credential" {
         if entry.name == "credential_add" {
+            // Before the value is asked for: it would be typed for nothing.
+            let kind = given.get("kind").and_then(Value::as_str);
+            if !kind.is_some_and(credentials::is_built_in_kind)
+                && let Err(Failure::Failed(refusal)) =
+                    call_with_server(home, access, entry, credentials::kind_check(&given))
+                && refusal.contains(UNKNOWN_KIND)
+            {
+                return Err(Failure::new(refusal));
+            }
             given = credentials::with_value(matches, given)?;
         }
         let result = call_with_server(home, access, entry, given)?;
@@ -94,7 +115,15 @@ pub(super) fn run(
         let given = names::resolve(entry, given, &client).await;
         let given = given.map_err(CallError::Rejected)?;
         let replaced = replaced_project(&client, entry, &given).await?;
-        let result = call(&client, entry, given).await;
+        if entry.name == "token_create" {
+            names::warn_of_shared_name(&given, &client).await;
+        }
+        let mut result = call(&client, entry, given).await;
+        if !matches.get_flag("json")
+            && let Ok(listed) = result
+        {
+            result = Ok(names::show_names(entry, listed, &client).await);
+        }
         client.close().await;
         Ok::<_, CallError>((result?, replaced))
     });
@@ -248,6 +277,13 @@ fn print_exec_result(result: &Map<String, Value>) -> Result<(), Failure> {
     let _ = std::io::stderr().write_all(text("stderr").as_bytes());
     if result.get("truncated") == Some(&Value::Bool(true)) {
         eprintln!("(output truncated after 1 MiB; use -i to get all of it)");
+    }
+    if let Some(reached) = result.get("limit_reached").and_then(Value::as_str) {
+        let operation = operations::find("container_exec");
+        let reached = operation.map_or(reached.to_owned(), |entry| {
+            arguments::in_command_words(entry, reached)
+        });
+        eprintln!("({})", printable(&reached));
     }
     if result.get("timed_out") == Some(&Value::Bool(true)) {
         return Err(Failure::new(

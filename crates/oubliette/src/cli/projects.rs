@@ -18,7 +18,7 @@ pub(super) fn for_display(result: &Map<String, Value>) -> Map<String, Value> {
                 let names: Vec<String> = texts(result, "env_names").into_iter().map(mark).collect();
                 shown.insert("env".to_owned(), json!(names));
             }
-            "hidden_env_names" | "not_enforced" | "warnings" => {}
+            "hidden_env_names" | "not_enforced" | "restart_needed" | "warnings" => {}
             name if texts(result, "not_enforced").contains(&name) => {
                 shown.insert(name.to_owned(), json!(format!("{value} {NOT_ENFORCED}")));
             }

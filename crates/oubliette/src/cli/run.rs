@@ -19,6 +19,7 @@ use crate::terminal::printable;
 
 const DEFAULT_PROJECT: &str = "playground";
 const PROMPT_FILE: &str = "prompt-file";
+const CREATE_WORKSPACE: &str = "create-workspace";
 /// A longer prompt is refused by the server anyway.
 const MAX_PROMPT_BYTES: u64 = 1 << 20;
 
@@ -52,6 +53,12 @@ pub(super) fn command() -> Command {
         .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
         .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist [default: playground]"))
         .arg(flag("workspace", "ID", "Workspace of the project [default: the default workspace]"))
+        .arg(
+            Arg::new(CREATE_WORKSPACE)
+                .long(CREATE_WORKSPACE)
+                .action(ArgAction::SetTrue)
+                .help("Create the workspace if it does not exist: a clone of the default one's last commit, if that has a repository"),
+        )
         .arg(flag("model", "NAME", "Model for the agent"))
         .arg(flag("autonomy", "LEVEL", "What the agent may do without asking: off, low, medium or high"))
         .arg(
@@ -163,6 +170,9 @@ async fn run_turn(client: &Client, matches: &ArgMatches) -> Result<(), Failure> 
         if let Some(value) = given(flag) {
             spawn.insert(parameter.to_owned(), json!(value));
         }
+    }
+    if matches.get_flag(CREATE_WORKSPACE) {
+        spawn.insert("create_workspace".to_owned(), json!(true));
     }
     let tools = LocalTools::parse(matches.get_many::<String>("tool").into_iter().flatten())?;
     if let Some(context) = tools.context() {

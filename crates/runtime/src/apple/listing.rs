@@ -69,6 +69,7 @@ impl ListedContainer {
             id: ContainerId::new(labels.get(CONTAINER_LABEL)?.as_str())?,
             project: labels.get(PROJECT_LABEL)?.clone(),
             state,
+            memory_events: None,
         })
     }
 }

@@ -44,3 +44,30 @@ pub fn verify(path: &Path) -> Result<()> {
         Err(StoreError::Damaged(path.to_owned()))
     }
 }
+
+/// A container and the name of its project.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerOwner {
+    pub project: String,
+    pub container_id: String,
+}
+
+/// The containers that the file has, by the names of their projects.
+pub fn container_owners(path: &Path) -> Result<Vec<ContainerOwner>> {
+    let connection = open_for_reading(path)?;
+    let read = || {
+        let mut statement = connection.prepare(
+            "select projects.name, containers.id from containers
+             join projects on projects.id = containers.project_id
+             where projects.state = 'ready' order by projects.name, containers.id",
+        )?;
+        let rows = statement.query_map([], |row| {
+            Ok(ContainerOwner {
+                project: row.get(0)?,
+                container_id: row.get(1)?,
+            })
+        })?;
+        rows.collect::<rusqlite::Result<Vec<_>>>()
+    };
+    read().map_err(|e| convert_error(e, path))
+}

@@ -8,6 +8,7 @@ use oubliette_store::SessionStep;
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
+use crate::containers::memory::{MemoryKills, describe_kills};
 use crate::containers::process::{Process, ProcessError};
 use crate::containers::{CommandResult, InUseGuard, SUPERVISOR_RECONNECT_TIMEOUT};
 use crate::sessions::connection::AgentConnection;
@@ -34,6 +35,8 @@ pub(super) struct AgentProcess {
     pub(super) has_key: bool,
     /// Which credentials the redactor knows.
     pub(super) credential_generation: u64,
+    /// What the memory limit of its container has killed since the last note about it.
+    pub(super) memory_kills: Option<MemoryKills>,
 }
 
 impl AgentProcess {
@@ -48,6 +51,7 @@ impl AgentProcess {
             session_key: None,
             has_key: false,
             credential_generation: 0,
+            memory_kills: None,
         }
     }
 
@@ -80,9 +84,19 @@ impl SessionActor<'_> {
         };
         loop {
             let Some(process) = self.find_process(&live).await else {
-                self.on_agent_exit("the container ended".to_owned()).await?;
+                let container = live.container_id(&self.project);
+                let reason = match self.engine.containers().stop_reason(&container) {
+                    Some(reason) => format!("the server stopped the container: {reason}"),
+                    None => "the container ended".to_owned(),
+                };
+                self.on_agent_exit(reason).await?;
                 return Ok(false);
             };
+            if self.process.memory_kills.is_none() {
+                let link = process.link().clone();
+                let kills = self.engine.containers().watch_memory_kills(&link).await;
+                self.process.memory_kills = Some(kills);
+            }
             let first_unconfirmed = self.process.unconfirmed_input.first();
             let input_offset = first_unconfirmed.map_or(live.stdin_offset, |(at, _)| *at);
             let output_offset = live.stdout_offset;
@@ -130,6 +144,12 @@ impl SessionActor<'_> {
         self.session = session;
         self.step.changes = SessionStep::default();
         self.restore_from_log().await
+    }
+
+    /// What the memory limit has killed since the last note, in words.
+    pub(super) fn take_memory_note(&mut self) -> Option<String> {
+        let count = self.process.memory_kills.as_mut()?.take();
+        describe_kills(count, self.engine.containers().memory_mb(&self.project))
     }
 
     /// The process of an agent; none if the container that it was started in has ended.

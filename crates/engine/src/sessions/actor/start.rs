@@ -36,7 +36,7 @@ impl SessionActor<'_> {
                 Ok(Err(reason))
             }
             Err(StartError::Failed(reason)) => {
-                let error = self.with_stderr_tail(reason);
+                let error = self.with_details(reason);
                 self.kill_agent().await;
                 self.commit().await?;
                 Ok(Err(error))
@@ -94,6 +94,7 @@ impl SessionActor<'_> {
             .await?;
         let (container, link) = (running.id, running.link);
         self.process.container_use = Some(engine.containers().mark_in_use(&container));
+        self.process.memory_kills = Some(engine.containers().watch_memory_kills(&link).await);
         let live = LiveAgent {
             process_id: format!("agent {} {}", self.session.id, Uuid::new_v4().simple()),
             container: container.to_string(),

@@ -22,7 +22,7 @@ impl SessionActor<'_> {
     /// The agent is gone. That fails the session if a turn was running; otherwise the next message
     /// starts the agent again.
     pub(super) async fn on_agent_exit(&mut self, reason: String) -> Result<(), ActorError> {
-        let error = self.with_stderr_tail(reason);
+        let error = self.with_details(reason);
         let was_ready = self.process.live.as_ref().is_some_and(|live| live.ready);
         let kind = self.turn_kind();
         let in_turn = self.process.in_turn() || self.is_busy();
@@ -45,6 +45,15 @@ impl SessionActor<'_> {
         }
         self.commit().await?;
         self.end_children().await
+    }
+
+    /// Adds to a reason what the memory limit has killed, and the end of the agent's stderr.
+    pub(super) fn with_details(&mut self, reason: String) -> String {
+        let reason = match self.take_memory_note() {
+            Some(note) => format!("{reason}: {note}"),
+            None => reason,
+        };
+        self.with_stderr_tail(reason)
     }
 
     /// Adds the end of the agent's stderr to a reason, redacted.

@@ -150,6 +150,9 @@ impl SessionActor<'_> {
         if !waits_outside_turn {
             self.withdraw_decisions().await?;
         }
+        if let Some(note) = self.take_memory_note() {
+            self.step.events.log(note);
+        }
         self.step
             .add_completion(text, stop_reason, error, turn.kind);
         if !waits_outside_turn {

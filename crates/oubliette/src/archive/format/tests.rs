@@ -61,11 +61,22 @@ fn sample() -> Vec<(Entry, Vec<u8>)> {
 }
 
 fn written(entries: &[(Entry, Vec<u8>)]) -> Vec<u8> {
-    let mut archive = Vec::new();
+    let mut archive = Digested::new(Vec::new());
+    start(&mut archive).unwrap();
     for (entry, content) in entries {
         append(&mut archive, entry, content.as_slice()).unwrap();
     }
     finish(&mut archive).unwrap();
+    archive.into_inner()
+}
+
+/// As older versions wrote it.
+fn written_without_digest(entries: &[(Entry, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    for (entry, content) in entries {
+        append(&mut archive, entry, content.as_slice()).unwrap();
+    }
+    append_end(&mut archive).unwrap();
     archive
 }
 
@@ -76,15 +87,30 @@ fn what_is_written_is_read_again() {
 
 #[test]
 fn an_archive_that_ends_too_early_is_refused_at_every_length() {
-    let archive = written(&sample());
-    for len in (0..archive.len() - 1024).step_by(61) {
-        assert!(read_all(&archive[..len]).is_err(), "{len}");
+    for archive in [written(&sample()), written_without_digest(&sample())] {
+        for len in (0..archive.len()).step_by(61).chain([archive.len() - 1]) {
+            assert!(read_all(&archive[..len]).is_err(), "{len}");
+        }
     }
 }
 
 #[test]
-fn changed_bytes_never_panic_or_read_without_bound() {
+fn every_changed_byte_before_the_digest_is_noticed() {
     let archive = written(&sample());
+    let digest_at = archive.len() - 4 * BLOCK_BYTES as usize;
+    for at in (0..digest_at).step_by(5) {
+        for value in [0, b'9', 0x80, 0xff] {
+            let mut changed = archive.clone();
+            changed[at] = value;
+            let is_changed = changed != archive;
+            assert_eq!(read_all(&changed).is_err(), is_changed, "{at}");
+        }
+    }
+}
+
+#[test]
+fn changed_bytes_of_older_archives_never_panic_or_read_without_bound() {
+    let archive = written_without_digest(&sample());
     for at in (0..archive.len()).step_by(5) {
         for value in [0, b'9', 0x80, 0xff] {
             let mut changed = archive.clone();
@@ -93,6 +119,30 @@ fn changed_bytes_never_panic_or_read_without_bound() {
             let _ = read_all(&changed);
         }
     }
+}
+
+#[test]
+fn what_follows_the_end_is_refused() {
+    let old = written_without_digest(&sample());
+    let padded = [old.as_slice(), &[0; 8192]].concat();
+    assert_eq!(read_all(&padded).unwrap(), sample());
+    let new = written(&sample());
+    for rest in [b"x".as_slice(), &[0; 8192], &new] {
+        let longer = [new.as_slice(), rest].concat();
+        assert!(read_all(&longer).is_err());
+        let longer = [old.as_slice(), rest].concat();
+        assert_eq!(read_all(&longer).is_err(), !is_zero(rest));
+    }
+}
+
+#[test]
+fn a_digest_that_was_removed_is_missed() {
+    let archive = written(&sample());
+    let digest_at = archive.len() - 4 * BLOCK_BYTES as usize;
+    let end_at = archive.len() - 2 * BLOCK_BYTES as usize;
+    let cut = [&archive[..digest_at], &archive[end_at..]].concat();
+    let error = read_all(&cut).unwrap_err().to_string();
+    assert_eq!(error, "its checksum is missing");
 }
 
 #[test]

@@ -7,6 +7,7 @@ extern crate oubliette_test_harness;
 
 mod agents;
 mod callers;
+mod checkout;
 mod cli;
 mod containers;
 mod credentials;

@@ -73,6 +73,8 @@ pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>)
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
         .env("OUBLIETTE_HOME", home)
+        // Not in a repository: there `run` works on a copy of it.
+        .current_dir(home)
         .args(arguments)
         .output()
         .unwrap()

@@ -63,6 +63,7 @@ impl Pty {
             .env("HOME", home)
             .env("TERM", "dumb")
             .env("OUBLIETTE_HOME", home)
+            .current_dir(home)
             .spawn()
             .unwrap();
         let master = File::from(master);

@@ -100,6 +100,11 @@ impl Files {
         }
     }
 
+    /// The directory of the configuration of git that the project's containers see.
+    pub(crate) fn git_config_dir(&self, project: ProjectId) -> PathBuf {
+        self.project_dir(project).join("git")
+    }
+
     /// Creates a project's directories. Returns the path of the empty default workspace.
     pub(crate) async fn create_project_dirs(&self, project: ProjectId) -> Result<PathBuf> {
         let workspace = self.workspace_dir(project, &WorkspaceId::default());

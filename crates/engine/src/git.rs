@@ -6,6 +6,7 @@
 
 mod askpass;
 mod progress;
+mod push;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,6 +25,16 @@ use crate::{Call, Credential, EngineError, Result};
 
 const SIZE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const WORKSPACE_CLONE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Adds the session to the message of a commit. It is the workspace's own hook: tools that install hooks
+/// replace or extend it, and `core.hooksPath` turns it off. It never prevents a commit.
+pub(crate) const COMMIT_MESSAGE_HOOK: &str = r#"#!/bin/sh
+# Names the Oubliette session in the commits of its agent. It can be removed.
+[ -n "$OUBLIETTE_SESSION_ID" ] && grep -q '^[^#[:space:]]' "$1" || exit 0
+git interpret-trailers --in-place --if-exists addIfDifferent \
+    --trailer "Oubliette-Session: $OUBLIETTE_SESSION_ID" "$1"
+exit 0
+"#;
 
 /// What git gets from the environment of the server: the network settings.
 const INHERITED_VARIABLES: [&str; 9] = [
@@ -75,7 +86,7 @@ impl Git {
             "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
              \tlogallrefupdates = true\n",
         )?;
-        Ok(())
+        add_hook(workspace)
     }
 
     /// Fails if the configuration does not allow a clone of this address.
@@ -129,7 +140,8 @@ impl Git {
         let what = format!("cloning {url}");
         let remedy = "; check the address and `git_credential`";
         let outcome = run(command, &what, into, limits, remedy, call).await;
-        outcome.map_err(|error| access.redact(error))
+        outcome.map_err(|error| access.redact(error))?;
+        add_hook(into)
     }
 
     /// Clones a workspace that no agent has written to, at HEAD, and creates a branch in the clone.
@@ -154,7 +166,8 @@ impl Git {
             .arg("-C")
             .arg(into)
             .args(["checkout", "-q", "-b", branch]);
-        run(checkout, "creating the branch", into, limits, "", call).await
+        run(checkout, "creating the branch", into, limits, "", call).await?;
+        add_hook(into)
     }
 
     /// A git command without environment or configuration that could name a program.
@@ -191,6 +204,17 @@ impl Git {
             .kill_on_drop(true);
         command
     }
+}
+
+/// Adds the hook to a new repository.
+fn add_hook(workspace: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let hooks = workspace.join(".git/hooks");
+    fs::create_dir_all(&hooks)?;
+    let hook = hooks.join("prepare-commit-msg");
+    fs::write(&hook, COMMIT_MESSAGE_HOOK)?;
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755))?;
+    Ok(())
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -131,6 +131,7 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::from_operation::<crate::projects::update::Update>(),
         Entry::from_operation::<crate::projects::delete::Delete>(),
         Entry::from_operation::<crate::projects::options::Options>(),
+        Entry::from_operation::<crate::projects::push::Push>(),
         Entry::from_operation::<crate::containers::start::Start>(),
         Entry::from_operation::<crate::containers::stop::Stop>(),
         Entry::from_operation::<crate::containers::exec::Exec>(),

@@ -9,6 +9,7 @@ pub(crate) mod list;
 mod openspec;
 pub(crate) mod options;
 mod purge;
+pub(crate) mod push;
 pub(crate) mod tasks;
 pub(crate) mod update;
 mod view;

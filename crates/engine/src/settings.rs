@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use oubliette_model::{ProjectLimits, ToolStyle};
+use oubliette_model::{BranchPattern, GitIdentity, ProjectLimits, ToolStyle};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -258,6 +258,10 @@ pub struct ProjectRules {
     pub allow_local_clone: bool,
     pub clone_timeout_seconds: u64,
     pub clone_max_mb: u64,
+    /// The author of commits in containers, `Name <address>`, unless the project has another.
+    pub git_identity: GitIdentity,
+    /// The branches that `project_push` may push, unless the project has others.
+    pub push_branches: Vec<BranchPattern>,
 }
 
 impl Default for ProjectRules {
@@ -266,6 +270,8 @@ impl Default for ProjectRules {
             allow_local_clone: false,
             clone_timeout_seconds: 600,
             clone_max_mb: 4096,
+            git_identity: GitIdentity::default(),
+            push_branches: "oubliette/*".parse().into_iter().collect(),
         }
     }
 }

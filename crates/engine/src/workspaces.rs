@@ -349,10 +349,13 @@ fn clone_command(directory: &str, id: &WorkspaceId) -> Vec<String> {
     let script = "cd /workspace || exit\n\
                   [ -d .git ] || exec mkdir -p \"$1\"\n\
                   git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
-                  git -C \"$1\" checkout -q -b \"$2\"";
+                  git -C \"$1\" checkout -q -b \"$2\" || exit\n\
+                  hook=$1/.git/hooks/prepare-commit-msg\n\
+                  mkdir -p \"${hook%/*}\" && printf %s \"$3\" > \"$hook\" && chmod 755 \"$hook\"";
     let words = ["/bin/sh", "-c", script, "sh", directory].map(str::to_owned);
     let branch = format!("oubliette/{id}");
-    words.into_iter().chain([branch]).collect()
+    let hook = crate::git::COMMIT_MESSAGE_HOOK.to_owned();
+    words.into_iter().chain([branch, hook]).collect()
 }
 
 #[cfg(test)]

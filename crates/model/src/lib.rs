@@ -3,9 +3,11 @@
 //! Pure functions and plain data. Nothing here does I/O, reads a clock or awaits.
 
 mod access;
+mod branch;
 mod credential;
 mod env_value;
 mod event;
+mod git_identity;
 mod ids;
 mod key;
 mod name;
@@ -24,9 +26,11 @@ pub use access::{
     may_read_metrics, may_respond_as_caller, narrow, owns_session, schedule_decision, sees,
     unattached_may,
 };
+pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};
 pub use env_value::{EnvValue, MIN_SECRET_BYTES, parse_env, parse_optional_env};
 pub use event::Event;
+pub use git_identity::GitIdentity;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
 pub use name::ProjectName;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{EnvValue, RemoteUrl, Scope, Secret, env_value};
+use crate::{BranchPattern, EnvValue, GitIdentity, RemoteUrl, Scope, Secret, env_value};
 
 /// The level of autonomy or of reasoning of an agent.
 #[derive(
@@ -93,6 +93,10 @@ pub struct ProjectSettings {
     pub description: String,
     pub remote_url: Option<RemoteUrl>,
     pub git_credential: Option<String>,
+    /// The author of commits in its containers.
+    pub git_identity: Option<GitIdentity>,
+    /// The branches that may be pushed.
+    pub push_branches: Option<Vec<BranchPattern>>,
     pub agent: Option<String>,
     /// The model of its own agent.
     pub model: Option<String>,

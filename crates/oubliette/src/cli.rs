@@ -3,6 +3,7 @@
 mod access;
 mod arguments;
 mod changes;
+mod checkout;
 mod client;
 mod confirm;
 mod credentials;
@@ -37,7 +38,9 @@ use crate::{agents, archive, doctor, down, reset, serve, terminal};
 const GLOBAL_OPTIONS: &str = "Global options";
 const EXAMPLES: &str = "\
 Examples:
-  oubliette run 'what is in this workspace?'        give an agent a prompt and print its answer
+  oubliette run 'fix the failing test'              give an agent a prompt; in a repository, on a copy of it
+  oubliette diff                                    see what it has changed
+  oubliette apply                                   merge that into the files here
   oubliette serve                                   start the server
   oubliette project create hello                    create a project
   oubliette project list                            list all projects
@@ -70,6 +73,10 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             None => agents::list(&home, matches.get_flag("json")),
         },
         Some(("run", matches)) => run::run(&home, matches, &access),
+        Some((verb @ ("diff" | "apply" | "fetch" | "push"), matches)) => {
+            checkout::run_take(verb, &home, matches, &access)
+        }
+        Some(("cp", matches)) => checkout::run_copy(&home, matches, &access),
         Some(("backup", matches)) => archive::backup(
             &home,
             path(matches, "FILE"),
@@ -168,6 +175,8 @@ fn command() -> Command {
         .subcommand(serve::Options::augment_args(Command::new("serve")));
     command = command
         .subcommand(run::command())
+        .subcommands(checkout::take_commands())
+        .subcommand(checkout::copy_command())
         .subcommand(agent_command());
     for noun in operation::commands() {
         command = command.subcommand(noun);

@@ -20,6 +20,7 @@ fn start_cli(home: &Path, arguments: &[&str]) -> std::process::Child {
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
         .env("OUBLIETTE_HOME", home)
+        .current_dir(home)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

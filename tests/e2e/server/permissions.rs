@@ -22,6 +22,7 @@ const CONTRACT: &[(&str, Class)] = &[
     ("project_get", ProjectRead),
     ("project_update", ProjectWrite),
     ("project_delete", ProjectWrite),
+    ("project_push", ProjectWrite),
     ("project_changes", ProjectRead),
     ("project_tasks", ProjectRead),
     ("container_start", ProjectWrite),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::command::{self, AwaitedGuard, Command, Finished, MAX_COMMAND_SPOOL_BYTES};
 use super::disk::DiskUse;
+use super::git_config::GIT_CONFIG_PATH;
 use super::interactive::{self, InteractiveParams, Offsets};
 use super::memory::describe_kills;
 use super::named_command::run_named;
@@ -295,6 +296,7 @@ pub(crate) fn default_environment() -> BTreeMap<String, String> {
         ),
         ("HOME", "/root"),
         ("LANG", "C.UTF-8"),
+        ("GIT_CONFIG_SYSTEM", GIT_CONFIG_PATH),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .into()

@@ -31,7 +31,7 @@ pub(crate) use params::{InteractiveParams, Offsets};
 
 /// How much of each stream the supervisor keeps until a caller has received it; then the command is
 /// blocked.
-const MAX_SPOOL_BYTES: u64 = 1 << 20;
+const MAX_SPOOL_BYTES: u64 = 4 << 20;
 /// How long a call waits for a supervisor that is not connected.
 const SUPERVISOR_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

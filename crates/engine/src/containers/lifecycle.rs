@@ -73,7 +73,10 @@ impl Containers<'_> {
             }
         }
         let (link, started) = match link {
-            Some(link) => (link, false),
+            Some(link) => {
+                self.refresh_git_config(project)?;
+                (link, false)
+            }
             None => {
                 let plan = ContainerPlan {
                     project,

@@ -85,6 +85,7 @@ impl Containers<'_> {
         let agents = settings.data_dir.join("agents");
         std::fs::create_dir_all(&agents)?;
         mounts.push(mount(agents, crate::agents::INSTALLED_AGENTS_DIR, true));
+        mounts.push(self.mount_git_config(project)?);
         for path in &settings.containers.read_only_paths {
             mounts.push(Mount {
                 host: path.clone(),

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
 use oubliette_model::{
-    EnvValue, Level, MIN_SECRET_BYTES, McpServer, Network, ProjectSettings, Scope, ToolStyle,
-    may_grant, nearest, quoted,
+    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, McpServer, Network,
+    ProjectSettings, Scope, ToolStyle, may_grant, nearest, quoted,
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -66,6 +66,11 @@ pub(super) struct SettingsParams {
     /// The names of credentials that agents of this project may use; `project_options` lists them.
     /// Project tokens cannot add names.
     credential_refs: Option<Vec<String>>,
+    /// The author of commits in the container, `Name <address>` (default: the server's).
+    git_identity: Option<GitIdentity>,
+    /// The branches that `project_push` may push: names, or beginnings with `*` (default `oubliette/*`).
+    /// Project tokens cannot set this.
+    push_branches: Option<Vec<BranchPattern>>,
     /// The scope of the key with which the agent of each session can call Oubliette; not wider than
     /// the scope of your token; `none` removes it. Project tokens cannot set this.
     agent_scope: Option<AgentScope>,
@@ -88,6 +93,7 @@ impl SettingsParams {
             ("cpus", self.cpus.is_some()),
             ("max_processes", self.max_processes.is_some()),
             ("disk_mb", self.disk_mb.is_some()),
+            ("push_branches", self.push_branches.is_some()),
             ("agent_scope", self.agent_scope.is_some()),
             ("max_recursion_depth", self.max_recursion_depth.is_some()),
             (
@@ -142,6 +148,8 @@ impl SettingsParams {
         replace(&mut settings.env, &self.env);
         replace(&mut settings.mcp_servers, &self.mcp_servers);
         replace(&mut settings.credential_refs, &self.credential_refs);
+        set(&mut settings.git_identity, &self.git_identity);
+        set(&mut settings.push_branches, &self.push_branches);
         if let Some(AgentScope(scope)) = self.agent_scope {
             settings.agent_scope = scope;
         }
@@ -246,6 +254,11 @@ impl SettingsParams {
         check_count(
             "credential_refs",
             self.credential_refs.as_ref().map(Vec::len),
+            100,
+        )?;
+        check_count(
+            "push_branches",
+            self.push_branches.as_ref().map(Vec::len),
             100,
         )?;
         check_count("mcp_servers", self.mcp_servers.as_ref().map(Vec::len), 50)?;

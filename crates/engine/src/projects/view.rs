@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use oubliette_model::{EnvValue, Level, MIN_SECRET_BYTES, Network, ProjectId, Scope, ToolStyle};
+use oubliette_model::{
+    BranchPattern, EnvValue, GitIdentity, Level, MIN_SECRET_BYTES, Network, ProjectId, Scope,
+    ToolStyle,
+};
 use oubliette_store::Project;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,6 +23,8 @@ pub(crate) struct ProjectView {
     remote_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     git_credential: Option<String>,
+    git_identity: GitIdentity,
+    push_branches: Vec<BranchPattern>,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,6 +85,7 @@ struct McpServerView {
 impl ProjectView {
     pub(super) fn new(project: Project, engine: &Engine) -> Self {
         let defaults = &engine.settings().limits;
+        let rules = &engine.settings().projects;
         let settings = project.settings;
         let hidden = settings
             .env
@@ -100,6 +106,12 @@ impl ProjectView {
             description: settings.description,
             remote_url: settings.remote_url.map(String::from),
             git_credential: settings.git_credential,
+            git_identity: settings
+                .git_identity
+                .unwrap_or_else(|| rules.git_identity.clone()),
+            push_branches: settings
+                .push_branches
+                .unwrap_or_else(|| rules.push_branches.clone()),
             agent: settings.agent,
             model: settings.model,
             models: settings.models,

@@ -41,6 +41,11 @@ impl Access {
         self.url.is_some()
     }
 
+    /// The URL that was given.
+    pub(super) fn explicit_url(&self) -> Option<&str> {
+        self.url.as_deref()
+    }
+
     /// The command, with the option that makes it use the same data directory.
     pub(super) fn command(&self) -> String {
         self.home.command()

@@ -18,6 +18,8 @@ const MAX_SHOWN_LINES: usize = 20;
 pub(super) struct Completion {
     pub(super) stop_reason: String,
     pub(super) error: Option<String>,
+    /// The final text of the agent.
+    pub(super) text: String,
     /// Whether the agent worked without a prompt.
     pub(super) is_background: bool,
 }
@@ -26,6 +28,8 @@ pub(super) struct Completion {
 pub(super) struct EventPrinter {
     /// Whether stdout is a terminal, which gets text as it is streamed; otherwise only the final text is printed.
     streams: bool,
+    /// Whether texts of the agent are not printed at all.
+    pub(super) is_quiet: bool,
     colour: bool,
     line: ProgressLine,
     /// The part of the current message that is printed already.
@@ -42,6 +46,7 @@ impl Default for EventPrinter {
     fn default() -> Self {
         Self {
             streams: std::io::stdout().is_terminal(),
+            is_quiet: false,
             colour: std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
             line: ProgressLine::default(),
             shown: String::new(),
@@ -157,12 +162,13 @@ impl EventPrinter {
                 let is_background = event["kind"] == "background";
                 if is_background && !self.streams {
                     self.print_note(&format!("· {}", first_line(text("text"))));
-                } else if !self.streams && !text("text").is_empty() {
+                } else if !self.streams && !self.is_quiet && !text("text").is_empty() {
                     crate::terminal::print_line(&printable(text("text")));
                 }
                 return Some(Completion {
                     stop_reason: text("stop_reason").to_owned(),
                     error: event["error"].as_str().map(str::to_owned),
+                    text: text("text").to_owned(),
                     is_background,
                 });
             }
@@ -205,7 +211,7 @@ impl EventPrinter {
     }
 
     fn print_text(&mut self, text: &str) {
-        if text.is_empty() || !self.streams {
+        if text.is_empty() || !self.streams || self.is_quiet {
             return;
         }
         self.shown.push_str(text);

@@ -35,6 +35,10 @@ pub(super) struct Follower<'a> {
     interrupts: Signal,
     /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
+    /// When the turn is interrupted.
+    deadline: Option<tokio::time::Instant>,
+    /// Whether it was.
+    timed_out: bool,
     input: Option<Lines<BufReader<Stdin>>>,
     /// The lines of answers if there is no other input.
     answers: Option<Lines<BufReader<Stdin>>>,
@@ -73,6 +77,8 @@ impl<'a> Follower<'a> {
             printer: EventPrinter::default(),
             interrupts,
             interrupted: false,
+            deadline: None,
+            timed_out: false,
             input: None,
             answers: None,
             question: None,
@@ -85,6 +91,23 @@ impl<'a> Follower<'a> {
     /// Also runs these tools when the agent calls them.
     pub(super) fn with_tools(self, tools: LocalTools) -> Self {
         Self { tools, ..self }
+    }
+
+    /// Interrupts the turn after this time.
+    pub(super) fn with_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.deadline = timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+        self
+    }
+
+    /// Prints no texts of the agent.
+    pub(super) fn quiet(mut self) -> Self {
+        self.printer.is_quiet = true;
+        self
+    }
+
+    /// Whether the turn was interrupted because its time was over.
+    pub(super) fn has_timed_out(&self) -> bool {
+        self.timed_out
     }
 
     /// Also reads lines from the standard input: messages, and answers to permission requests.
@@ -115,6 +138,11 @@ impl<'a> Follower<'a> {
                             return Ok(FollowEnd::Detached);
                         }
                         self.interrupt().await;
+                    }
+                    () = wait_until(self.deadline), if !self.timed_out => {
+                        self.timed_out = true;
+                        self.printer.print_notice("the time of --timeout is over; interrupting the turn");
+                        self.send_interrupt().await;
                     }
                     answer = self.tools.next_response() => send_tool_response(client, answer).await?,
                     line = next_line(&mut self.input) => match line {
@@ -153,6 +181,10 @@ impl<'a> Follower<'a> {
         self.printer.print_notice(
             "interrupting the turn; press Ctrl-C again to detach; the session keeps running",
         );
+        self.send_interrupt().await;
+    }
+
+    async fn send_interrupt(&self) {
         let stop = arguments(json!({ "session_id": self.session }));
         if let Err(error) = self.client.call("session_interrupt", stop).await {
             Failure::from(error).print();
@@ -303,6 +335,13 @@ async fn send_tool_response(client: &Client, answer: ToolResponse) -> Result<(),
         }
     }
     Ok(())
+}
+
+async fn wait_until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn next_line(input: &mut Option<Lines<BufReader<Stdin>>>) -> Option<String> {

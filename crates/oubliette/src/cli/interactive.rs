@@ -29,10 +29,10 @@ const TTY: &str = "tty";
 const EXEC_OPERATION: &str = "container_exec";
 /// The maximum that the operation accepts.
 const CALL_WAIT_SECONDS: f64 = 50.0;
-/// Maximum input in one call.
-const MAX_CHUNK_BYTES: usize = 64 << 10;
+/// Maximum input in one call. Each call is one round trip.
+const MAX_CHUNK_BYTES: usize = 1 << 20;
 /// Maximum input that is read ahead.
-const MAX_PENDING_CHUNKS: usize = 16;
+const MAX_PENDING_CHUNKS: usize = 4;
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 const CTRL_C: u8 = 3;
 /// What `-it` runs without a command.

@@ -41,6 +41,11 @@ impl<'a> ReconnectingClient<'a> {
         }
     }
 
+    /// The connection that is in use.
+    pub(super) fn current(&self) -> Rc<Client> {
+        self.client.borrow().clone()
+    }
+
     /// Whether the server is unreachable now.
     pub(super) fn is_disconnected(&self) -> bool {
         self.disconnected.get()

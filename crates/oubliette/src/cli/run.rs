@@ -1,12 +1,17 @@
 //! `oubliette run`: creates what is missing, sends a prompt and follows the turn to its end.
 
-use std::fs::File;
-use std::io::Read;
+mod prompt;
+mod summary;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value, json};
 
+use self::summary::Summary;
 use super::access::Access;
+use super::checkout::{self, Checkout};
 use super::client::{CallError, Client};
 use super::confirm;
 use super::follow::{FollowEnd, Follower, exit_result};
@@ -20,47 +25,71 @@ use crate::terminal::printable;
 const DEFAULT_PROJECT: &str = "playground";
 const PROMPT_FILE: &str = "prompt-file";
 const CREATE_WORKSPACE: &str = "create-workspace";
-/// A longer prompt is refused by the server anyway.
-const MAX_PROMPT_BYTES: u64 = 1 << 20;
 
 pub(super) fn command() -> Command {
     let flag = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
+    let switch = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
     Command::new("run")
         .about("Give an agent a prompt, follow its work and print its answer")
         .long_about(
-            "Give an agent a prompt, follow its work and print its answer. Uses the server that is \
-             running on the data directory; if there is none, starts one that ends with this command. \
-             Creates the project if it does not exist. The exit code is 0 if the turn succeeded.",
+            "Give an agent a prompt, follow its work and print its answer. In a git repository the agent works on \
+             a copy of its files, uncommitted ones too, in a project that is created for it; nothing here \
+             changes until `oubliette apply` or `oubliette fetch`. Elsewhere it works in the project \
+             `playground`. Uses the server that is running on the data directory; if there is none, starts one \
+             that ends with this command. The exit code is 0 if the turn succeeded.",
         )
         .after_help(
-            "Examples:\n  oubliette run \"what is in this workspace?\"\n  oubliette run \"/sh uname \
-             -a\"                      the demo agent runs the command after /sh\n  oubliette run --agent \
-             opencode --project app \"fix the failing test\"\n  oubliette run --tool \
-             'notify=./notify.sh' \"tell me when it is done\"",
+            "Examples:\n  oubliette run \"fix the failing test\"          in a repository: on a copy of it\n  \
+             oubliette run --continue \"now add another\"    the same session, on the same copy\n  oubliette run \
+             --empty \"/sh uname -a\"           the demo agent runs the command after /sh\n  oubliette run --agent \
+             opencode --project app \"fix the failing test\"\n  oubliette run --prompt-file task.md --file \
+             design.png --timeout 600\n  oubliette run --tool 'notify=./notify.sh' \"tell me when it is done\"",
         )
         .arg(
             Arg::new("PROMPT")
-                .required_unless_present(PROMPT_FILE)
                 .num_args(1..)
-                .help("Prompt for the agent; `-` reads it from the standard input"),
+                .help("Prompt for the agent; `-` reads it from the standard input [default: opens $EDITOR on a terminal]"),
         )
         .arg(
             flag(PROMPT_FILE, "FILE", "Read the prompt from a file; `-` is the standard input")
                 .conflicts_with("PROMPT"),
         )
-        .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
-        .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist [default: playground]"))
-        .arg(flag("workspace", "ID", "Workspace of the project [default: the default workspace]"))
         .arg(
-            Arg::new(CREATE_WORKSPACE)
-                .long(CREATE_WORKSPACE)
-                .action(ArgAction::SetTrue)
-                .help("Create the workspace if it does not exist: a clone of the default one's last commit, if that has a repository"),
+            flag("file", "FILE", "Give the agent this file, too; may be repeated")
+                .action(ArgAction::Append)
+                .value_parser(value_parser!(PathBuf)),
+        )
+        .arg(switch("here", "Work on a copy of the current directory, also if it is not a git repository"))
+        .arg(
+            flag("dir", "DIR", "Work on a copy of DIR")
+                .value_parser(value_parser!(PathBuf))
+                .conflicts_with("here"),
+        )
+        .arg(switch("empty", "Do not send files: work in the project `playground`").conflicts_with_all(["here", "dir", "project"]))
+        .arg(switch("mount", "Not available: agents work on copies").hide(true))
+        .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
+        .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist. With --here or --dir, the copy goes there"))
+        .arg(
+            flag("workspace", "ID", "Workspace of the project [default: the default workspace]")
+                .conflicts_with_all(["here", "dir"]),
+        )
+        .arg(
+            switch(CREATE_WORKSPACE, "Create the workspace if it does not exist: a clone of the default one's last commit, if that has a repository")
+                .conflicts_with_all(["here", "dir"]),
         )
         .arg(flag("model", "NAME", "Model for the agent"))
         .arg(flag("autonomy", "LEVEL", "What the agent may do without asking: off, low, medium or high"))
+        .arg(
+            flag("timeout", "SECONDS", "Interrupt the turn after this time")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
         .arg(
             Arg::new("tool")
                 .long("tool")
@@ -68,12 +97,8 @@ pub(super) fn command() -> Command {
                 .action(ArgAction::Append)
                 .help("Let the agent run CMD on this machine as the tool `local_NAME`; may be repeated"),
         )
-        .arg(
-            Arg::new("continue")
-                .long("continue")
-                .action(ArgAction::SetTrue)
-                .help("Continue the newest session of the workspace"),
-        )
+        .arg(switch("continue", "Continue the newest session of this directory or workspace, on its copy as it is"))
+        .arg(super::json_flag())
 }
 
 pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
@@ -83,9 +108,10 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let ended = runtime.block_on(async {
+        // Before anything is created.
+        let request = Request::read(matches)?;
         let (client, embedded) = connect(home, access).await?;
-        let ended = run_turn(&client, matches).await;
-        client.close().await;
+        let ended = request.run(home, access, matches, client).await;
         if let Some(embedded) = embedded {
             embedded.stop().await;
         }
@@ -112,90 +138,159 @@ pub(super) async fn connect(
     }
 }
 
-/// The prompt: the words of the command line, or the contents of a file or of the standard input.
-fn prompt(matches: &ArgMatches) -> Result<String, Failure> {
-    let words = matches.get_many::<String>("PROMPT");
-    let words: Vec<&str> = words.into_iter().flatten().map(String::as_str).collect();
-    let file = match words.as_slice() {
-        [] => matches
-            .get_one::<String>(PROMPT_FILE)
-            .map_or("-", String::as_str),
-        ["-"] => "-",
-        words => return Ok(words.join(" ")),
-    };
-    let what = if file == "-" {
-        "the standard input"
-    } else {
-        file
-    };
-    let failed = |error| Failure::with_cause(format!("cannot read the prompt from {what}"), &error);
-    let source: Box<dyn Read> = if file == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(File::open(file).map_err(failed)?)
-    };
-    let mut text = String::new();
-    let mut source = source.take(MAX_PROMPT_BYTES + 1);
-    source.read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_PROMPT_BYTES {
-        return Err(Failure::new(format!(
-            "the prompt in {what} is longer than 1 MiB; attach long texts as files of the workspace"
-        )));
-    }
-    if text.trim().is_empty() {
-        return Err(Failure::new(format!("there is no prompt in {what}")));
-    }
-    Ok(text)
+/// What the user wants from the agent.
+struct Request {
+    prompt: String,
+    attachments: Vec<Value>,
+    tools: LocalTools,
 }
 
-async fn run_turn(client: &Client, matches: &ArgMatches) -> Result<(), Failure> {
-    let given = |name: &str| matches.get_one::<String>(name).cloned();
-    let prompt = prompt(matches)?;
-    let name = given("project").unwrap_or_else(|| DEFAULT_PROJECT.to_owned());
-    let project = find_or_create_project(client, &name).await?;
-    let mut spawn = Map::from_iter([
-        ("project_id".to_owned(), json!(project)),
-        ("prompt".to_owned(), json!(prompt)),
-        (
-            "new_session".to_owned(),
-            json!(!matches.get_flag("continue")),
-        ),
-    ]);
-    for (flag, parameter) in [
-        ("agent", "agent"),
-        ("workspace", "workspace_id"),
-        ("model", "model"),
-        ("autonomy", "autonomy"),
-    ] {
-        if let Some(value) = given(flag) {
-            spawn.insert(parameter.to_owned(), json!(value));
+impl Request {
+    fn read(matches: &ArgMatches) -> Result<Self, Failure> {
+        if matches.get_flag("mount") {
+            return Err(Failure::new(
+                "--mount is not available: an agent works on a copy, and the files here change only when you \
+                 take its work with `oubliette apply` or `oubliette fetch`; leave it out",
+            ));
         }
+        let files = matches.get_many::<PathBuf>("file").into_iter().flatten();
+        Ok(Self {
+            prompt: prompt::read(matches)?,
+            attachments: prompt::attachments(files)?,
+            tools: LocalTools::parse(matches.get_many::<String>("tool").into_iter().flatten())?,
+        })
     }
-    if matches.get_flag(CREATE_WORKSPACE) {
-        spawn.insert("create_workspace".to_owned(), json!(true));
+
+    async fn run(
+        self,
+        home: &Home,
+        access: &Access,
+        matches: &ArgMatches,
+        client: Client,
+    ) -> Result<(), Failure> {
+        let given = |name: &str| matches.get_one::<String>(name).cloned();
+        let checkout = find_checkout(home, access, matches)?;
+        let mut call = Map::from_iter([("prompt".to_owned(), json!(self.prompt))]);
+        for (flag, parameter) in [
+            ("agent", "agent"),
+            ("model", "model"),
+            ("autonomy", "autonomy"),
+        ] {
+            if let Some(value) = given(flag) {
+                call.insert(parameter.to_owned(), json!(value));
+            }
+        }
+        if !self.attachments.is_empty() {
+            call.insert("attachments".to_owned(), json!(self.attachments));
+        }
+        if let Some(context) = self.tools.context() {
+            call.insert("context".to_owned(), context);
+        }
+        let continued = matches.get_flag("continue");
+        let reconnecting = checkout::reconnecting(access, client);
+        let spawned = match &checkout {
+            Some(checkout) if continued => {
+                let session = checkout.latest_session()?.ok_or_else(|| {
+                    Failure::new(
+                        "no session has worked on a copy of this directory; leave out --continue",
+                    )
+                })?;
+                eprintln!(
+                    "Continuing {session} on its copy; changes made here since then are not sent."
+                );
+                call.insert("session_id".to_owned(), json!(session));
+                reconnecting.current().call("session_message", call).await?
+            }
+            Some(checkout) => {
+                let project = given("project");
+                let copy = checkout.send(&reconnecting, project.as_deref()).await?;
+                call.extend(copy.spawn_parameters());
+                call.insert("new_session".to_owned(), json!(true));
+                let spawned = reconnecting.current().call("session_spawn", call).await?;
+                copy.started(session_id(&spawned))?;
+                spawned
+            }
+            None => {
+                let name = given("project").unwrap_or_else(|| DEFAULT_PROJECT.to_owned());
+                let project = find_or_create_project(&reconnecting.current(), &name).await?;
+                call.insert("project_id".to_owned(), json!(project));
+                call.insert("new_session".to_owned(), json!(!continued));
+                if let Some(workspace) = given("workspace") {
+                    call.insert("workspace_id".to_owned(), json!(workspace));
+                }
+                if matches.get_flag(CREATE_WORKSPACE) {
+                    call.insert("create_workspace".to_owned(), json!(true));
+                }
+                reconnecting.current().call("session_spawn", call).await?
+            }
+        };
+        let warnings = spawned.get("warnings").and_then(Value::as_array);
+        for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
+            eprintln!("  {}", printable(warning));
+        }
+        let session = session_id(&spawned).to_owned();
+        let since = spawned.get("last_event_index").and_then(Value::as_i64);
+        let client = reconnecting.current();
+        let timeout = matches.get_one::<u64>("timeout").copied();
+        let mut follower = Follower::new(&client, &session, since.unwrap_or(-1))?
+            .with_tools(self.tools)
+            .with_timeout(timeout.map(Duration::from_secs));
+        if matches.get_flag("json") {
+            follower = follower.quiet();
+        }
+        let stopped = follower.follow().await?;
+        let summary = Summary::read(&reconnecting, checkout.as_ref(), &session).await;
+        if matches.get_flag("json") {
+            summary.print_json(&stopped);
+            return summary::exit_quietly(stopped);
+        }
+        summary.print(access);
+        if follower.has_timed_out() {
+            return Err(Failure::new(
+                "the turn took longer than --timeout and was interrupted",
+            ));
+        }
+        if let FollowEnd::TurnEnded(completion) = &stopped
+            && completion.stop_reason == "limit"
+            && let Some(notice) = follower.budget_notice().await
+        {
+            eprintln!("{notice}");
+            return Err(Failure::Exit(1));
+        }
+        exit_result(stopped, &session)
     }
-    let tools = LocalTools::parse(matches.get_many::<String>("tool").into_iter().flatten())?;
-    if let Some(context) = tools.context() {
-        spawn.insert("context".to_owned(), context);
-    }
-    let spawned = client.call("session_spawn", spawn).await?;
-    let warnings = spawned.get("warnings").and_then(Value::as_array);
-    for warning in warnings.into_iter().flatten().filter_map(Value::as_str) {
-        eprintln!("  {}", printable(warning));
-    }
+}
+
+fn session_id(spawned: &Map<String, Value>) -> &str {
     let session = spawned.get("session_id").and_then(Value::as_str);
-    let session = session.unwrap_or_default().to_owned();
-    let since = spawned.get("last_event_index").and_then(Value::as_i64);
-    let mut follower = Follower::new(client, &session, since.unwrap_or(-1))?.with_tools(tools);
-    let stopped = follower.follow().await?;
-    if let FollowEnd::TurnEnded(completion) = &stopped
-        && completion.stop_reason == "limit"
-        && let Some(notice) = follower.budget_notice().await
-    {
-        eprintln!("{notice}");
-        return Err(Failure::Exit(1));
+    session.unwrap_or_default()
+}
+
+/// The directory of which the agent gets a copy, if any.
+fn find_checkout<'a>(
+    home: &'a Home,
+    access: &Access,
+    matches: &ArgMatches,
+) -> Result<Option<Checkout<'a>>, Failure> {
+    let dir = matches.get_one::<PathBuf>("dir");
+    let is_explicit = matches.get_flag("here") || dir.is_some();
+    let has_place = ["project", "workspace"]
+        .iter()
+        .any(|name| matches.get_one::<String>(name).is_some());
+    if !is_explicit && (has_place || matches.get_flag("empty")) {
+        return Ok(None);
     }
-    exit_result(stopped, &session)
+    let directory = checkout::directory(dir)?;
+    match Checkout::find(home, access, &directory, is_explicit)? {
+        Some(found) if found.is_home() && !is_explicit => {
+            eprintln!(
+                "note: {} is a repository, but too much to send without --here; working in the project {DEFAULT_PROJECT}",
+                printable(&found.root().display().to_string())
+            );
+            Ok(None)
+        }
+        found => Ok(found),
+    }
 }
 
 async fn find_or_create_project(client: &Client, name: &str) -> Result<String, Failure> {

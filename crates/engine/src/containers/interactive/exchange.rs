@@ -17,6 +17,9 @@ const MIN_OUTPUT_WAIT: Duration = Duration::from_millis(50);
 /// The same for the command to take input.
 const MIN_INPUT_WAIT: Duration = Duration::from_secs(2);
 
+/// How long a call with much output waits for more.
+const BULK_TIMEOUT: Duration = Duration::from_millis(10);
+
 /// What one call has received.
 #[derive(Debug, Default)]
 pub(super) struct Received {
@@ -42,9 +45,10 @@ pub(super) async fn exchange(
         request.terminal_size = None;
     }
     let offsets = request.offsets;
+    let max_bytes = request.max_output_bytes();
     let (mut stdout, mut stderr) = tokio::try_join!(
-        OutputStream::open(process, StreamKind::Stdout, offsets.stdout),
-        OutputStream::open(process, StreamKind::Stderr, offsets.stderr),
+        OutputStream::open(process, StreamKind::Stdout, offsets.stdout, max_bytes),
+        OutputStream::open(process, StreamKind::Stderr, offsets.stderr, max_bytes),
     )?;
     let wants_output = stdout.is_some() || stderr.is_some();
     let output_deadline = started + request.wait.max(MIN_OUTPUT_WAIT);
@@ -123,6 +127,8 @@ async fn receive_output(
                 OutputStream::read_available(stdout),
                 OutputStream::read_available(stderr)
             );
+            // A round trip takes longer than the rest of what one call can return.
+            let _ = tokio::time::timeout(BULK_TIMEOUT, OutputStream::fill(stdout)).await;
             return Ok(None);
         }
     }

@@ -4,14 +4,16 @@ use oubliette_wire::StreamKind;
 
 use crate::containers::process::{OutputReader, Process, ProcessError};
 
-/// How many bytes of a stream one call returns at most.
-const MAX_STREAM_BYTES: usize = 128 << 10;
+/// A stream with this much at once is not typed by anybody: it has more soon.
+const BULK_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]
 pub(super) struct OutputStream {
     reader: OutputReader,
     /// The bytes before the offset of the reader.
     bytes: Vec<u8>,
+    /// How many bytes one call returns at most.
+    max_bytes: usize,
 }
 
 impl OutputStream {
@@ -20,6 +22,7 @@ impl OutputStream {
         process: &Process,
         kind: StreamKind,
         from: Option<u64>,
+        max_bytes: usize,
     ) -> Result<Option<Self>, ProcessError> {
         let Some(from) = from else {
             return Ok(None);
@@ -30,6 +33,7 @@ impl OutputStream {
         Ok(Some(Self {
             reader: process.open_output(kind, from).await?,
             bytes: Vec::new(),
+            max_bytes,
         }))
     }
 
@@ -64,7 +68,7 @@ impl OutputStream {
     /// Reads the bytes that have arrived already.
     pub(super) async fn read_available(stream: &mut Option<Self>) {
         let Some(stream) = stream else { return };
-        while stream.bytes.len() < MAX_STREAM_BYTES {
+        while stream.bytes.len() < stream.max_bytes {
             let now = std::pin::pin!(stream.read_more());
             match futures_util::FutureExt::now_or_never(now) {
                 Some(Ok(read)) if read > 0 => {}
@@ -73,8 +77,18 @@ impl OutputStream {
         }
     }
 
+    /// Waits for more of a stream that has much, until the call returns as much as it may. Cancel safe.
+    pub(super) async fn fill(stream: &mut Option<Self>) {
+        let Some(stream) = stream else { return };
+        while (BULK_BYTES..stream.max_bytes).contains(&stream.bytes.len()) {
+            if !matches!(stream.read_more().await, Ok(1..)) {
+                return;
+            }
+        }
+    }
+
     async fn read_more(&mut self) -> Result<usize, ProcessError> {
-        let room = MAX_STREAM_BYTES - self.bytes.len();
+        let room = self.max_bytes - self.bytes.len();
         self.reader.read(&mut self.bytes, room).await
     }
 }

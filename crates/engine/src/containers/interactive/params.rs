@@ -109,6 +109,14 @@ pub(super) struct InteractiveCall {
 }
 
 impl InteractiveCall {
+    /// How many bytes of a stream the call returns at most: more for programs than for models.
+    pub(super) fn max_output_bytes(&self) -> usize {
+        match self.encoding {
+            Encoding::Text => 128 << 10,
+            Encoding::Base64 => 2 << 20,
+        }
+    }
+
     pub(super) fn from_params(params: &mut Params) -> Result<Self> {
         let interactive = std::mem::take(&mut params.interactive);
         let exec_id = params.exec_id.clone().ok_or_else(|| {

@@ -24,6 +24,7 @@ use crate::workspaces::path_in_container;
 use crate::{EngineError, NewToken, agents};
 
 const API_KEY_VARIABLE: &str = "OUBLIETTE_API_KEY";
+const SESSION_ID_VARIABLE: &str = "OUBLIETTE_SESSION_ID";
 
 impl SessionActor<'_> {
     /// Starts the agent and opens its session. The inner error is for the caller.
@@ -124,6 +125,9 @@ impl SessionActor<'_> {
 
         let mut env = default_environment();
         env.insert("HOME".to_owned(), home.clone());
+        // The hook `prepare-commit-msg` of the workspace puts it into commits.
+        let session_id = self.session.id.to_string();
+        env.insert(SESSION_ID_VARIABLE.to_owned(), session_id);
         for (name, value) in &self.project.settings.env {
             env.insert(name.clone(), value.reveal().to_owned());
         }
@@ -292,7 +296,7 @@ impl SessionActor<'_> {
         let session_key = key.map_or("", |key| key.reveal()).to_owned();
         let env = [
             ("OUBLIETTE_SOCKET", Some(RELAY_SOCKET_PATH.to_owned())),
-            ("OUBLIETTE_SESSION_ID", Some(self.session.id.to_string())),
+            (SESSION_ID_VARIABLE, Some(self.session.id.to_string())),
             ("OUBLIETTE_SESSION_KEY", Some(session_key)),
             (API_KEY_VARIABLE, api_key),
         ];

@@ -1,0 +1,402 @@
+//! The user's checkout: a copy of it goes into a workspace, and the work of a session comes out again.
+//!
+//! A snapshot of the files is sent with the history; the container never sees the user's directory. Here
+//! nothing changes until `apply`, `fetch` or `cp`.
+
+mod apply;
+mod copy;
+mod git;
+mod receive;
+mod record;
+mod remote;
+mod repository;
+mod send;
+mod snapshot;
+mod take;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::access::Access;
+use super::client::Client;
+use super::names::{self, Lookup};
+use super::reconnecting::ReconnectingClient;
+use crate::failure::Failure;
+use crate::home::Home;
+use crate::terminal::printable;
+pub(super) use copy::{command as copy_command, run as run_copy};
+use receive::{Changed, Into};
+use record::{RecordFile, SentSession};
+use remote::Place;
+use repository::Repository;
+use snapshot::Snapshot;
+pub(super) use take::{commands as take_commands, run as run_take};
+
+/// The id of the workspace that every project has.
+const DEFAULT_WORKSPACE: &str = "default";
+/// Sessions in these states do not use their workspace.
+const RESTING_STATES: [&str; 4] = ["idle", "completed", "interrupted", "failed"];
+
+/// A directory on this machine and the server that has copies of it.
+pub(super) struct Checkout<'a> {
+    repository: Repository,
+    home: &'a Home,
+    /// Which server: records of others do not matter.
+    server: String,
+}
+
+/// A copy in a workspace, for a session that is yet to be started. Until `started`, other commands of this
+/// checkout wait.
+pub(super) struct Copy {
+    place: Place,
+    file: RecordFile,
+    sent: String,
+    head: Option<String>,
+}
+
+impl<'a> Checkout<'a> {
+    /// The checkout that a directory is in; None if it is in none. With `any` every directory is one.
+    pub(super) fn find(
+        home: &'a Home,
+        access: &Access,
+        directory: &Path,
+        any: bool,
+    ) -> Result<Option<Self>, Failure> {
+        let repository = match Repository::find(directory)? {
+            Some(repository) => repository,
+            None if any => Repository::without_history(directory)?,
+            None => return Ok(None),
+        };
+        Ok(Some(Self {
+            repository,
+            home,
+            server: access.explicit_url().unwrap_or("local").to_owned(),
+        }))
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.repository.root
+    }
+
+    /// Whether it is the user's home directory, or all of the disk: then it has more than a project.
+    pub(super) fn is_home(&self) -> bool {
+        let home = std::env::home_dir().and_then(|home| std::fs::canonicalize(home).ok());
+        home.as_deref() == Some(self.root()) || self.root().parent().is_none()
+    }
+
+    /// Reads what is known about the checkout, and finishes an apply that was killed.
+    fn open_record(&self) -> Result<RecordFile, Failure> {
+        let file = RecordFile::open(self.home, &self.server, self.root())?;
+        if apply::finish_left(&file.apply_dir())? {
+            eprintln!("Finished an `oubliette apply` that had been interrupted.");
+        }
+        Ok(file)
+    }
+
+    /// The newest session that worked on a copy.
+    pub(super) fn latest_session(&self) -> Result<Option<String>, Failure> {
+        let file = self.open_record()?;
+        Ok(file
+            .record
+            .latest()
+            .map(|session| session.session_id.clone()))
+    }
+
+    /// Sends the files into a workspace: one whose work the user has already, or a new one.
+    pub(super) async fn send(
+        &self,
+        client: &ReconnectingClient<'_>,
+        project: Option<&str>,
+    ) -> Result<Copy, Failure> {
+        let snapshot = Snapshot::take(&self.repository)?;
+        for note in &snapshot.notes {
+            eprintln!("note: {}", printable(note));
+        }
+        let mut file = self.open_record()?;
+        let project_id = self.project(client, &mut file, project).await?;
+        let (place, keep_as) = self.choose_workspace(client, &file, &project_id).await?;
+        let sent = send::send(
+            client,
+            &place,
+            &self.repository,
+            &snapshot,
+            keep_as.as_deref(),
+        )
+        .await?;
+        let files = match sent.bytes {
+            0..100_000 => String::new(),
+            bytes => format!(" ({:.1} MB)", bytes as f64 / 1e6),
+        };
+        let uncommitted = match &snapshot.head.commit {
+            Some(head) if *head == snapshot.commit => "",
+            _ => ", with uncommitted changes",
+        };
+        eprintln!(
+            "Sent a copy of {}{uncommitted}{files}.",
+            printable(&self.root().display().to_string())
+        );
+        Ok(Copy {
+            place,
+            file,
+            sent: snapshot.commit,
+            head: snapshot.head.commit,
+        })
+    }
+
+    /// The project of the checkout, created if there is none.
+    async fn project(
+        &self,
+        client: &ReconnectingClient<'_>,
+        file: &mut RecordFile,
+        wanted: Option<&str>,
+    ) -> Result<String, Failure> {
+        let project_id = match (wanted, &file.record.project_id) {
+            (Some(name), _) => match names::find_project(name, &client.current()).await? {
+                Lookup::Found(id) => id,
+                Lookup::Missing { .. } => create_project(client, &[name.to_owned()]).await?,
+            },
+            (None, Some(id)) if project_exists(client, id).await? => return Ok(id.clone()),
+            (None, _) => create_project(client, &self.project_names()).await?,
+        };
+        if file.record.project_id.as_ref() != Some(&project_id) {
+            file.record.sessions.clear();
+            file.record.project_id = Some(project_id.clone());
+            file.save()?;
+        }
+        Ok(project_id)
+    }
+
+    /// Names for a new project: that of the directory, and others in case it is taken.
+    fn project_names(&self) -> Vec<String> {
+        let name = self
+            .root()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let name: String = name
+            .chars()
+            .map(|c| if allowed(c) { c } else { '-' })
+            .collect();
+        let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
+        let name: String = name.chars().take(60).collect();
+        let name = if name.is_empty() {
+            "checkout".to_owned()
+        } else {
+            name
+        };
+        let parent = self.root().parent().and_then(Path::file_name);
+        let parent: String = parent
+            .unwrap_or_default()
+            .to_string_lossy()
+            .chars()
+            .filter(|c| allowed(*c))
+            .take(30)
+            .collect();
+        let short = &uuid::Uuid::new_v4().simple().to_string()[..6];
+        vec![
+            name.clone(),
+            format!("{name}-{parent}"),
+            format!("{name}-{short}"),
+        ]
+    }
+
+    /// A workspace for a copy, and the name under which to keep what it has.
+    async fn choose_workspace(
+        &self,
+        client: &ReconnectingClient<'_>,
+        file: &RecordFile,
+        project_id: &str,
+    ) -> Result<(Place, Option<String>), Failure> {
+        let place = |workspace: &str| Place {
+            project_id: project_id.to_owned(),
+            workspace_id: workspace.to_owned(),
+        };
+        let busy = busy_workspaces(client, project_id).await?;
+        let sessions = &file.record.sessions;
+        let mut newest: Vec<&SentSession> = Vec::new();
+        for session in sessions.iter().rev() {
+            if !newest
+                .iter()
+                .any(|other| other.workspace_id == session.workspace_id)
+            {
+                newest.push(session);
+            }
+        }
+        let is_free = |session: &&&SentSession| {
+            session.taken.is_some() && !busy.contains(&session.workspace_id)
+        };
+        if let Some(session) = newest.iter().find(is_free) {
+            let keep_as = Some(session.session_id.clone());
+            return Ok((place(&session.workspace_id), keep_as));
+        }
+        if newest.is_empty() && !busy.iter().any(|id| id == DEFAULT_WORKSPACE) {
+            let is_empty = json!({
+                "project_id": project_id,
+                "command": "[ -z \"$(ls -A | grep -v '^[.]git$')\" ] && ! git rev-parse -q --verify HEAD",
+            });
+            let is_empty = client.call("container_exec", &arguments(is_empty)).await?;
+            if is_empty.get("exit_code") == Some(&json!(0)) {
+                return Ok((place(DEFAULT_WORKSPACE), None));
+            }
+        }
+        let made =
+            json!({ "project_id": project_id, "create_workspace": true, "command": ["true"] });
+        // The id is chosen here, so that a repeated call creates no other.
+        let id = format!("copy-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let mut made = arguments(made);
+        made.insert("workspace_id".to_owned(), json!(id));
+        client.call("container_exec", &made).await?;
+        Ok((place(&id), None))
+    }
+}
+
+impl Copy {
+    /// The parameters of a session that works on the copy.
+    pub(super) fn spawn_parameters(&self) -> [(String, Value); 2] {
+        [
+            ("project_id".to_owned(), json!(self.place.project_id)),
+            ("workspace_id".to_owned(), json!(self.place.workspace_id)),
+        ]
+    }
+
+    /// Records the session that works on the copy.
+    pub(super) fn started(mut self, session_id: &str) -> Result<(), Failure> {
+        self.file.record.put(SentSession {
+            session_id: session_id.to_owned(),
+            workspace_id: self.place.workspace_id,
+            sent: self.sent,
+            head: self.head,
+            taken: None,
+            fetched: None,
+        });
+        self.file.save()
+    }
+}
+
+/// Asks what a session has changed, and records whether there is anything to take.
+pub(super) async fn changed(
+    checkout: &Checkout<'_>,
+    client: &ReconnectingClient<'_>,
+    session_id: &str,
+) -> Result<Option<ChangedFiles>, Failure> {
+    let (place, session) = {
+        let file = checkout.open_record()?;
+        let Some(session) = file.record.find(session_id)?.cloned() else {
+            return Ok(None);
+        };
+        let Some(place) = file.record.place(&session) else {
+            return Ok(None);
+        };
+        (place, session)
+    };
+    let work = receive::receive(client, &place, &session, Into::Nowhere).await?;
+    let mut file = checkout.open_record()?;
+    let is_taken =
+        work.changed == Changed::default() || session.taken.as_ref() == Some(&work.commit);
+    let taken = is_taken.then_some(work.commit.as_str());
+    file.record.set_taken(session_id, taken);
+    file.save()?;
+    Ok(Some(ChangedFiles(work.changed)))
+}
+
+/// What a session has changed, for people and programs.
+pub(super) struct ChangedFiles(Changed);
+
+impl ChangedFiles {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.0.files == 0
+    }
+
+    pub(super) fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "files": self.0.files, "added": self.0.added, "removed": self.0.removed })
+    }
+}
+
+/// The workspaces in which a session works, or waits to.
+async fn busy_workspaces(
+    client: &ReconnectingClient<'_>,
+    project_id: &str,
+) -> Result<Vec<String>, Failure> {
+    let mut page = arguments(json!({ "project_id": project_id, "limit": 1000 }));
+    let mut busy = Vec::new();
+    loop {
+        let mut result = client.call("session_list", &page).await?;
+        let rows = result.get("sessions").and_then(Value::as_array);
+        for row in rows.into_iter().flatten() {
+            let field = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
+            if !RESTING_STATES.contains(&field("status")) {
+                busy.push(field("workspace_id").to_owned());
+            }
+        }
+        match result.remove("next_cursor") {
+            Some(cursor) => page.insert("cursor".to_owned(), cursor),
+            None => return Ok(busy),
+        };
+    }
+}
+
+async fn project_exists(client: &ReconnectingClient<'_>, id: &str) -> Result<bool, Failure> {
+    let get = arguments(json!({ "project_id": id }));
+    match client.call("project_get", &get).await {
+        Ok(_) => Ok(true),
+        Err(Failure::Failed(text)) if text.contains("not found") => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Creates a project with the first of the names that is free.
+async fn create_project(
+    client: &ReconnectingClient<'_>,
+    candidates: &[String],
+) -> Result<String, Failure> {
+    let mut taken = Failure::new("no name is left for a project");
+    for name in candidates {
+        let create = arguments(json!({ "name": name }));
+        match client.call("project_create", &create).await {
+            Ok(project) => {
+                eprintln!("Created the project {name}.");
+                let id = project.get("project_id").and_then(Value::as_str);
+                return Ok(id.unwrap_or_default().to_owned());
+            }
+            Err(Failure::Failed(text)) if text.contains("already exists") => {
+                taken = Failure::Failed(text);
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(taken)
+}
+
+fn arguments(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// The directory of a command: the given one, or where it was started.
+pub(super) fn directory(given: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    let directory = given.cloned().unwrap_or_else(|| PathBuf::from("."));
+    match std::fs::canonicalize(&directory) {
+        Ok(found) if found.is_dir() => Ok(found),
+        Ok(_) => Err(Failure::new(format!(
+            "{} is not a directory",
+            directory.display()
+        ))),
+        Err(error) => Err(Failure::with_cause(
+            format!("cannot use {}", directory.display()),
+            &error,
+        )),
+    }
+}
+
+/// A client that survives a restart of the server.
+pub(super) fn reconnecting<'a>(access: &'a Access, client: Client) -> ReconnectingClient<'a> {
+    ReconnectingClient::new(access, client)
+}

@@ -1,0 +1,261 @@
+//! `oubliette cp`: files between this machine and a workspace, as a tar stream.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, Command};
+use tokio::net::unix::pipe;
+
+use super::remote::{self, Place};
+use super::{DEFAULT_WORKSPACE, reconnecting};
+use crate::cli::access::Access;
+use crate::cli::client::Client;
+use crate::cli::names;
+use crate::cli::run::connect;
+use crate::failure::Failure;
+use crate::home::Home;
+
+/// Packs what $1 names; its name in the archive is `x`, so that a name never means something to tar.
+const PACK: &str = r#"
+[ -e "$1" ] || [ -L "$1" ] || { echo "$1 does not exist in the workspace" >&2; exit 1; }
+if [ -d "$1" ] && [ ! -L "$1" ]; then cd "$1" && exec tar -cf - .; fi
+case $1 in */*) cd "${1%/*}/" || exit ;; esac
+exec tar -cf - "./${1##*/}"
+"#;
+/// Unpacks into $1, or as $1 if it is not a directory. $2 is the name of the file that arrives, `.` for a directory.
+const UNPACK: &str = r#"
+if [ "$2" = . ]; then
+    mkdir -p "$1" && cd "$1" && exec tar -xf - --no-same-owner
+fi
+if [ -d "$1" ]; then cd "$1" && exec tar -xf - --no-same-owner; fi
+case $1 in */*) mkdir -p "${1%/*}/" || exit ;; esac
+dir=$(mktemp -d "${1}.XXXXXX") && tar -xf - --no-same-owner -C "$dir" && mv -f "$dir/$2" "$1"
+code=$?
+rm -rf "$dir"
+exit $code
+"#;
+
+pub(in crate::cli) fn command() -> Command {
+    Command::new("cp")
+        .about("Copy files between this machine and a workspace")
+        .long_about(
+            "Copy a file or a directory between this machine and a workspace. A place in a workspace is \
+             written PROJECT:PATH or PROJECT:WORKSPACE:PATH; a path without a colon, or one that starts with \
+             `.` or `/`, is on this machine.",
+        )
+        .after_help(
+            "Examples:\n  oubliette cp app:report.pdf .\n  oubliette cp ./data app:data\n  oubliette cp \
+             app:two:target/log.txt log.txt",
+        )
+        .arg(Arg::new("FROM").required(true).help("What to copy"))
+        .arg(Arg::new("TO").required(true).help("Where to"))
+}
+
+/// One of the two places of a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum Side {
+    Here(PathBuf),
+    There {
+        project: String,
+        workspace: String,
+        path: String,
+    },
+}
+
+impl Side {
+    fn parse(text: &str) -> Self {
+        let here = || Self::Here(PathBuf::from(text));
+        if text.starts_with(['.', '/']) {
+            return here();
+        }
+        let parts: Vec<&str> = text.splitn(3, ':').collect();
+        let there = |project: &str, workspace: &str, path: &str| Self::There {
+            project: project.to_owned(),
+            workspace: workspace.to_owned(),
+            path: if path.is_empty() {
+                ".".to_owned()
+            } else {
+                path.to_owned()
+            },
+        };
+        match parts.as_slice() {
+            [project, path] => there(project, DEFAULT_WORKSPACE, path),
+            [project, workspace, path] => there(project, workspace, path),
+            _ => here(),
+        }
+    }
+}
+
+pub(in crate::cli) fn run(
+    home: &Home,
+    matches: &ArgMatches,
+    access: &Access,
+) -> Result<(), Failure> {
+    let given = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
+    let sides = (Side::parse(given("FROM")), Side::parse(given("TO")));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let result = runtime.block_on(async {
+        let (client, embedded) = connect(home, access).await?;
+        let result = match sides {
+            (Side::Here(from), Side::There { project, workspace, path }) => {
+                let place = place(&client, &project, workspace).await?;
+                send(access, client, &from, &place, &path).await
+            }
+            (Side::There { project, workspace, path }, Side::Here(to)) => {
+                let place = place(&client, &project, workspace).await?;
+                receive(access, client, &place, &path, &to).await
+            }
+            _ => Err(Failure::new(
+                "one of the two places must be in a workspace, as in PROJECT:PATH, and the other here",
+            )),
+        };
+        if let Some(embedded) = embedded {
+            embedded.stop().await;
+        }
+        result
+    });
+    runtime.shutdown_background();
+    result
+}
+
+async fn place(client: &Client, project: &str, workspace: String) -> Result<Place, Failure> {
+    Ok(Place {
+        project_id: names::project_id(project, client).await?,
+        workspace_id: workspace,
+    })
+}
+
+async fn send(
+    access: &Access,
+    client: Client,
+    from: &Path,
+    place: &Place,
+    path: &str,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::with_cause(format!("cannot read {}", from.display()), &error)
+    };
+    let found = std::fs::symlink_metadata(from).map_err(failed)?;
+    let absolute = std::path::absolute(from).map_err(failed)?;
+    let name = match absolute.file_name().and_then(|name| name.to_str()) {
+        _ if found.is_dir() => ".".to_owned(),
+        Some(name) => name.to_owned(),
+        None => {
+            return Err(Failure::new(format!(
+                "{} has no name that is text",
+                from.display()
+            )));
+        }
+    };
+    let client = reconnecting(access, client);
+    let (remote_input, to_remote) = std::io::pipe().map_err(|error| no_pipe(&error))?;
+    let remote_input = pipe::Receiver::from_owned_fd(remote_input.into());
+    let remote_input = remote_input.map_err(|error| no_pipe(&error))?;
+    let (source, is_dir, entry) = (absolute, found.is_dir(), name.clone());
+    let packing = tokio::task::spawn_blocking(move || {
+        let mut archive = tar::Builder::new(std::io::BufWriter::with_capacity(64 << 10, to_remote));
+        archive.follow_symlinks(false);
+        if is_dir {
+            archive.append_dir_all(".", &source)?;
+        } else {
+            archive.append_path_with_name(&source, &entry)?;
+        }
+        std::io::Write::flush(&mut archive.into_inner()?)
+    });
+    let argv = ["/bin/sh", "-c", UNPACK, "sh", path, &name];
+    let running = remote::run(&client, place, &argv, remote_input, tokio::io::sink());
+    let (finished, packed) = tokio::join!(running, packing);
+    finished?.success("the files could not be written")?;
+    match packed {
+        Ok(packed) => packed.map_err(failed),
+        Err(error) => Err(Failure::with_cause("cannot read the files", &error)),
+    }
+}
+
+async fn receive(
+    access: &Access,
+    client: Client,
+    place: &Place,
+    path: &str,
+    to: &Path,
+) -> Result<(), Failure> {
+    let client = reconnecting(access, client);
+    let (from_remote, remote_output) = std::io::pipe().map_err(|error| no_pipe(&error))?;
+    let remote_output = pipe::Sender::from_owned_fd(remote_output.into());
+    let remote_output = remote_output.map_err(|error| no_pipe(&error))?;
+    let argv = ["/bin/sh", "-c", PACK, "sh", path];
+    let running = remote::run(&client, place, &argv, tokio::io::empty(), remote_output);
+    let target = to.to_owned();
+    let unpacking = tokio::task::spawn_blocking(move || unpack(from_remote, &target));
+    let (finished, unpacked) = tokio::join!(running, unpacking);
+    finished?.success("the files could not be read")?;
+    match unpacked {
+        Ok(unpacked) => unpacked
+            .map_err(|error| Failure::with_cause(format!("cannot write {}", to.display()), &error)),
+        Err(error) => Err(Failure::with_cause("cannot write the files", &error)),
+    }
+}
+
+fn no_pipe(error: &std::io::Error) -> Failure {
+    Failure::with_cause("cannot make a pipe", error)
+}
+
+/// Unpacks a directory into `to`; a file into the directory `to`, or as `to`. The archive is not trusted:
+/// nothing is written outside of `to`.
+fn unpack(from: impl std::io::Read, to: &Path) -> std::io::Result<()> {
+    let mut archive = tar::Archive::new(from);
+    archive.set_preserve_permissions(false);
+    archive.set_unpack_xattrs(false);
+    let mut entries = archive.entries()?;
+    let Some(first) = entries.next() else {
+        return Ok(());
+    };
+    let mut first = first?;
+    if first.header().entry_type().is_dir() {
+        std::fs::create_dir_all(to)?;
+        for entry in entries {
+            entry?.unpack_in(to)?;
+        }
+        return Ok(());
+    }
+    if to.is_dir() {
+        first.unpack_in(to)?;
+    } else if first.header().entry_type().is_file() {
+        let mut file = std::fs::File::create(to)?;
+        std::io::copy(&mut first, &mut file)?;
+    } else {
+        return Err(std::io::Error::other(
+            "what is copied is not a file or directory",
+        ));
+    }
+    // The rest of the stream is read, so that its writer ends.
+    entries.for_each(drop);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_with_a_colon_is_in_a_workspace() {
+        let there = |project: &str, workspace: &str, path: &str| Side::There {
+            project: project.to_owned(),
+            workspace: workspace.to_owned(),
+            path: path.to_owned(),
+        };
+        for (text, side) in [
+            ("app:a/b", there("app", "default", "a/b")),
+            ("app:two:a:b", there("app", "two", "a:b")),
+            ("app:", there("app", "default", ".")),
+            ("./a:b", Side::Here(PathBuf::from("./a:b"))),
+            ("/a:b", Side::Here(PathBuf::from("/a:b"))),
+            ("a", Side::Here(PathBuf::from("a"))),
+        ] {
+            assert_eq!(Side::parse(text), side, "{text}");
+        }
+    }
+}

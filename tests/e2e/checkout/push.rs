@@ -1,0 +1,113 @@
+//! `project_push`: from a container to a repository, with a credential that stays on the server.
+
+use serde_json::json;
+use support::{Server, ServerOptions};
+
+use super::git;
+
+#[test(needs(sandbox))]
+async fn commits_are_pushed_only_to_allowed_branches() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    git(place, ["init", "-q", "--bare", "-b", "main", "remote.git"]);
+    git(place, ["clone", "-q", "remote.git", "work"]);
+    let work = place.join("work");
+    git(&work, ["checkout", "-q", "-b", "main"]);
+    git(&work, ["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&work, ["push", "-q", "origin", "main"]);
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n[projects]\nallow_local_clone = true\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let remote = place.join("remote.git");
+    let create = json!({ "name": "app", "remote_url": remote });
+    let id = admin.call("project_create", create).await.ok()["project_id"].clone();
+    let id = id.as_str().unwrap().to_owned();
+    // Hooks and settings of the workspace have no effect on the server.
+    let evil = place.join("evil");
+    let set_up = format!(
+        "echo x > f; git add f; git commit -q -m by-agent; \
+         printf '#!/bin/sh\\ntouch {evil}\\n' > .git/hooks/pre-push; chmod +x .git/hooks/pre-push; \
+         git config core.sshCommand 'touch {evil}'; git config url.ext::touch.insteadOf /",
+        evil = evil.display()
+    );
+    admin.exec(&id, &*set_up).await;
+    let push = |more: serde_json::Value| {
+        let (admin, mut call) = (admin.clone(), json!({ "project_id": id }));
+        call.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        async move { admin.call("project_push", call).await }
+    };
+    let pushed = push(json!({})).await;
+    assert_eq!(
+        pushed.ok()["branch"],
+        "oubliette/default",
+        "{}",
+        pushed.text
+    );
+    let log = git(&remote, ["log", "--format=%s", "oubliette/default"]);
+    assert_eq!(log, "by-agent\nfirst\n");
+    assert!(!evil.exists());
+    for (call, expected) in [
+        (
+            json!({ "branch": "main" }),
+            "does not allow to push to `main`, only to `oubliette/*`",
+        ),
+        (
+            json!({ "branch": "oubliette/../main" }),
+            "not a name that git accepts",
+        ),
+        (
+            json!({ "credential": "other" }),
+            "not a credential of this project",
+        ),
+        (json!({ "workspace_id": "none" }), "not found"),
+    ] {
+        let refused = push(call.clone()).await;
+        assert!(refused.text.contains(expected), "{call}: {}", refused.text);
+    }
+    assert_eq!(git(&remote, ["log", "--format=%s", "main"]), "first\n");
+    let allow = json!({ "project_id": id, "push_branches": ["fix-*"] });
+    admin.call("project_update", allow).await.ok();
+    assert_eq!(
+        push(json!({ "branch": "fix-1" })).await.ok()["branch"],
+        "fix-1"
+    );
+    // A project token cannot allow itself more.
+    let token = json!({ "name": "t", "scope": format!("project:{id}") });
+    let key = admin.call("token_create", token).await.ok()["key"].clone();
+    let own = server.with_key(key.as_str().unwrap());
+    let allow = json!({ "project_id": id, "push_branches": ["*"] });
+    let refused = own.call("project_update", allow).await;
+    assert!(
+        refused.text.contains("push_branches") || refused.text.contains("not allowed"),
+        "{}",
+        refused.text
+    );
+    // What others have pushed meanwhile is not overwritten.
+    admin
+        .exec(
+            &id,
+            "git reset -q --hard HEAD~1; git commit -q --allow-empty -m another",
+        )
+        .await;
+    let refused = push(json!({ "branch": "fix-1" })).await;
+    assert!(refused.text.contains("failed"), "{}", refused.text);
+    assert_eq!(
+        git(&remote, ["log", "--format=%s", "fix-1"]),
+        "by-agent\nfirst\n"
+    );
+    let plain = admin.project("plain").await;
+    let refused = admin
+        .call("project_push", json!({ "project_id": plain }))
+        .await;
+    assert!(refused.text.contains("no `remote_url`"), "{}", refused.text);
+    assert!(
+        std::fs::read_dir(server.home().join("run/git"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+}

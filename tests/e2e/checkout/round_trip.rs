@@ -1,0 +1,319 @@
+//! Sending, seeing, applying and fetching.
+
+use serde_json::Value;
+use support::stderr;
+
+use super::{User, git};
+
+#[test(needs(sandbox))]
+async fn a_copy_is_as_the_checkout_and_work_comes_back_by_diff_apply_and_fetch() {
+    let user = User::new();
+    user.git(["tag", "-a", "v1", "-m", "one"]);
+    user.write(".gitignore", "ignored\n");
+    user.write("a", "1\n2\n3\n4\n5\n6\n7\neight\n");
+    user.write("dir/untracked", "u\n");
+    user.write("ignored", "secret\n");
+    user.write("staged", "s\n");
+    user.git(["add", "staged"]);
+    let (before, objects) = (user.state(), user.objects());
+    let look = "/sh git status --porcelain | sort; git symbolic-ref HEAD; git log --format=%s; \
+                git describe; ls -A; cat a | tail -1";
+    let ran = user.cli(&["run", look]).await;
+    let text = support::stdout(&ran);
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let expected = "M a\n?? .gitignore\n?? dir/\n?? staged\nrefs/heads/trunk\nfirst\nv1\n.git\n.gitignore\na\ndir\nstaged\neight";
+    assert_eq!(text.trim(), expected);
+    assert!(
+        stderr(&ran).contains("no files changed"),
+        "{}",
+        stderr(&ran)
+    );
+    assert_eq!(
+        (user.state(), user.objects()),
+        (before, objects),
+        "the checkout was changed"
+    );
+
+    let work = "/sh sed -i s/1/one/ a; git add a; git commit -q -m 'by the agent'; rm staged; \
+                printf new > dir/new; printf x > ignored; git rev-parse --abbrev-ref HEAD";
+    let ran = user.cli(&["run", work]).await;
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    assert!(
+        stderr(&ran).contains("3 files changed, +2 −2"),
+        "{}",
+        stderr(&ran)
+    );
+    let diff = user.ok(&["diff"]).await;
+    for line in ["-1", "+one", "+new", "deleted file mode", "b/dir/new"] {
+        assert!(
+            diff.lines().any(|found| found.contains(line)),
+            "{line}: {diff}"
+        );
+    }
+    assert!(
+        !diff.contains("eight") || !diff.contains("+eight"),
+        "{diff}"
+    );
+    let only = user.ok(&["diff", "--stat", "--", "dir"]).await;
+    assert!(only.contains("dir/new") && !only.contains(" a "), "{only}");
+
+    // The branch has the agent's commit, and one with what was not committed.
+    let before = user.state();
+    let branch = user.ok(&["fetch"]).await;
+    let branch = branch.trim();
+    let log = user.git(["log", "--format=%s", branch]);
+    assert_eq!(log.lines().nth(1), Some("by the agent"), "{log}");
+    assert_eq!(user.git(["show", &format!("{branch}:dir/new")]), "new");
+    assert_eq!(user.state().2, before.2);
+
+    // The same lines have not changed here since: both changes are kept, also a new file here.
+    user.write("a", "1\n2\n3\n4\n5\n6\n7\nacht\n");
+    user.write("mine", "m\n");
+    let index = user.git(["ls-files", "--stage"]);
+    let applied = user.cli(&["apply"]).await;
+    assert!(applied.status.success(), "{}", stderr(&applied));
+    assert!(
+        stderr(&applied).contains("2 files written, 1 file removed"),
+        "{}",
+        stderr(&applied)
+    );
+    assert_eq!(user.read("a"), "one\n2\n3\n4\n5\n6\n7\nacht\n");
+    assert_eq!(
+        (user.read("dir/new"), user.read("mine")),
+        ("new".to_owned(), "m\n".to_owned())
+    );
+    assert_eq!(user.read("ignored"), "secret\n");
+    assert!(!user.root().join("staged").exists());
+    assert_eq!(
+        user.git(["ls-files", "--stage"]),
+        index,
+        "the index was changed"
+    );
+    let again = user.cli(&["apply"]).await;
+    assert!(
+        stderr(&again).contains("nothing to apply"),
+        "{}",
+        stderr(&again)
+    );
+
+    // The next copy goes into the same workspace; ignored files of builds stay there.
+    let ran = user
+        .cli(&[
+            "run",
+            "--json",
+            "/sh pwd; cat ignored; git status --porcelain a; tail -1 a",
+        ])
+        .await;
+    let result: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let text = result["text"].as_str().unwrap();
+    assert_eq!(text.trim(), "/workspace\nx M a\nacht", "{}", stderr(&ran));
+    assert_eq!(result["changed"]["files"], 0, "{result}");
+}
+
+#[test(needs(sandbox))]
+async fn work_that_nobody_took_is_kept_and_conflicts_change_nothing() {
+    let user = User::new();
+    let first: Value = {
+        let ran = user
+            .cli(&["run", "--json", "/sh echo agent > a; echo b > b"])
+            .await;
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let first_id = first["session_id"].as_str().unwrap();
+    // The work of the first is not taken: the second gets a workspace of its own.
+    let ran = user
+        .cli(&["run", "--json", "/sh pwd; cat a | head -1; echo c > c"])
+        .await;
+    let second: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let text = second["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("/workspaces/copy-") && text.contains("\n1"),
+        "{text}"
+    );
+    // It goes on where it was.
+    let ran = user
+        .cli(&["run", "--continue", "/sh cat c; git log --oneline | wc -l"])
+        .await;
+    assert_eq!(support::stdout(&ran).trim(), "c\n1", "{}", stderr(&ran));
+
+    user.write("a", "mine\n");
+    let before = user.state();
+    let applied = user.cli(&["apply", &first_id[..10]]).await;
+    assert_eq!(applied.status.code(), Some(1));
+    assert!(
+        stderr(&applied).contains("nothing was changed") && stderr(&applied).contains(": a;"),
+        "{}",
+        stderr(&applied)
+    );
+    assert!(!user.root().join("b").exists() && user.read("a") == "mine\n");
+    assert_eq!(user.state(), before);
+    // A file that git ignores is never overwritten, and no link is followed.
+    user.git(["checkout", "-q", "a"]);
+    std::fs::write(user.root().join(".git/info/exclude"), "b\n").unwrap();
+    user.write("b", "precious");
+    let applied = user.cli(&["apply", first_id]).await;
+    assert!(
+        stderr(&applied).contains("files that git ignores"),
+        "{}",
+        stderr(&applied)
+    );
+    assert_eq!(
+        (user.read("b"), user.read("a").len()),
+        ("precious".to_owned(), 16)
+    );
+    std::fs::remove_file(user.root().join("b")).unwrap();
+    assert!(user.cli(&["apply", first_id]).await.status.success());
+    assert_eq!(
+        (user.read("a"), user.read("b")),
+        ("agent\n".to_owned(), "b\n".to_owned())
+    );
+
+    // The workspace of the first is used again; its work can still be fetched.
+    let ran = user.cli(&["run", "--json", "/sh pwd; cat a"]).await;
+    let third: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(
+        third["text"].as_str().unwrap().trim(),
+        "/workspace\nagent",
+        "{}",
+        stderr(&ran)
+    );
+    let branch = user.ok(&["fetch", first_id]).await;
+    assert_eq!(user.git(["show", &format!("{}:b", branch.trim())]), "b\n");
+    // A branch that the user has changed is not replaced.
+    user.git(["stash", "-q", "-u"]);
+    user.git(["checkout", "-q", branch.trim()]);
+    user.git(["commit", "-q", "--allow-empty", "-m", "mine"]);
+    let refused = user.cli(&["fetch", first_id]).await;
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+}
+
+#[test(needs(sandbox))]
+async fn a_directory_without_a_repository_is_sent_with_here() {
+    let user = User::new();
+    let plain = user.directory.path().join("plain");
+    std::fs::create_dir(&plain).unwrap();
+    std::fs::write(plain.join("f"), "1\n").unwrap();
+    let ran = user.cli_in(&plain, &["run", "/sh ls -A"]).await;
+    assert!(
+        !support::stdout(&ran).contains('f'),
+        "{}",
+        support::stdout(&ran)
+    );
+    let ran = user
+        .cli_in(
+            &plain,
+            &[
+                "run",
+                "--here",
+                "/sh ls; git status --porcelain; echo 2 > f; echo g > g",
+            ],
+        )
+        .await;
+    assert_eq!(support::stdout(&ran).trim(), "f\n?? f", "{}", stderr(&ran));
+    let diff = user.cli_in(&plain, &["diff"]).await;
+    assert!(support::stdout(&diff).contains("+2"), "{}", stderr(&diff));
+    let applied = user.cli_in(&plain, &["apply"]).await;
+    assert!(applied.status.success(), "{}", stderr(&applied));
+    assert_eq!(std::fs::read_to_string(plain.join("f")).unwrap(), "2\n");
+    assert!(!plain.join(".git").exists());
+    let fetched = user.cli_in(&plain, &["fetch"]).await;
+    assert!(
+        stderr(&fetched).contains("not a git repository"),
+        "{}",
+        stderr(&fetched)
+    );
+    // Without files, in a project that exists.
+    let ran = user.cli(&["run", "--empty", "/sh ls -A"]).await;
+    assert!(
+        !support::stdout(&ran).contains("a\n"),
+        "{}",
+        support::stdout(&ran)
+    );
+    let nothing = user.cli_in(user.directory.path(), &["diff"]).await;
+    assert!(
+        stderr(&nothing).contains("no session has worked on a copy"),
+        "{}",
+        stderr(&nothing)
+    );
+}
+
+#[test(needs(sandbox))]
+async fn files_are_copied_both_ways() {
+    let user = User::new();
+    user.ok(&["project", "create", "app"]).await;
+    user.write("tree/deep/x", "x\n");
+    std::os::unix::fs::symlink("deep/x", user.root().join("tree/link")).unwrap();
+    user.ok(&["cp", "tree", "app:in/tree"]).await;
+    user.ok(&["cp", "./a", "app:in/renamed"]).await;
+    user.ok(&["cp", "a", "app:in"]).await;
+    let listed = user
+        .ok(&[
+            "container",
+            "exec",
+            "app",
+            "cd in; find . | sort; cat tree/link renamed | head -2",
+        ])
+        .await;
+    assert_eq!(
+        listed,
+        ".\n./a\n./renamed\n./tree\n./tree/deep\n./tree/deep/x\n./tree/link\nx\n1\n"
+    );
+    let out = user.directory.path().join("out");
+    user.ok(&["cp", "app:in", out.to_str().unwrap()]).await;
+    assert_eq!(
+        std::fs::read_to_string(out.join("tree/link")).unwrap(),
+        "x\n"
+    );
+    user.ok(&["cp", "app:default:in/a", "b"]).await;
+    assert_eq!(user.read("b"), user.read("a"));
+    let missing = user.cli(&["cp", "app:nothing", "x"]).await;
+    assert!(
+        stderr(&missing).contains("does not exist"),
+        "{}",
+        stderr(&missing)
+    );
+    let wrong = user.cli(&["cp", "a", "b"]).await;
+    assert!(
+        stderr(&wrong).contains("PROJECT:PATH"),
+        "{}",
+        stderr(&wrong)
+    );
+}
+
+#[test(needs(sandbox))]
+async fn a_prompt_has_files_and_a_time() {
+    let user = User::new();
+    user.write("note", "attached\n");
+    let ran = user
+        .cli(&[
+            "run",
+            "--file",
+            "note",
+            "/sh find . -name 'note*' -path '*ttach*' | wc -l",
+        ])
+        .await;
+    assert!(ran.status.success(), "{}", stderr(&ran));
+    let late = user.cli(&["run", "--timeout", "1", "/sh sleep 1000"]).await;
+    assert_eq!(late.status.code(), Some(1), "{}", stderr(&late));
+    assert!(
+        stderr(&late).contains("longer than --timeout"),
+        "{}",
+        stderr(&late)
+    );
+    let mount = user.cli(&["run", "--mount", "hi"]).await;
+    assert!(
+        stderr(&mount).contains("works on a copy"),
+        "{}",
+        stderr(&mount)
+    );
+    // A home directory is not sent unless it is asked for.
+    git(user.directory.path(), ["init", "-q"]);
+    let ran = user
+        .cli_in(user.directory.path(), &["run", "/sh ls -A"])
+        .await;
+    assert!(
+        stderr(&ran).contains("too much to send"),
+        "{}",
+        stderr(&ran)
+    );
+}

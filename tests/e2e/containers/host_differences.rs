@@ -72,9 +72,41 @@ async fn a_project_over_its_disk_limit_gets_no_messages_and_far_over_it_is_stopp
     assert!(refused.sentence().contains("`disk_mb`"), "{}", refused.text);
     admin.exec(&id, "rm big").await;
     let session = admin.call("session_spawn", spawn.clone()).await;
-    let message = json!({ "session_id": session.ok()["session_id"], "message": "hi" });
+    let session = session.ok()["session_id"].as_str().unwrap().to_owned();
+    admin.turn(&session, 1).await;
+    let message = json!({ "session_id": session, "prompt": "/sh sleep 600" });
+    admin.call("session_message", message.clone()).await.ok();
 
-    admin.exec(&id, fill(120)).await;
+    let command = format!("{}; sleep 600", fill(120));
+    let command = json!({ "command": command, "timeout_seconds": 600 });
+    let killed = admin.try_exec(&id, command).await;
+    // The end of the command, or that of its container: either says why.
+    let said = &killed.text;
+    assert!(
+        said.contains("disk limit")
+            && said.contains("workspaces 1")
+            && said.contains("`project_update`"),
+        "{said}"
+    );
+    let failed = admin.turn(&session, 2).await;
+    let error = failed["error"].as_str().unwrap_or_default();
+    assert!(
+        error.contains("disk limit") && error.contains("`disk_mb`"),
+        "{failed}"
+    );
+    let shown = admin.call("project_get", project.clone()).await;
+    let usage = &shown.ok()["disk_usage"];
+    assert!(
+        usage["workspaces_mb"].as_u64() >= Some(100),
+        "{}",
+        shown.ok()
+    );
+    let reached = shown.ok()["disk_limit_reached"].as_str();
+    assert!(
+        reached.is_some_and(|text| text.contains("container_exec")),
+        "{}",
+        shown.ok()
+    );
     let stopped = eventually(limit, async || {
         let shown = admin.call("project_get", project.clone()).await;
         shown.ok()["container_status"] == "stopped"

@@ -42,6 +42,8 @@ pub(super) struct Finished {
     pub(super) cancelled: bool,
     /// How many processes of the container its memory limit killed meanwhile.
     pub(super) memory_kills: u64,
+    /// Why the server stopped the container, if it did, and the command with it.
+    pub(super) stop_reason: Option<String>,
 }
 
 impl Finished {
@@ -112,6 +114,7 @@ pub(super) async fn run(
 ) -> Result<Finished, ProcessError> {
     let spec = &command.process;
     let memory_kills = state.watch_memory_kills(&link).await;
+    let container = link.container().clone();
     let mut process = Process::new(state, link, &*spec.process_id);
     let mut cancelled = std::pin::pin!(cancelled);
     let deadline = Instant::now() + timeout;
@@ -167,7 +170,9 @@ pub(super) async fn run(
             });
         }
     };
+    let has_failed = ended.is_some_and(|ended| ended != ExitStatus::Code(0));
     Ok(Finished {
+        stop_reason: state.stop_reason(&container).filter(|_| has_failed),
         ended: ended.filter(|_| !timed_out),
         truncated: stdout.truncated || stderr.truncated,
         stdout: stdout.bytes,

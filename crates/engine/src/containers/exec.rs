@@ -344,7 +344,10 @@ pub(super) fn output(prepared: &PreparedCommand, finished: Finished, duration: D
         duration_ms: milliseconds(duration),
         joined: None,
         started_at: None,
-        limit_reached: describe_kills(finished.memory_kills, prepared.memory_mb),
+        limit_reached: finished
+            .stop_reason
+            .map(|reason| format!("the server stopped the container: {reason}"))
+            .or_else(|| describe_kills(finished.memory_kills, prepared.memory_mb)),
         running: None,
         offsets: None,
     }

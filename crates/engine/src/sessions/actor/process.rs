@@ -84,12 +84,7 @@ impl SessionActor<'_> {
         };
         loop {
             let Some(process) = self.find_process(&live).await else {
-                let container = live.container_id(&self.project);
-                let reason = match self.engine.containers().stop_reason(&container) {
-                    Some(reason) => format!("the server stopped the container: {reason}"),
-                    None => "the container ended".to_owned(),
-                };
-                self.on_agent_exit(reason).await?;
+                self.on_agent_exit("the container ended".to_owned()).await?;
                 return Ok(false);
             };
             if self.process.memory_kills.is_none() {

@@ -47,11 +47,17 @@ impl SessionActor<'_> {
         self.end_children().await
     }
 
-    /// Adds to a reason what the memory limit has killed, and the end of the agent's stderr.
+    /// Adds to a reason which limit of the project ended the agent, and the end of the agent's stderr.
     pub(super) fn with_details(&mut self, reason: String) -> String {
-        let reason = match self.take_memory_note() {
-            Some(note) => format!("{reason}: {note}"),
-            None => reason,
+        let live = self.process.live.as_ref();
+        let container = live.map(|live| live.container_id(&self.project));
+        let stop_reason = container.and_then(|id| self.engine.containers().stop_reason(&id));
+        let reason = match (stop_reason, self.take_memory_note()) {
+            (Some(stopped), _) => {
+                format!("{reason}, because the server stopped the container: {stopped}")
+            }
+            (None, Some(note)) => format!("{reason}: {note}"),
+            (None, None) => reason,
         };
         self.with_stderr_tail(reason)
     }

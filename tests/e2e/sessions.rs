@@ -8,5 +8,6 @@ mod faults;
 mod joining;
 mod relay;
 mod settings;
+mod stalled_turns;
 mod tools;
 mod turns;

@@ -100,8 +100,8 @@ impl Setup {
             write(path, content);
         }
         for file in &row.home.files {
-            let given = fs::read_to_string(home.join(file.path)).unwrap_or_default();
-            write(file.path, &file.merge(&given));
+            let given = fs::read_to_string(home.join(&file.path)).unwrap_or_default();
+            write(&file.path, &file.merge(&given));
         }
     }
 
@@ -126,11 +126,16 @@ pub fn server_with_agent(name: &str, runtime: &str) -> (Server, Llm) {
 
 /// The same with several agents.
 pub fn server_with_agents(names: &[&str], runtime: &str) -> (Server, Llm) {
+    server_with(names, runtime, "")
+}
+
+/// The same with more settings.
+pub fn server_with(names: &[&str], runtime: &str, settings: &str) -> (Server, Llm) {
     let (llm, image) = match runtime {
         "docker" => (Llm::start_on(docker::gateway()), docker::userland()),
         _ => (Llm::start(), ""),
     };
-    let mut config = format!("runtime = \"{runtime}\"\n");
+    let mut config = format!("runtime = \"{runtime}\"\n{settings}");
     for name in names {
         directory(name);
         config += &Setup::for_agent(name, &llm).section(name, &llm);

@@ -11,6 +11,7 @@ mod messages;
 mod responses;
 mod script;
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
@@ -81,8 +82,8 @@ struct Recorded {
     changed: Condvar,
     /// The status of the error with which every request is answered.
     failing: Mutex<Option<u16>>,
-    /// The length of the conversation in which requests fail, and how many have.
-    failed: Mutex<(usize, usize)>,
+    /// How many requests have failed, by the message that made them fail.
+    failed: Mutex<HashMap<String, usize>>,
     /// Changes when answers that `hold` delays may continue.
     released: watch::Sender<()>,
 }
@@ -256,18 +257,18 @@ async fn handle_request(
     });
     let reply = {
         let mut failed = recorded.failed.lock().unwrap();
-        let turn = conversation.entries.len();
-        if failed.0 != turn {
-            *failed = (turn, 0);
-        }
-        let reply = script::reply(&conversation, failed.1);
-        failed.1 += usize::from(reply.fail.is_some());
+        let failed = failed.entry(script::message(&conversation)).or_default();
+        let reply = script::reply(&conversation, *failed);
+        *failed += usize::from(reply.fail.is_some());
         reply
     };
     if let Some(failure) = failing.or(reply.fail) {
         let status = StatusCode::from_u16(failure.status);
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         return error_response(status, "the test wanted this to fail");
+    }
+    if let Some(Pause::Silence) = reply.pause {
+        return std::future::pending().await;
     }
     let wire = write(&reply);
     let streamed = body["stream"] == true || path.contains(":streamGenerateContent");
@@ -285,7 +286,7 @@ async fn handle_request(
             // It fails if the model is dropped.
             Some(Pause::Hold) => drop(released.changed().await),
             Some(Pause::Cut) => return stream::iter(vec![Err(ErrorKind::ConnectionReset)]),
-            None => {}
+            Some(Pause::Silence) | None => {}
         }
         stream::iter(rest.into_iter().map(Ok).collect::<Vec<_>>())
     });

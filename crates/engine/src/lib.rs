@@ -46,7 +46,7 @@ pub use files::SESSION_HOMES_DIR;
 pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics, StateCounts};
 pub use schedules::Schedules;
-pub use sessions::{AgentTool, AttachedSession, Follower, Sessions};
+pub use sessions::{AgentCallGuard, AgentTool, AttachedSession, Follower, Sessions};
 pub use settings::{
     AgentCommand, AuditSettings, BUILT_IN_CONTAINER_TYPES, CallerSettings, ContainerSettings,
     ContainerType, Limits, OnDisconnect, Price, ProjectRules, ScheduleSettings, SessionSettings,

@@ -4,6 +4,7 @@
 //! agent and commits every step, so a server that is killed at any point can continue after a restart.
 
 mod actor;
+mod agent_calls;
 mod attach;
 mod children;
 pub(crate) mod cleanup;
@@ -42,6 +43,8 @@ use tokio::task::AbortHandle;
 
 use crate::{Engine, EngineError, Result};
 use actor::ActorError;
+pub use agent_calls::AgentCallGuard;
+use agent_calls::AgentCalls;
 pub use attach::AttachedSession;
 pub use children::AgentTool;
 pub use follow::Follower;
@@ -57,6 +60,7 @@ const MAX_MESSAGE_FAULTS: u32 = 8;
 pub(crate) struct SessionState {
     actors: Mutex<HashMap<SessionId, ActorHandle>>,
     subscriptions: Subscriptions,
+    agent_calls: Arc<AgentCalls>,
 }
 
 #[derive(Debug)]

@@ -101,6 +101,9 @@ pub struct SessionSettings {
     pub silence_seconds: u64,
     /// Seconds without output during a turn, and without a running tool, after which the log says so.
     pub silence_notice_seconds: u64,
+    /// Seconds without output during a turn, while no tool runs and nothing is awaited, after which the
+    /// turn is ended as failed; 0 means no limit.
+    pub stalled_seconds: u64,
     /// Seconds that an agent has to end a cancelled turn.
     pub cancel_seconds: u64,
     /// Seconds after which a permission request that has no answer is denied.
@@ -121,6 +124,7 @@ impl Default for SessionSettings {
             start_seconds: 120,
             silence_seconds: 3600,
             silence_notice_seconds: 30,
+            stalled_seconds: 600,
             cancel_seconds: 10,
             permission_seconds: 600,
             spawns_per_minute: 10,

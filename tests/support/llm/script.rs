@@ -8,8 +8,9 @@
 //! - `say TEXT` answers with the text;
 //! - `think TEXT` is a thought before it;
 //! - `stall` never ends the answer that it is in, and `hold` ends it when the test lets it;
-//!   `cut` breaks the connection in it;
-//! - `fail STATUS` is an HTTP error, `fail STATUS N` one for the first N requests.
+//!   `cut` breaks the connection in it, and `silence` does not even begin one;
+//! - `fail STATUS` is an HTTP error for every request, also for one for a title, `fail STATUS N` one for
+//!   the first N steps.
 //!
 //! One call is made per request; when the last one has its result, the final text quotes it. A
 //! message without such a line is repeated, with a count of the user's messages.
@@ -55,6 +56,7 @@ pub(super) enum Pause {
     Stall,
     Hold,
     Cut,
+    Silence,
 }
 
 #[derive(Debug)]
@@ -78,6 +80,16 @@ enum Line {
 
 /// The answer to a request. `failed` says how often this turn's requests have failed.
 pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
+    let fails = |line: &str| match read(line) {
+        Some(Line::Fail(failure)) => Some(failure).filter(|failure| failure.times.is_none()),
+        _ => None,
+    };
+    if let Some(failure) = message(conversation).lines().find_map(fails) {
+        return Reply {
+            fail: Some(failure),
+            ..Reply::default()
+        };
+    }
     if conversation.wants_json {
         // The replies that Gemini's router and Codex's titles expect.
         let choice = json!({
@@ -93,10 +105,7 @@ pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
     let Some(start) = entries.iter().rposition(is_message) else {
         return text_reply("There is no message.".to_owned());
     };
-    let Entry::User(message) = &entries[start] else {
-        return Reply::default();
-    };
-    let message = without_reminders(message);
+    let message = message(conversation);
     let lines: Vec<Line> = message.lines().filter_map(read).collect();
     if lines.is_empty() {
         let words: String = message.trim().chars().take(200).collect();
@@ -136,7 +145,7 @@ pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
                 thoughts.push(thought);
                 continue;
             }
-            Line::Pause(endless @ (Pause::Stall | Pause::Cut)) => {
+            Line::Pause(endless @ (Pause::Stall | Pause::Cut | Pause::Silence)) => {
                 return Reply {
                     thought: thoughts.join("\n"),
                     text: texts.join("\n"),
@@ -215,6 +224,16 @@ pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
     }
 }
 
+/// The last message of the user.
+pub(super) fn message(conversation: &Conversation) -> String {
+    let mut entries = conversation.entries.iter().rev();
+    let last = entries.find(|entry| is_message(entry));
+    match last {
+        Some(Entry::User(text)) => without_reminders(text),
+        _ => String::new(),
+    }
+}
+
 fn text_reply(text: String) -> Reply {
     Reply {
         text,
@@ -259,6 +278,7 @@ fn read(line: &str) -> Option<Line> {
         "stall" => Some(Line::Pause(Pause::Stall)),
         "hold" => Some(Line::Pause(Pause::Hold)),
         "cut" => Some(Line::Pause(Pause::Cut)),
+        "silence" => Some(Line::Pause(Pause::Silence)),
         _ => None,
     }
 }

@@ -78,6 +78,9 @@ pub(super) struct LiveAgent {
     /// The number of notices of the agent in this turn.
     #[serde(default)]
     pub(super) notices: u32,
+    /// The last notice of the agent in this turn.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) last_notice: String,
     /// The agent's mode that the log has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) mode: String,
@@ -129,6 +132,8 @@ pub(super) enum CancelReason {
     #[serde(rename = "wanted")]
     Requested,
     Budget,
+    /// The agent has given no sign.
+    Stalled,
 }
 
 /// A tool call that has not ended.

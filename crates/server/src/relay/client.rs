@@ -326,6 +326,10 @@ impl ClientConnection {
         self.in_flight.insert(number, in_flight);
         let (relay, container) = (self.relay.clone(), self.container.clone());
         let (session, replies) = (self.session.clone(), self.replies.clone());
+        let sessions = relay.engine.sessions();
+        let agent_call = session
+            .as_ref()
+            .map(|session| sessions.begin_agent_call(session.id()));
         self.tasks.spawn(async move {
             let call = Call::new().with_cancellation(cancellation);
             let source = RequestSource {
@@ -338,7 +342,7 @@ impl ClientConnection {
             if let Some(id) = request.id {
                 let _ = replies.reply(id, result).await;
             }
-            drop(permits);
+            drop((permits, agent_call));
             number
         });
         Some(())

@@ -10,7 +10,7 @@ use oubliette_model::{AwaitedRequestKind, Event, Status, StopReason, Transition,
 use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
-use crate::sessions::live_agent::{LiveAgent, Turn};
+use crate::sessions::live_agent::{LiveAgent, OpenTool, Turn};
 
 /// How long an agent that does not report its state is quiet before its own turn counts as ended.
 const QUIET_TIME: Duration = Duration::from_secs(3);
@@ -142,8 +142,10 @@ impl SessionActor<'_> {
 }
 
 impl LiveAgent {
-    /// Whether a tool that the agent has started has not ended.
+    /// Whether a tool that the agent has started has not ended. One that was announced without its input
+    /// has not started: the model still writes it.
     pub(super) fn runs_tool(&self) -> bool {
-        self.open_tools.values().any(|tool| tool.logged)
+        let has_started = |tool: &OpenTool| tool.logged || !tool.input.is_null();
+        self.open_tools.values().any(has_started)
     }
 }

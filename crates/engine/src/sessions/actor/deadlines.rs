@@ -18,15 +18,24 @@ pub(super) struct Deadlines {
     pub(super) cancel_by: Option<Instant>,
     /// When the agent last wrote or received something.
     pub(super) last_activity: Instant,
+    /// The same without notices, for example that it asks its model again.
+    pub(super) last_progress: Instant,
 }
 
 impl Deadlines {
     pub(super) fn new() -> Self {
+        let now = Instant::now();
         Self {
             flush_at: None,
             cancel_by: None,
-            last_activity: Instant::now(),
+            last_activity: now,
+            last_progress: now,
         }
+    }
+
+    pub(super) fn record_progress(&mut self) {
+        self.last_activity = Instant::now();
+        self.last_progress = self.last_activity;
     }
 }
 
@@ -53,6 +62,7 @@ impl SessionActor<'_> {
             inactive_at,
             self.quiet_deadline(),
             self.silence_notice_deadline(),
+            self.stall_deadline(),
         ];
         let earliest = own.into_iter().flatten().chain(decide_by).min();
         Ok(earliest.map_or(now + MAX_WAIT, |at| at.min(now + MAX_WAIT)))
@@ -70,12 +80,14 @@ impl SessionActor<'_> {
         let settings = &self.engine.settings().sessions;
         let inactive = now.duration_since(self.deadlines.last_activity);
         if self.process.in_turn() {
-            if self.waits_for_caller().await? {
-                self.deadlines.last_activity = now;
+            if self.is_awaiting_others().await? {
+                self.deadlines.record_progress();
             } else if inactive >= Duration::from_secs(settings.silence_seconds) {
                 let seconds = settings.silence_seconds;
                 let reason = format!("the agent wrote nothing for {seconds} seconds");
                 return self.on_agent_exit(reason).await;
+            } else if self.stall_deadline().is_some_and(|at| at <= now) {
+                return self.end_stalled_turn().await;
             } else if self.silence_notice_deadline().is_some_and(|at| at <= now) {
                 self.log_silence();
                 return self.commit().await;
@@ -90,9 +102,27 @@ impl SessionActor<'_> {
         self.commit_if_due().await
     }
 
-    /// Whether the turn waits for a decision or for the result of a caller's tool.
-    async fn waits_for_caller(&self) -> Result<bool, ActorError> {
-        if self.session.status == Status::Waiting {
+    /// When a turn counts as stalled: its agent reports nothing but notices, and only its model can be the
+    /// reason. After a restart of the server the agent has the whole time again, because its output of the meantime may not
+    /// have arrived yet.
+    fn stall_deadline(&self) -> Option<Instant> {
+        let seconds = self.engine.settings().sessions.stalled_seconds;
+        let live = self.process.live.as_ref()?;
+        let turn = live.turn.as_ref()?;
+        let is_expected = seconds == 0
+            || turn.cancelled.is_some()
+            || live.runs_tool()
+            || self.session.status != Status::Running;
+        let at = self.deadlines.last_progress + Duration::from_secs(seconds);
+        (!is_expected).then_some(at)
+    }
+
+    /// Whether the turn waits for a decision, for a child session, or for the result of a tool of the caller
+    /// or of Oubliette: not every agent reports that it has called one.
+    async fn is_awaiting_others(&self) -> Result<bool, ActorError> {
+        if self.session.status == Status::Waiting
+            || self.engine.sessions().has_agent_calls(self.session.id)
+        {
             return Ok(true);
         }
         let pending = self

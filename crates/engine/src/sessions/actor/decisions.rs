@@ -9,7 +9,6 @@ use oubliette_model::{
 use oubliette_store::PendingDecision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::event_builder::input_of;
@@ -222,7 +221,7 @@ impl SessionActor<'_> {
             None if self.process.in_turn() => self.transition(Transition::WaitEnded),
             None => self.transition(Transition::TurnEnded),
         }
-        self.deadlines.last_activity = Instant::now();
+        self.deadlines.record_progress();
         self.commit().await
     }
 

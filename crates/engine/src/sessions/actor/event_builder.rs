@@ -131,6 +131,7 @@ impl EventBuilder {
     /// Logs what the agent says about itself.
     pub(super) fn add_notice(&mut self, live: &mut LiveAgent, notice: String) {
         live.notices = live.notices.saturating_add(1);
+        live.last_notice.clone_from(&notice);
         if live.notices <= MAX_NOTICES {
             self.log(notice);
         }
@@ -343,6 +344,7 @@ impl EventBuilder {
     pub(super) fn start_turn(&mut self, live: &mut LiveAgent) {
         live.ended_tools.clear();
         live.notices = 0;
+        live.last_notice.clear();
     }
 
     /// Ends the text and the tool calls of a turn; returns all text of the turn.

@@ -78,6 +78,7 @@ impl SessionActor<'_> {
                     self.redactor.redact_value(result);
                 }
                 let turn = self.process.turn();
+                self.deadlines.record_progress();
                 if turn.is_some_and(|turn| turn.request_id == id) {
                     self.end_turn(outcome).await?;
                 }
@@ -91,6 +92,7 @@ impl SessionActor<'_> {
                 mut params,
             } => {
                 self.redactor.redact_value(&mut params);
+                self.deadlines.record_progress();
                 if method == "session/request_permission" {
                     self.handle_permission_request(&id, &params).await?;
                 } else {
@@ -98,6 +100,7 @@ impl SessionActor<'_> {
                 }
             }
             AgentMessage::Invalid(_) => {
+                self.deadlines.record_progress();
                 self.step.invalid_lines += 1;
                 // Redacted before it is shortened.
                 let line = String::from_utf8_lossy(line).into_owned();
@@ -115,7 +118,11 @@ impl SessionActor<'_> {
     }
 
     async fn handle_notification(&mut self, method: &str, params: Value) -> Result<(), ActorError> {
-        let Some(mut update) = self.parse_notification(method, params) else {
+        let update = self.parse_notification(method, params);
+        if !matches!(update, Some(AgentUpdate::Signal(_))) {
+            self.deadlines.record_progress();
+        }
+        let Some(mut update) = update else {
             return Ok(());
         };
         if let AgentUpdate::Signal(signal) = update {

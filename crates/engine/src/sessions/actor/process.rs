@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use oubliette_model::ApiKey;
 use oubliette_store::SessionStep;
-use tokio::time::Instant;
 
 use super::{ActorError, SessionActor};
 use crate::containers::memory::{MemoryKills, describe_kills};
@@ -109,7 +108,7 @@ impl SessionActor<'_> {
                         connection.send(bytes);
                     }
                     self.process.connection = Some(connection);
-                    self.deadlines.last_activity = Instant::now();
+                    self.deadlines.record_progress();
                     self.handle_output().await?;
                     return Ok(true);
                 }

@@ -162,13 +162,13 @@ impl SessionActor<'_> {
         let kind = self.turn_kind();
         let cancelled = self.process.turn().and_then(|turn| turn.cancelled);
         let text = self.take_turn_text();
+        let reason = cancelled.unwrap_or(CancelReason::Requested);
+        let (stop_reason, error) = self.cancelled_completion(reason).await?;
         self.kill_agent().await;
         self.withdraw_decisions().await?;
         self.step
             .events
             .log("the agent did not stop its turn and was killed; the next message resumes it");
-        let reason = cancelled.unwrap_or(CancelReason::Requested);
-        let (stop_reason, error) = self.cancelled_completion(reason).await?;
         self.step.add_completion(text, stop_reason, error, kind);
         self.transition(Transition::TurnEnded);
         self.commit().await?;

@@ -64,7 +64,7 @@ impl SessionActor<'_> {
         self.send(line);
         self.step.add_prompt(&message);
         self.transition(Transition::Prompted);
-        self.deadlines.last_activity = Instant::now();
+        self.deadlines.record_progress();
         self.commit().await
     }
 
@@ -162,7 +162,7 @@ impl SessionActor<'_> {
             self.step.changes.input_acknowledged = Some(turn.request_end_offset);
         }
         self.deadlines.cancel_by = None;
-        self.deadlines.last_activity = Instant::now();
+        self.deadlines.record_progress();
         self.commit().await?;
         self.enforce_budget().await
     }
@@ -242,6 +242,30 @@ impl SessionActor<'_> {
         Ok(())
     }
 
+    /// Ends a turn in which nothing happens any more.
+    pub(super) async fn end_stalled_turn(&mut self) -> Result<(), ActorError> {
+        let seconds = self.engine.settings().sessions.stalled_seconds;
+        let text = format!("no progress of the agent for {seconds} s; its turn is being ended");
+        self.step.events.log(text);
+        self.cancel_turn(CancelReason::Stalled).await?;
+        self.commit().await
+    }
+
+    fn stall_error(&self) -> String {
+        let seconds = self.engine.settings().sessions.stalled_seconds;
+        let live = self.process.live.as_ref();
+        let notice = live.map_or("", |live| live.last_notice.as_str());
+        let reported = match notice {
+            "" => String::new(),
+            notice => format!(" ({notice})"),
+        };
+        format!(
+            "the turn was ended because the agent made no progress for {seconds} s \
+             (`sessions.stalled_seconds`): its model probably does not answer{reported}; send the message \
+             again when it does"
+        )
+    }
+
     /// The stop reason and error of a turn that was cancelled.
     pub(super) async fn cancelled_completion(
         &self,
@@ -250,6 +274,7 @@ impl SessionActor<'_> {
         Ok(match reason {
             CancelReason::Requested => (StopReason::Cancelled, None),
             CancelReason::Budget => (StopReason::Limit, Some(self.over_budget_error().await?)),
+            CancelReason::Stalled => (StopReason::Error, Some(self.stall_error())),
         })
     }
 }

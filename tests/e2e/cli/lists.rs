@@ -1,9 +1,11 @@
 //! Lists and progress in a terminal of 80 columns, and tokens by their names.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Pty, Server, ServerOptions, run_cli, stderr, stdout};
+use support::{Pty, Server, ServerOptions, binary, run_cli, stderr, stdout};
 
 const COLUMNS: usize = 80;
 
@@ -144,6 +146,30 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
         stderr(&again),
         "error: the token `nightly` is already revoked\n"
     );
+}
+
+#[test]
+async fn the_first_start_names_commands_that_use_its_data_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().join("data");
+    let mut server = Command::new(binary())
+        .env_clear()
+        .env("HOME", directory.path())
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(&home)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(|line| line.unwrap().trim().to_owned());
+    let command = format!("oubliette --data-dir {}", home.display());
+    for rest in ["mcp setup claude", "project create hello"] {
+        let wanted = format!("{command} {rest}");
+        assert!(lines.any(|line| line == wanted), "no line is {wanted}");
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[test(needs(sandbox))]

@@ -9,8 +9,7 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 pub(super) fn find(pid: Option<i64>, container: Option<&str>) -> Option<PathBuf> {
     let (pid, container) = (pid.filter(|pid| *pid > 0)?, container?);
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let found = files(&groups, container).find(|file| file.is_file());
-    found
+    files(&groups, container).find(|file| file.is_file())
 }
 
 /// Where the file may be, by the contents of `/proc/PID/cgroup`.

@@ -1,5 +1,7 @@
 //! Real agents in real containers, and the keys and tools that agents get.
 
+mod background;
+mod failures;
 mod full_session;
 mod keys;
 mod kills;
@@ -7,3 +9,4 @@ mod levels;
 mod matrix;
 pub(crate) mod oubliette_tools;
 mod relay_tools;
+mod tables;

@@ -43,6 +43,8 @@ pub fn directory(name: &str) -> PathBuf {
 pub struct Setup {
     /// The model that it is told to use; its default if absent.
     pub model: Option<&'static str>,
+    /// Another model that it can be told to use, and what the provider calls that.
+    pub other_model: (&'static str, &'static str),
     /// The kind of its credential.
     pub credential: Option<&'static str>,
     /// Files below its home.
@@ -182,6 +184,7 @@ pub async fn project(server: &Server, agent: &str, llm: &Llm, more: Value) -> St
 
 fn claude(llm: &Llm) -> Setup {
     Setup {
+        other_model: ("claude-sonnet-4-6", "claude-sonnet-4-6"),
         credential: Some("anthropic"),
         env: vec![("ANTHROPIC_BASE_URL", llm.base())],
         ..Setup::default()
@@ -191,6 +194,7 @@ fn claude(llm: &Llm) -> Setup {
 fn codex(llm: &Llm) -> Setup {
     let config = format!("openai_base_url = {}\n", json!(llm.v1()));
     Setup {
+        other_model: ("gpt-5.5", "gpt-5.5"),
         credential: Some("openai"),
         files: vec![(".codex/config.toml", config)],
         ..Setup::default()
@@ -199,6 +203,7 @@ fn codex(llm: &Llm) -> Setup {
 
 fn gemini(llm: &Llm) -> Setup {
     Setup {
+        other_model: ("gemini-2.5-flash", "gemini-2.5-flash"),
         credential: Some("gemini"),
         env: vec![("GOOGLE_GEMINI_BASE_URL", llm.base())],
         ..Setup::default()
@@ -209,6 +214,9 @@ fn opencode(llm: &Llm) -> Setup {
     let model = json!({
         "name": "Mock",
         "tool_call": true,
+        "reasoning": true,
+        "attachment": true,
+        "modalities": { "input": ["text", "image"], "output": ["text"] },
         "limit": { "context": 128_000, "output": 8192 },
         "cost": { "input": 1, "output": 2 },
     });
@@ -216,7 +224,7 @@ fn opencode(llm: &Llm) -> Setup {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Mock",
         "options": { "baseURL": llm.v1(), "apiKey": "sk-mock" },
-        "models": { "mock-model": model },
+        "models": { "mock-model": model, "other-model": model },
     });
     let config = json!({
         "autoupdate": false,
@@ -228,6 +236,7 @@ fn opencode(llm: &Llm) -> Setup {
         "permission": { "*": "allow", "external_directory": "allow", "doom_loop": "allow" },
     });
     Setup {
+        other_model: ("mock/other-model", "other-model"),
         model: Some("mock/mock-model"),
         files: vec![(".config/opencode/opencode.json", config.to_string())],
         ..Setup::default()
@@ -235,19 +244,24 @@ fn opencode(llm: &Llm) -> Setup {
 }
 
 fn droid(llm: &Llm) -> Setup {
-    let model = json!({
-        "model": "mock-model",
-        "displayName": "Mock",
-        "baseUrl": llm.v1(),
-        "apiKey": "sk-mock",
-        "provider": "generic-chat-completion-api",
-        "maxOutputTokens": 8192,
-    });
+    let model = |name: &str, shown: &str| {
+        json!({
+            "model": name,
+            "displayName": shown,
+            "baseUrl": llm.v1(),
+            "apiKey": "sk-mock",
+            "provider": "generic-chat-completion-api",
+            "maxOutputTokens": 8192,
+        "noImageSupport": false,
+        "reasoningEffort": "low",
+        })
+    };
     let settings = json!({
         "sessionDefaultSettings": { "model": "custom:Mock-0", "autonomyMode": "auto-high" },
-        "customModels": [model],
+        "customModels": [model("mock-model", "Mock"), model("other-model", "Other")],
     });
     Setup {
+        other_model: ("custom:Other-0", "other-model"),
         model: Some("custom:Mock-0"),
         files: vec![(".factory/settings.json", settings.to_string())],
         env: vec![("FACTORY_AIRGAP_ENABLED", "true".to_owned())],

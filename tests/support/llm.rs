@@ -36,6 +36,9 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Far longer than an agent takes to ask its model.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long an answer lasts that is cut.
+const CUT_DELAY: Duration = Duration::from_millis(50);
+
 /// The usage that the model reports for every call.
 pub const INPUT_TOKENS: u64 = 100;
 pub const OUTPUT_TOKENS: u64 = 20;
@@ -50,20 +53,21 @@ pub struct Llm {
 }
 
 /// One request that reached the model.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Request {
     pub path: String,
     /// The key or token that came with it.
     pub key: String,
     pub body: Value,
+    /// The body as text, for searches: serializing it takes long.
+    text: String,
 }
 
 impl Request {
     /// Whether the text stands anywhere in it.
     pub fn mentions(&self, text: &str) -> bool {
         let escaped = Value::from(text).to_string();
-        let body = self.body.to_string();
-        body.contains(escaped.trim_matches('"'))
+        self.text.contains(escaped.trim_matches('"'))
     }
 
     /// Whether it is a step of a turn, and not a question for a title or the like.
@@ -166,6 +170,20 @@ impl Llm {
         requests
     }
 
+    /// How many steps so far mention this text.
+    pub fn count_steps(&self, text: &str) -> usize {
+        let requests = self.recorded.requests.lock().unwrap();
+        let is_wanted = |request: &&Request| request.is_step() && request.mentions(text);
+        requests.iter().filter(is_wanted).count()
+    }
+
+    /// The last step that mentions this text.
+    pub fn last_step(&self, text: &str) -> Option<Request> {
+        let requests = self.recorded.requests.lock().unwrap();
+        let is_wanted = |request: &&Request| request.is_step() && request.mentions(text);
+        requests.iter().rfind(is_wanted).cloned()
+    }
+
     /// Waits for a step whose request mentions this text. Blocks the thread.
     ///
     /// # Panics
@@ -221,6 +239,12 @@ async fn handle_request(
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
         return error_response(StatusCode::BAD_REQUEST, "the body is not JSON");
     };
+    let request = Request {
+        path: path.to_owned(),
+        key: key_of(&headers),
+        text: body.to_string(),
+        body: body.clone(),
+    };
     {
         let mut requests = recorded.requests.lock().unwrap();
         if requests.len() >= MAX_REQUESTS {
@@ -229,11 +253,7 @@ async fn handle_request(
                 "too many requests for one test",
             );
         }
-        requests.push(Request {
-            path: path.to_owned(),
-            key: key_of(&headers),
-            body: body.clone(),
-        });
+        requests.push(request);
         recorded.changed.notify_all();
     }
     if path.ends_with("/messages/count_tokens") {
@@ -265,17 +285,17 @@ async fn handle_request(
     if let Some(failure) = failing.or(reply.fail) {
         let status = StatusCode::from_u16(failure.status);
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return error_response(status, "the test wanted this to fail");
+        return error_response(status, provider_message(failure.status));
     }
     if let Some(Pause::Silence) = reply.pause {
         return std::future::pending().await;
     }
     let wire = write(&reply);
     let streamed = body["stream"] == true || path.contains(":streamGenerateContent");
-    if !streamed {
+    let mut events = wire.events;
+    if !streamed && reply.pause.is_none_or(|pause| pause == Pause::Hold) {
         return json_body(&wire.whole);
     }
-    let mut events = wire.events;
     let rest = match reply.pause {
         Some(_) => events.split_off(wire.opening),
         None => Vec::new(),
@@ -285,7 +305,11 @@ async fn handle_request(
             Some(Pause::Stall) => std::future::pending().await,
             // It fails if the model is dropped.
             Some(Pause::Hold) => drop(released.changed().await),
-            Some(Pause::Cut) => return stream::iter(vec![Err(ErrorKind::ConnectionReset)]),
+            Some(Pause::Cut) => {
+                // What comes before it is sent, and not dropped with the connection.
+                tokio::time::sleep(CUT_DELAY).await;
+                return stream::iter(vec![Err(ErrorKind::ConnectionReset)]);
+            }
             Some(Pause::Silence) | None => {}
         }
         stream::iter(rest.into_iter().map(Ok).collect::<Vec<_>>())
@@ -323,18 +347,40 @@ fn json_body(value: &Value) -> Response {
     (kind, value.to_string()).into_response()
 }
 
+/// An error as a provider sends it; the parts of all of them in one.
 fn error_response(status: StatusCode, why: &str) -> Response {
-    // What each provider has in its errors, in one.
     let (kind, name) = match status.as_u16() {
         400 => ("invalid_request_error", "INVALID_ARGUMENT"),
         401 => ("authentication_error", "UNAUTHENTICATED"),
         403 => ("permission_error", "PERMISSION_DENIED"),
         429 => ("rate_limit_error", "RESOURCE_EXHAUSTED"),
-        529 => ("overloaded_error", "UNAVAILABLE"),
+        503 | 529 => ("overloaded_error", "UNAVAILABLE"),
         _ => ("api_error", "INTERNAL"),
     };
     let code = status.as_u16();
-    let error = json!({ "type": kind, "code": code, "status": name, "message": why });
+    let mut error = json!({ "type": kind, "code": code, "status": name, "message": why });
+    let is_limit = matches!(code, 429 | 503 | 529);
+    if is_limit {
+        let kind = "type.googleapis.com/google.rpc.RetryInfo";
+        error["details"] = json!([{ "@type": kind, "retryDelay": "1s" }]);
+    }
     let error = json!({ "type": "error", "error": error });
-    (status, json_body(&error)).into_response()
+    let mut response = (status, json_body(&error)).into_response();
+    if is_limit {
+        let headers = response.headers_mut();
+        headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+    }
+    response
+}
+
+/// What providers say with a status.
+fn provider_message(status: u16) -> &'static str {
+    match status {
+        400 => "The request has a field that this model does not know",
+        401 => "Incorrect API key provided",
+        403 => "You do not have access to this model",
+        429 => "Rate limit reached for requests",
+        503 | 529 => "The model is overloaded",
+        _ => "The server had an error while processing your request",
+    }
 }

@@ -139,6 +139,8 @@ pub struct Agent {
     pub needs_tokens: bool,
     /// Whether a command that it started runs on after its turn was cancelled.
     pub leaves_commands: bool,
+    /// Whether its plan is only in the input of the tool with which its model writes it.
+    pub plans_by_tool: bool,
 }
 
 impl Agent {
@@ -176,6 +178,7 @@ impl Agent {
             writes_failure_reason: false,
             needs_tokens: false,
             leaves_commands: false,
+            plans_by_tool: false,
         }
     }
 
@@ -361,6 +364,7 @@ fn opencode() -> Agent {
             ..HomeLayout::default()
         },
         tool_refresh: ToolRefresh::Notified,
+        plans_by_tool: true,
         ..Agent::from_command("opencode", argv(&["opencode", "acp"]))
     }
 }
@@ -570,6 +574,7 @@ fn gemini() -> Agent {
         restrictions: restrictions::GEMINI,
         own_tools: &["* (oubliette MCP Server)"],
         needs_tokens: true,
+        plans_by_tool: true,
         tool_refresh: ToolRefresh::Notified,
         ..Agent::from_command("gemini", argv(&["gemini", "--acp"]))
     }

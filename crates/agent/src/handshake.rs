@@ -238,7 +238,13 @@ impl Handshake {
                 "the agent cannot use the model `{}`: {error}",
                 self.options.model.as_deref().unwrap_or_default()
             )),
-            (Stage::Model, Ok(_)) => self.set_reasoning(),
+            (Stage::Model, Ok(result)) => {
+                // Which levels of reasoning there are depends on the model.
+                if result["configOptions"].is_array() {
+                    self.opened["configOptions"] = result["configOptions"].clone();
+                }
+                self.set_reasoning()
+            }
             (Stage::Reasoning, Err(error)) => {
                 self.warnings
                     .push(format!("the agent rejected `reasoning`: {error}"));

@@ -7,6 +7,7 @@
 mod autonomy;
 mod catalogue;
 mod droid;
+mod failure;
 mod handshake;
 mod home;
 mod message;
@@ -25,6 +26,7 @@ pub use autonomy::{AutonomyPolicy, Ruling};
 pub use catalogue::{
     Agent, ModelSetting, Package, SessionFile, ToolRefresh, TranscriptFile, UsageFile, catalogue,
 };
+pub use failure::{FailureCause, failure_reason};
 pub use handshake::{
     Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod, SessionOptions,
 };

@@ -3,7 +3,7 @@
 //! Parsed from plain JSON: the protocol's own types reject a whole update for one value that is newer
 //! than they are.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::UsageReport;
 use crate::signals::{self, Signal};
@@ -39,6 +39,22 @@ pub struct ToolCall {
     pub output_delta: String,
     /// Present when the call has ended.
     pub outcome: Option<ToolOutcome>,
+}
+
+impl ToolCall {
+    /// The plan that it writes, as the entries of a `plan` update; none if it writes none.
+    pub fn plan(&self) -> Option<Value> {
+        let todos = self.input.as_ref()?.get("todos")?.as_array()?;
+        let entry = |todo: &Value| {
+            let mut texts = ["content", "description"].into_iter();
+            let content = texts.find_map(|name| todo[name].as_str())?;
+            let priority = todo["priority"].as_str().unwrap_or("medium");
+            Some(
+                json!({ "content": content, "priority": priority, "status": todo["status"].as_str()? }),
+            )
+        };
+        todos.iter().map(entry).collect()
+    }
 }
 
 /// How a tool call ended.

@@ -1,155 +1,407 @@
-//! What each agent can do through Oubliette, found by trying. The table is in `docs/agents.md`; this test
-//! fails if it says something else, and writes it if `OUBLIETTE_TEST_WRITE_MATRIX` is set.
+//! What each agent can do through Oubliette, found by trying. The table is in `docs/agents.md`.
 
-use std::path::Path;
+use std::cell::Cell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use support::{Llm, Server, agents};
+use support::llm::Request;
+use support::{Llm, Modern, Server, agents, eventually};
 
-const WRITE_VARIABLE: &str = "OUBLIETTE_TEST_WRITE_MATRIX";
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/agents.md");
-const START: &str = "<!-- written by tests/e2e/agents/matrix.rs -->\n";
-const END: &str = "<!-- end of the table -->\n";
+use super::tables;
 
 /// Far longer than a part of an answer takes, on a busy machine too.
 const DELTA_TIMEOUT: Duration = Duration::from_secs(15);
+/// Far longer than anything here takes, on a busy machine too.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 
-const CAPABILITIES: [&str; 8] = [
+/// A picture of one pixel.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+const CAPABILITIES: [&str; 20] = [
     "an answer, as it is written",
     "thoughts",
     "a command, with its output",
     "tokens and cost",
     "Oubliette's tools",
     "a tool of the caller",
+    "tools declared with a later message",
+    "Oubliette's operations (`agent_scope`)",
+    "a file edit, with its content",
+    "an attached picture",
+    "slash commands",
+    "its plan",
+    "an interrupt ends its command",
+    "a failed turn is a failed turn",
+    "the conversation, after the agent was stopped",
+    "a model by its name",
+    "`reasoning`",
     "a question shows the command",
     "a denied command does not run",
+    "an allowed command runs",
 ];
 
-#[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 300)]
+#[test(
+    needs(claude, codex, droid, gemini, opencode, sandbox),
+    limit = 400,
+    multi_thread
+)]
 async fn the_table_of_capabilities_is_what_the_agents_do() {
     let (server, llm) = agents::server_with_agents(&agents::KNOWN, "sandbox");
-    let mut head = "| |".to_owned();
-    let mut rule = "| --- |".to_owned();
-    let mut columns = Vec::new();
-    for agent in agents::KNOWN {
-        let version = agents::row(agent).package.unwrap().version;
-        head += &format!(" `{agent}` {version} |");
-        rule += " --- |";
-        columns.push(column(&server, &llm, agent).await);
-    }
-    let mut table = format!("{head}\n{rule}\n");
-    for (n, capability) in CAPABILITIES.iter().enumerate() {
-        let cells: Vec<&str> = columns.iter().map(|column| column[n].as_str()).collect();
-        table += &format!("| {capability} | {} |\n", cells.join(" | "));
-    }
-
-    let document = std::fs::read_to_string(Path::new(DOCUMENT)).unwrap();
-    let (before, rest) = document.split_once(START).unwrap();
-    let (written, after) = rest.split_once(END).unwrap();
-    if std::env::var_os(WRITE_VARIABLE).is_some() {
-        std::fs::write(DOCUMENT, format!("{before}{START}{table}{END}{after}")).unwrap();
-        return;
-    }
-    assert_eq!(
-        written, table,
-        "docs/agents.md is not what the agents do; set {WRITE_VARIABLE}=1 to write it"
-    );
-}
-
-/// The cells of one agent, in the order of `CAPABILITIES`.
-async fn column(server: &Server, llm: &Llm, agent: &str) -> Vec<String> {
-    let admin = server.admin();
-    let project = agents::project(server, agent, llm, json!({})).await;
-    let tool = json!({ "name": "ping", "description": "x", "inputSchema": { "type": "object" } });
-    let context = json!({ "context": { "caller_id": "app", "caller_tools": [tool] } });
-    let prompt = format!(
-        "This is {agent}.\nthink Pondering.\nsay Hello there.\nhold\nuse bash: printf 'made by %d\\n' 42"
-    );
-    let session = admin.spawn_with(&project, &prompt, context).await;
-    llm.wait_for(&format!("This is {agent}."));
-    // The model has said this, and does not end its answer yet.
-    let hello = |event: &Value| event["type"] == "delta" && event.to_string().contains("Hello");
-    let early = tokio::time::timeout(DELTA_TIMEOUT, admin.follow(&session, hello)).await;
+    let started = agents::KNOWN.map(|agent| AgentTrial::start(&server, &llm, agent));
+    let mut trials = join_all(started).await;
+    // The model has said the first words to all of them, and does not end its answer yet.
+    let early = join_all(trials.iter().map(AgentTrial::has_first_words)).await;
     llm.release();
-    let completion = admin.turn(&session, 1).await;
-    let log = admin.log(&session).await;
-    let of = |kind: &str| log.iter().filter(|event| event["type"] == kind).count();
-    let answered = completion["text"].as_str().unwrap().contains("made by 42");
-    let result = log.iter().find(|event| event["type"] == "tool_result");
-    let result = result.map(ToString::to_string).unwrap_or_default();
-    let seen = admin.session(&session).await;
-    let has_tokens = seen["usage"]["input_tokens"].as_u64().unwrap_or(0) > 0;
-    let mut cells = vec![
-        cell(answered, early.is_ok(), "not before its end"),
-        cell(of("thought") > 0, true, ""),
-        cell(
-            answered,
-            result.contains("made by 42"),
-            "its output is not reported",
-        ),
-        cell(
-            has_tokens,
-            seen["cost_usd"].is_number(),
-            "tokens only; set a price",
-        ),
-    ];
-
-    admin.message(&session, "use tool config_limits {}").await;
-    let text = admin.turn(&session, 2).await["text"].to_string();
-    cells.push(cell(text.contains("max_"), true, ""));
-
-    admin.message(&session, "use tool app_ping {}").await;
-    let asked = |event: &Value| {
-        event["type"] == "caller_tool_request"
-            || (event["type"] == "completion" && event["text"].to_string().contains("no tool"))
-    };
-    let log = admin.follow(&session, asked).await;
-    let request = log.last().unwrap();
-    if request["type"] == "caller_tool_request" {
-        let answer = json!({
-            "session_id": session, "request_id": request["request_id"], "result": { "said": "pong" },
-        });
-        admin.call("caller_tool_response", answer).await.ok();
-    }
-    let text = admin.turn(&session, 3).await["text"].to_string();
-    cells.push(cell(text.contains("pong"), true, ""));
-    let ended = json!({ "session_id": session });
-    admin.call("session_end", ended).await.ok();
-    cells.extend(question(server, agent, &project).await);
-    cells
+    let columns = trials.iter_mut().zip(early);
+    let columns = columns.map(|(trial, early)| trial.column(early));
+    let columns = join_all(columns).await;
+    tables::check("matrix.rs", &CAPABILITIES, &columns);
 }
 
-/// What an agent that asks for everything shows, and whether a denial holds.
-async fn question(server: &Server, agent: &str, project: &str) -> [String; 2] {
-    let admin = server.admin();
-    let file = format!("denied-{agent}");
-    let prompt = format!("use bash: touch {file}");
-    let careful = json!({ "autonomy": "off" });
-    let session = admin.spawn_with(project, &prompt, careful).await;
-    let asked =
-        |event: &Value| event["type"] == "permission_request" || event["type"] == "completion";
-    let log = admin.follow(&session, asked).await;
-    let request = log.last().unwrap();
-    let was_asked = request["type"] == "permission_request";
-    if was_asked {
-        let answer = json!({
-            "session_id": session, "request_id": request["request_id"], "decision": "deny",
+/// A session of an agent in which everything is tried.
+struct AgentTrial<'a> {
+    server: &'a Server,
+    llm: &'a Llm,
+    agent: &'static str,
+    admin: Modern,
+    project: String,
+    session: String,
+    /// The index of the last event that was looked at.
+    since: Cell<i64>,
+}
+
+impl<'a> AgentTrial<'a> {
+    async fn start(server: &'a Server, llm: &'a Llm, agent: &'static str) -> Self {
+        let admin = server.admin();
+        let scope = json!({ "agent_scope": "read" });
+        let project = agents::project(server, agent, llm, scope).await;
+        let context = json!({ "context": caller_tools(&["ping"]) });
+        let prompt = format!(
+            "This is {agent}.\nthink Pondering.\nsay Hello there.\nhold\nuse bash: printf 'made by %d\\n' 42"
+        );
+        let session = admin.spawn_with(&project, &prompt, context).await;
+        let asked = eventually(WAIT_TIMEOUT, async || {
+            let marker = format!("This is {agent}.");
+            llm.count_steps(&marker) > 0
         });
-        admin.call("session_permit", answer).await.ok();
-        admin.turn(&session, 1).await;
+        assert!(asked.await, "{agent} did not ask its model");
+        Self {
+            server,
+            llm,
+            agent,
+            admin,
+            project,
+            session,
+            since: Cell::new(-1),
+        }
     }
-    let ran = server.workspace(project).join(&file).exists();
-    let ended = json!({ "session_id": session });
-    admin.call("session_end", ended).await.ok();
-    if !was_asked {
-        return ["no".to_owned(), cell(!ran, true, "")];
+
+    async fn has_first_words(&self) -> bool {
+        let hello = |event: &Value| event["type"] == "delta" && event.to_string().contains("Hello");
+        let early = self.admin.follow(&self.session, hello);
+        tokio::time::timeout(DELTA_TIMEOUT, early).await.is_ok()
     }
-    let shows_command = request.to_string().contains(&file);
-    [
-        cell(true, shows_command, "without the command"),
-        cell(!ran, true, ""),
-    ]
+
+    /// The events of a turn, to its completion.
+    async fn turn(&self) -> Vec<Value> {
+        let is_end = |event: &Value| event["type"] == "completion" && event["kind"] != "background";
+        let log = self
+            .admin
+            .follow_from(&self.session, self.since.get(), is_end)
+            .await;
+        let last = log.last().unwrap()["index"].as_i64();
+        self.since.set(last.unwrap());
+        log
+    }
+
+    /// Sends a message; the events of its turn.
+    async fn say(&self, prompt: &str, mut more: Value) -> Vec<Value> {
+        more["session_id"] = json!(self.session);
+        more["prompt"] = json!(prompt);
+        self.admin.call("session_message", more).await.ok();
+        self.turn().await
+    }
+
+    /// Sends a message; the answer.
+    async fn answer(&self, prompt: &str) -> String {
+        let log = self.say(prompt, json!({})).await;
+        log.last().unwrap()["text"].as_str().unwrap().to_owned()
+    }
+
+    /// The last step whose request mentions a prompt; an empty one if there is none, with the events on
+    /// stderr.
+    fn step(&self, prompt: &str, log: &[Value]) -> Request {
+        self.llm.last_step(prompt).unwrap_or_else(|| {
+            eprintln!("{} did not ask its model {prompt:?}: {log:#?}", self.agent);
+            Request::default()
+        })
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.server.workspace(&self.project).join(name)
+    }
+
+    async fn end(&self, session: &str) {
+        let end = json!({ "session_id": session });
+        self.admin.call("session_end", end).await.ok();
+    }
+
+    /// The cells of the agent, in the order of `CAPABILITIES`.
+    async fn column(&mut self, early: bool) -> Vec<String> {
+        let agent = self.agent;
+        let log = self.turn().await;
+        let of = |kind: &str| log.iter().filter(|event| event["type"] == kind).count();
+        let text = log.last().unwrap()["text"].to_string();
+        let answered = text.contains("made by 42");
+        let result = log.iter().find(|event| event["type"] == "tool_result");
+        let result = result.map(ToString::to_string).unwrap_or_default();
+        let seen = self.admin.session(&self.session).await;
+        let has_tokens = seen["usage"]["input_tokens"].as_u64().unwrap_or(0) > 0;
+        let has_output = result.contains("made by 42");
+        let has_commands = of("commands") > 0;
+        let mut cells = vec![
+            cell(answered, early, "not before its end"),
+            cell(of("thought") > 0, true, ""),
+            cell(answered, has_output, "its output is not reported"),
+            cell(
+                has_tokens,
+                seen["cost_usd"].is_number(),
+                "tokens only; set a price",
+            ),
+        ];
+
+        let text = self.answer("use tool config_limits {}").await;
+        cells.push(cell(text.contains("max_"), true, ""));
+        let called = self.call_caller("ping", json!({})).await;
+        cells.push(cell(called, true, ""));
+        let more = json!({ "context": caller_tools(&["ping", "pong"]) });
+        let called = self.call_caller("pong", more).await;
+        cells.push(cell(called, true, ""));
+        let text = self.answer("use tool oubliette_project_list {}").await;
+        cells.push(cell(text.contains(&self.project), true, ""));
+
+        let edited = format!("edited by {agent}");
+        let prompt = format!("use write: /workspace/edited.txt {edited}");
+        let log = self.say(&prompt, json!({})).await;
+        let written = std::fs::read_to_string(self.file("edited.txt"));
+        let has_content = |event: &Value| {
+            let kind = &event["type"];
+            (kind == "tool_call" || kind == "tool_result") && event.to_string().contains(&edited)
+        };
+        cells.push(cell(
+            written.is_ok_and(|text| text.contains(&edited)),
+            log.iter().any(has_content),
+            "without its content",
+        ));
+
+        let picture = json!([{ "name": "dot.png", "content_base64": PICTURE }]);
+        let prompt = format!("This is a picture for {agent}.");
+        let log = self.say(&prompt, json!({ "attachments": picture })).await;
+        let step = self.step(&prompt, &log);
+        cells.push(cell(step.mentions(&PICTURE[..20]), true, ""));
+
+        cells.push(self.slash_command(has_commands).await);
+        let plan = self.plan(&self.session).await;
+        self.turn().await;
+        let place_of_plan = cells.len();
+        cells.push(self.interrupt().await);
+        let log = self.say("fail 400", json!({})).await;
+        cells.push(cell(
+            log.last().unwrap()["stop_reason"] == "error",
+            true,
+            "",
+        ));
+
+        self.end(&self.session).await;
+        let prompt = format!("What did {agent} do before?");
+        let log = self.say(&prompt, json!({})).await;
+        let step = self.step(&prompt, &log);
+        let this = format!("This is {agent}.");
+        cells.push(cell(step.mentions(&this), true, ""));
+        self.end(&self.session).await;
+
+        let (plan_of_other, chosen) = self.choices().await;
+        let plan = match plan {
+            Some(has_plan) => cell(has_plan, true, ""),
+            None if plan_of_other == Some(true) => {
+                "partly: with models that have a tool for it".to_owned()
+            }
+            None => "no: its models have no tool for it".to_owned(),
+        };
+        cells.insert(place_of_plan, plan);
+        cells.extend(chosen);
+        cells.extend(self.question().await);
+        cells
+    }
+
+    /// Whether a tool of the caller is called and its result reaches the model.
+    async fn call_caller(&self, tool: &str, mut more: Value) -> bool {
+        more["session_id"] = json!(self.session);
+        more["prompt"] = json!(format!("use tool app_{tool} {{}}"));
+        self.admin.call("session_message", more).await.ok();
+        let is_next = |event: &Value| {
+            event["type"] == "caller_tool_request"
+                || (event["type"] == "completion" && event["kind"] != "background")
+        };
+        let log = self
+            .admin
+            .follow_from(&self.session, self.since.get(), is_next)
+            .await;
+        let request = log.last().unwrap();
+        if request["type"] == "caller_tool_request" {
+            let said = format!("{tool} was called");
+            let answer = json!({
+                "session_id": self.session, "request_id": request["request_id"],
+                "result": { "said": said },
+            });
+            self.admin.call("caller_tool_response", answer).await.ok();
+        }
+        let log = self.turn().await;
+        let text = log.last().unwrap()["text"].as_str().unwrap();
+        text.contains("was called")
+    }
+
+    async fn slash_command(&self, has_commands: bool) -> String {
+        if !has_commands {
+            return "no: it reports none".to_owned();
+        }
+        let command = match self.agent {
+            "claude" => "/context",
+            "codex" => "/status",
+            "gemini" => "/memory show",
+            _ => "/init",
+        };
+        let log = self.say(command, json!({})).await;
+        let text = log.last().unwrap()["text"].to_string();
+        // One that the agent does not know is a message to its model.
+        let is_message = text.contains(&format!("You said: {command}"));
+        cell(
+            log.last().unwrap()["stop_reason"] == "end_turn" && !is_message,
+            true,
+            "",
+        )
+    }
+
+    /// Whether the agent's plan is in the log; none if its model has no tool for it.
+    async fn plan(&self, session: &str) -> Option<bool> {
+        let step = format!("the plan of {}", self.agent);
+        let sent = self
+            .admin
+            .message(session, &format!("use plan: {step}"))
+            .await;
+        let since = sent["last_event_index"].as_i64().unwrap();
+        let is_end = |event: &Value| event["type"] == "completion";
+        let log = self.admin.follow_from(session, since, is_end).await;
+        let text = log.last().unwrap()["text"].as_str().unwrap();
+        let has_plan = |event: &Value| event["type"] == "plan" && event.to_string().contains(&step);
+        let is_missing = text.contains("no tool for plans") || text.contains("not a function");
+        (!is_missing).then(|| log.iter().any(has_plan))
+    }
+
+    async fn interrupt(&self) -> String {
+        let place = agents::KNOWN.iter().position(|name| *name == self.agent);
+        let seconds = 7000 + place.unwrap();
+        let prompt = format!("use bash: touch started; sleep {seconds}");
+        let message = json!({ "session_id": self.session, "prompt": prompt });
+        self.admin.call("session_message", message).await.ok();
+        let started = self.file("started");
+        let appeared = eventually(WAIT_TIMEOUT, async || started.exists());
+        assert!(appeared.await, "{} did not start its command", self.agent);
+        let interrupt = json!({ "session_id": self.session });
+        self.admin.call("session_interrupt", interrupt).await.ok();
+        let log = self.turn().await;
+        let gone = eventually(WAIT_TIMEOUT, async || {
+            let look = format!("ps ax -o args= | grep '[s]leep {seconds}'");
+            let look = json!({ "project_id": self.project, "command": look });
+            let look = self.admin.call("container_exec", look).await;
+            look.ok()["stdout"] == ""
+        });
+        let is_cancelled = log.last().unwrap()["stop_reason"] == "cancelled";
+        cell(is_cancelled && gone.await, true, "")
+    }
+
+    /// A session with a model and a level of reasoning of its own: whether the plan is in its log, and the
+    /// cells.
+    async fn choices(&self) -> (Option<bool>, [String; 2]) {
+        let (model, name) = agents::Setup::for_agent(self.agent, self.llm).other_model;
+        let chosen = json!({ "model": model, "reasoning": "high", "new_session": true });
+        let prompt = format!("{} was told what to use.", self.agent);
+        let session = self.admin.spawn_with(&self.project, &prompt, chosen).await;
+        self.admin.turn(&session, 1).await;
+        let log = self.admin.log(&session).await;
+        let plan = self.plan(&session).await;
+        self.end(&session).await;
+        let step = self.step(&prompt, &log);
+        let in_path = step.path.contains(&format!("/{name}:"));
+        let uses_model = step.body["model"] == name || in_path;
+        let is_unknown = |event: &Value| event.to_string().contains("no setting for `reasoning`");
+        let reasoning = if log.iter().any(is_unknown) {
+            "no: it has no such setting".to_owned()
+        } else {
+            cell(
+                step.body.to_string().contains("effort\":\"high\""),
+                true,
+                "",
+            )
+        };
+        (plan, [cell(uses_model, true, ""), reasoning])
+    }
+
+    /// What an agent that asks for everything shows, and whether the answers hold.
+    async fn question(&self) -> [String; 3] {
+        let mut session: Option<String> = None;
+        let mut shows_command = true;
+        let mut ran = Vec::new();
+        for decision in ["deny", "allow"] {
+            let file = format!("{decision}-by-question");
+            let prompt = format!("use bash: touch {file}");
+            let since = match &session {
+                Some(session) => {
+                    let sent = self.admin.message(session, &prompt).await;
+                    sent["last_event_index"].as_i64().unwrap()
+                }
+                None => {
+                    let careful = json!({ "autonomy": "off", "new_session": true });
+                    session = Some(self.admin.spawn_with(&self.project, &prompt, careful).await);
+                    -1
+                }
+            };
+            let session = session.as_ref().unwrap();
+            let is_next = |event: &Value| {
+                event["type"] == "permission_request" || event["type"] == "completion"
+            };
+            let log = self.admin.follow_from(session, since, is_next).await;
+            let request = log.last().unwrap();
+            assert_eq!(
+                request["type"], "permission_request",
+                "{}: {log:#?}",
+                self.agent
+            );
+            shows_command &= request.to_string().contains(&file);
+            let answer = json!({
+                "session_id": session, "request_id": request["request_id"], "decision": decision,
+            });
+            self.admin.call("session_permit", answer).await.ok();
+            let since = request["index"].as_i64().unwrap();
+            let is_end = |event: &Value| event["type"] == "completion";
+            self.admin.follow_from(session, since, is_end).await;
+            ran.push(self.file(&file).exists());
+        }
+        self.end(&session.unwrap()).await;
+        [
+            cell(true, shows_command, "without the command"),
+            cell(!ran[0], true, ""),
+            cell(ran[1], true, ""),
+        ]
+    }
+}
+
+/// The context of a message of a caller with these tools.
+fn caller_tools(names: &[&str]) -> Value {
+    let tool = |name: &&str| json!({ "name": name, "description": "x", "inputSchema": { "type": "object" } });
+    let tools: Vec<Value> = names.iter().map(tool).collect();
+    json!({ "caller_id": "app", "caller_tools": tools })
 }
 
 fn cell(works: bool, is_whole: bool, but: &str) -> String {

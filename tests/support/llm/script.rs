@@ -3,6 +3,7 @@
 //! - `use bash: COMMAND` calls the shell tool, whatever the agent calls it;
 //! - `use read: PATH` and `use write: PATH TEXT` call the tools for files, or the shell and Codex's
 //!   patches where there are none;
+//! - `use plan: STEP` calls the tool with which the agent writes a plan;
 //! - `use tool NAME {json}` calls the tool whose name is or ends with NAME, after a `ToolSearch`
 //!   where the agent keeps its tools back;
 //! - `say TEXT` answers with the text;
@@ -30,6 +31,13 @@ const SHELLS: [&str; 7] = [
 ];
 const READERS: [&str; 3] = ["Read", "read", "read_file"];
 const WRITERS: [&str; 4] = ["Create", "Write", "write", "write_file"];
+const PLANNERS: [&str; 5] = [
+    "TaskCreate",
+    "TodoWrite",
+    "todowrite",
+    "update_plan",
+    "write_todos",
+];
 const SEARCH: &str = "ToolSearch";
 
 /// One answer of the model.
@@ -51,7 +59,7 @@ pub(super) struct Failure {
     pub(super) times: Option<usize>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pause {
     Stall,
     Hold,
@@ -71,6 +79,7 @@ enum Line {
     Bash(String),
     Read(String),
     Write(String, String),
+    Plan(String),
     Tool(String, Map<String, Value>),
     Say(String),
     Pause(Pause),
@@ -180,6 +189,10 @@ pub(super) fn reply(conversation: &Conversation, failed: usize) -> Reply {
                 Some(tool) => (tool, file_arguments(tool, path, Some(text))),
                 None => return there_is_no("tool for writing", conversation),
             },
+            Line::Plan(step) => match named(conversation, &PLANNERS) {
+                Some(tool) => (tool, plan_arguments(tool, &step)),
+                None => return there_is_no("tool for plans", conversation),
+            },
             Line::Tool(name, given) => match find(&conversation.tools, &name) {
                 Some(tool) => (tool, given),
                 None => match search(conversation, &name, searched) {
@@ -252,6 +265,9 @@ fn read(line: &str) -> Option<Line> {
     }
     if let Some(path) = line.strip_prefix("use read:") {
         return Some(Line::Read(path.trim().to_owned()));
+    }
+    if let Some(step) = line.strip_prefix("use plan:") {
+        return Some(Line::Plan(step.trim().to_owned()));
     }
     if let Some(rest) = line.strip_prefix("use write:") {
         let (path, text) = rest.trim().split_once(' ')?;
@@ -336,6 +352,45 @@ fn file_arguments(tool: &Tool, path: String, content: Option<String>) -> Map<Str
     let path = (name.unwrap_or("path").to_owned(), Value::from(path));
     let content = content.map(|text| ("content".to_owned(), Value::from(text)));
     [path].into_iter().chain(content).collect()
+}
+
+/// A plan of one step.
+fn plan_arguments(tool: &Tool, step: &str) -> Map<String, Value> {
+    if tool.runs_code {
+        let plan = json!({ "plan": [{ "step": step, "status": "in_progress" }] });
+        let code = format!("const r = await tools.update_plan({plan}); text(\"planned\");");
+        return Map::from_iter([("code".to_owned(), code.into())]);
+    }
+    match tool.name.as_str() {
+        "TaskCreate" => {
+            return Map::from_iter(
+                ["subject", "description"].map(|name| (name.to_owned(), json!(step))),
+            );
+        }
+        "update_plan" => {
+            let plan = json!([{ "step": step, "status": "in_progress" }]);
+            return Map::from_iter([("plan".to_owned(), plan)]);
+        }
+        _ => {}
+    }
+    let todos = &tool.schema["properties"]["todos"];
+    let list = match todos["type"].as_str() {
+        Some("string") => Value::from(format!("1. [in_progress] {step}")),
+        _ => {
+            let properties = todos["items"]["properties"].as_object();
+            let value = |(name, schema): (&String, &Value)| {
+                let value = match (name.as_str(), schema["enum"].as_array()) {
+                    ("status", _) => json!("in_progress"),
+                    (_, Some(values)) => values[0].clone(),
+                    _ => json!(step),
+                };
+                (name.clone(), value)
+            };
+            let todo: Map<String, Value> = properties.into_iter().flatten().map(value).collect();
+            json!([todo])
+        }
+    };
+    Map::from_iter([("todos".to_owned(), list)])
 }
 
 /// A program that adds a file.

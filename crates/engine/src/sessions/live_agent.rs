@@ -84,6 +84,9 @@ pub(super) struct LiveAgent {
     /// The agent's mode that the log has.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) mode: String,
+    /// A hash of the plan that the log has, of an agent that writes it by a tool.
+    #[serde(default)]
+    pub(super) plan_hash: u64,
     /// A hash of the agent's slash commands that the log has.
     #[serde(default)]
     pub(super) commands_hash: u64,
@@ -144,6 +147,9 @@ pub(super) struct OpenTool {
     /// Whether its `tool_call` event is in the log.
     #[serde(rename = "told")]
     pub(super) logged: bool,
+    /// Whether the log has only the paths of the files that it is about.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) shows_only_paths: bool,
     /// Its input, until that is in the log.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(super) input: Value,

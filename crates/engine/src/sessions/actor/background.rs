@@ -105,7 +105,7 @@ impl SessionActor<'_> {
         self.count_turn_cost(UsageReport::default());
         let (stop_reason, error) = match turn.cancelled {
             Some(cancelled) => self.cancelled_completion(cancelled).await?,
-            None if turn.failed => (StopReason::Error, Some(reason)),
+            None if turn.failed => (StopReason::Error, Some(self.with_advice(&reason))),
             None => (StopReason::EndTurn, None),
         };
         self.finish_turn(&turn, text, stop_reason, error).await

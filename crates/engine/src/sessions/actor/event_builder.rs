@@ -128,6 +128,15 @@ impl EventBuilder {
         }
     }
 
+    /// Logs the plan of an agent that writes it by a tool, of which there are several updates.
+    pub(super) fn add_plan(&mut self, live: &mut LiveAgent, entries: Value) {
+        let hash = hash_of(&entries);
+        if live.plan_hash != hash {
+            live.plan_hash = hash;
+            self.events.push(Event::Plan { entries });
+        }
+    }
+
     /// Logs what the agent says about itself.
     pub(super) fn add_notice(&mut self, live: &mut LiveAgent, notice: String) {
         live.notices = live.notices.saturating_add(1);
@@ -176,6 +185,7 @@ impl EventBuilder {
         if let Some(kind) = tool.kind {
             open.kind = kind;
         }
+        let changes = tool.input.as_ref().and_then(changes_text);
         let mut is_large = false;
         if let Some(input) = tool.input.filter(|_| !open.logged) {
             is_large = input.to_string().len() > MAX_KEPT_INPUT_BYTES;
@@ -192,6 +202,9 @@ impl EventBuilder {
         }
         if let Some(mut end) = tool.outcome {
             let mut open = live.open_tools.remove(&tool.id).unwrap_or_default();
+            if let Some(changes) = changes.filter(|_| open.shows_only_paths) {
+                end.output = changes;
+            }
             if end.output.is_empty() {
                 end.output = open.output;
                 end.truncated |= open.truncated;
@@ -214,6 +227,8 @@ impl EventBuilder {
             return;
         };
         open.logged = true;
+        let fields = open.input.as_object();
+        open.shows_only_paths = fields.is_some_and(|fields| fields.keys().eq(["paths"]));
         self.events.push(Event::ToolCall {
             tool_call_id: id.to_owned(),
             title: open.title.clone(),
@@ -394,6 +409,16 @@ pub(super) fn input_of(event: &Event, id: &str) -> Option<Value> {
         } if tool_call_id == id => Some(input.clone()),
         _ => None,
     }
+}
+
+/// The edits in the input of a tool call, as text.
+fn changes_text(input: &Value) -> Option<String> {
+    let changes = input["changes"].as_array()?.iter();
+    let change = |change: &Value| {
+        let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
+        format!("changed {}:\n{}", text("path"), text("new_text"))
+    };
+    Some(changes.map(change).collect::<Vec<_>>().join("\n"))
 }
 
 fn message_start(text: &str) -> String {

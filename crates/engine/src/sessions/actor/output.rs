@@ -153,7 +153,14 @@ impl SessionActor<'_> {
         }
         let log_end = self.session.log_end;
         if let Some(live) = &mut self.process.live {
+            let plan = match &update {
+                AgentUpdate::Tool(tool) if self.agent.plans_by_tool => tool.plan(),
+                _ => None,
+            };
             self.step.events.handle_update(live, update, log_end);
+            if let Some(entries) = plan {
+                self.step.events.add_plan(live, entries);
+            }
         }
         Ok(())
     }

@@ -3,20 +3,14 @@
 
 use std::sync::Arc;
 
+use oubliette_agent::FailureCause;
+use oubliette_model::quoted;
+
 use super::SessionActor;
 use crate::agents;
 use crate::containers::ContainerScope;
 use crate::credentials::{MAX_VALUE_BYTES, SignIn};
 use crate::sessions::redactor::Redactor;
-
-/// What agents say when they have no valid key, in lower case.
-const NOT_SIGNED_IN: [&str; 5] = [
-    "authentication required",
-    "api key is missing",
-    "invalid api key",
-    "not logged in",
-    "please run /login",
-];
 
 impl SessionActor<'_> {
     /// Whether the agent is started with a key to sign in with: a credential, or its variable in the
@@ -28,15 +22,44 @@ impl SessionActor<'_> {
         is_given && sign_in.login.is_none()
     }
 
-    /// Adds to the error of an agent that is not signed in how it would be.
-    pub(super) fn with_sign_in_hint(&self, error: String) -> String {
-        let lower = error.to_lowercase();
-        let is_about_keys = NOT_SIGNED_IN.iter().any(|text| lower.contains(text));
+    /// The error of an agent in words, with what to do about it.
+    pub(super) fn with_advice(&self, error: &str) -> String {
+        let reason = oubliette_agent::failure_reason(error);
+        let Some(cause) = FailureCause::of(&reason) else {
+            return reason;
+        };
+        match cause.advice() {
+            Some(advice) => format!("{}; {advice}", reason.trim_end_matches('.')),
+            None => self.with_sign_in_hint(reason),
+        }
+    }
+
+    /// Adds to the error of an agent whose key is missing or not accepted how it would sign in.
+    fn with_sign_in_hint(&self, error: String) -> String {
         let kinds = agents::credential_kinds(&self.agent);
-        let Some(first) = kinds.first().filter(|_| is_about_keys) else {
+        let Some(first) = kinds.first() else {
             return error;
         };
         let name = &self.agent.name;
+        let settings = &self.project.settings;
+        let credentials = self.engine.credentials();
+        let used = settings.credential_refs.iter().find_map(|name| {
+            let kind = credentials.find(name)?.kind;
+            kinds.contains(&kind).then_some((name, kind))
+        });
+        if let Some((used, kind)) = used {
+            return format!(
+                "{error}; the provider does not accept the credential {} of the project: replace it with \
+                 `oubliette credential add {used} --kind {kind}`",
+                quoted(used)
+            );
+        }
+        let mut variables = self.agent.credentials.values();
+        if let Some(variable) = variables.find(|name| settings.env.contains_key(*name)) {
+            return format!(
+                "{error}; the provider does not accept `{variable}` in the `env` of the project"
+            );
+        }
         let quoted: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
         format!(
             "{error}; the agent `{name}` signs in with a credential of kind {}: add one with `oubliette \

@@ -214,7 +214,7 @@ impl SessionActor<'_> {
                     HandshakeStep::Ready(opened) => return Ok(opened),
                     HandshakeStep::Failed(reason) => {
                         let reason = self.redactor.redact_text(reason);
-                        return Err(StartError::Refused(self.with_sign_in_hint(reason)));
+                        return Err(StartError::Refused(self.with_advice(&reason)));
                     }
                 }
             }

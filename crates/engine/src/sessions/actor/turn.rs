@@ -108,9 +108,10 @@ impl SessionActor<'_> {
             (Ok(result), None) => {
                 let is_counted = reported.turn.is_some() || !self.agent.needs_tokens;
                 match self.stop_reason(result) {
-                    StopReason::EndTurn if turn.failed => {
-                        (StopReason::Error, Some(self.failure_reason()))
-                    }
+                    StopReason::EndTurn if turn.failed => (
+                        StopReason::Error,
+                        Some(self.with_advice(&self.failure_reason())),
+                    ),
                     StopReason::EndTurn if !is_counted && !turn.is_command => {
                         (StopReason::Error, Some(NO_TOKENS.to_owned()))
                     }
@@ -119,7 +120,7 @@ impl SessionActor<'_> {
             }
             (Err(error), None) => {
                 let error = self.described_failure(error);
-                (StopReason::Error, Some(self.with_sign_in_hint(error)))
+                (StopReason::Error, Some(self.with_advice(&error)))
             }
         };
         let live = self.process.live.as_ref();

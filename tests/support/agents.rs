@@ -100,8 +100,8 @@ impl Setup {
             write(path, content);
         }
         for file in &row.home.files {
-            let given = fs::read_to_string(home.join(file.path)).unwrap_or_default();
-            write(file.path, &file.merge(&given));
+            let given = fs::read_to_string(home.join(&file.path)).unwrap_or_default();
+            write(&file.path, &file.merge(&given));
         }
     }
 

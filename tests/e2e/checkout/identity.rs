@@ -18,7 +18,7 @@ async fn commits_have_an_author_who_can_be_changed_and_the_session_of_the_agent(
     let shown = admin.exec(&id, "cat $GIT_CONFIG_SYSTEM").await;
     let text = shown["stdout"].as_str().unwrap();
     assert!(text.contains(r#"email = "ada@example.com""#), "{shown}");
-    let refused = json!({ "project_id": id, "git_identity": "nobody" });
+    let refused = json!({ "project_id": id, "git_identity": "no address" });
     let refused = admin.call("project_update", refused).await;
     assert!(
         refused.text.contains("write `Name <address>`"),

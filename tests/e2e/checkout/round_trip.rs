@@ -111,7 +111,7 @@ async fn a_copy_is_as_the_checkout_and_work_comes_back_by_diff_apply_and_fetch()
 }
 
 #[test(needs(sandbox))]
-async fn work_that_nobody_took_is_kept_and_conflicts_change_nothing() {
+async fn work_that_was_not_taken_is_kept_and_conflicts_change_nothing() {
     let user = User::new();
     let first: Value = {
         let ran = user

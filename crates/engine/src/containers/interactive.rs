@@ -50,7 +50,7 @@ struct InteractiveExec<'a> {
 /// What a call can return.
 #[derive(Debug)]
 enum CallResult {
-    Received(Received),
+    Received(Box<Received>),
     /// The command has ended, and its end was stored.
     Stored(Box<Output>),
 }
@@ -100,7 +100,7 @@ pub(super) async fn run_call(
         () = engine.tokens().wait_until_ended(actor.token_id) => {
             Err(EngineError::Failed("the API key has ended".to_owned()))
         }
-        () = engine.draining() => Ok(CallResult::Received(Received::default())),
+        () = engine.draining() => Ok(CallResult::Received(Box::default())),
     };
     let result = result?;
     // There is one call per keystroke, so the audit log gets at most one entry per minute.
@@ -114,7 +114,7 @@ pub(super) async fn run_call(
         CallResult::Stored(output) => Ok(*output),
         CallResult::Received(received) => {
             let has_ended = received.ended.is_some();
-            let output = exec.output(&request, received, started);
+            let output = exec.output(&request, *received, started);
             if has_ended {
                 exec.store_result(&output).await?;
                 let state = engine.container_state();
@@ -220,7 +220,7 @@ impl InteractiveExec<'_> {
         };
         loop {
             match exchange(&process, request, started).await {
-                Ok(received) => return Ok(CallResult::Received(received)),
+                Ok(received) => return Ok(CallResult::Received(Box::new(received))),
                 Err(ProcessError::Gone) => return self.stored_result(None).await,
                 Err(error) if error.is_connection_lost() => {
                     tokio::time::sleep(RETRY_INTERVAL).await;

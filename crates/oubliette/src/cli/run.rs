@@ -111,7 +111,7 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         // Before anything is created.
         let request = Request::read(matches)?;
         let (client, embedded) = connect(home, access).await?;
-        let ended = request.run(home, access, matches, client).await;
+        let ended = Box::pin(request.run(home, access, matches, client)).await;
         if let Some(embedded) = embedded {
             embedded.stop().await;
         }
@@ -203,7 +203,7 @@ impl Request {
             }
             Some(checkout) => {
                 let project = given("project");
-                let copy = checkout.send(&reconnecting, project.as_deref()).await?;
+                let copy = Box::pin(checkout.send(&reconnecting, project.as_deref())).await?;
                 call.extend(copy.spawn_parameters());
                 call.insert("new_session".to_owned(), json!(true));
                 let spawned = reconnecting.current().call("session_spawn", call).await?;

@@ -23,11 +23,9 @@ const KNOWN_AS: [(&str, &[&str]); 12] = [
 /// Of them, those that exist only below a noun.
 const VERBS: [&str; 4] = ["delete", "get", "list", "create"];
 
-/// Adds a suggestion to an error about an unknown command, if clap has none.
+/// Adds a suggestion to an error about an unknown command. It replaces clap's, which only sounds alike.
 pub(super) fn add_to(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    if error.kind() != ErrorKind::InvalidSubcommand
-        || error.get(ContextKind::SuggestedSubcommand).is_some()
-    {
+    if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {

@@ -4,7 +4,7 @@ use oubliette_wire::StreamKind;
 
 use crate::containers::process::{OutputReader, Process, ProcessError};
 
-/// A stream with this much at once is not typed by anybody: it has more soon.
+/// A stream with this much at once is a transfer of data, not a terminal: more follows soon.
 const BULK_BYTES: usize = 32 << 10;
 
 #[derive(Debug)]

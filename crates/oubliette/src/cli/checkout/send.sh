@@ -7,6 +7,10 @@ export LC_ALL=C
 fail() { echo "$*" >&2; exit 1; }
 command -v git > /dev/null || fail "git is not installed in the container"
 unset GIT_INDEX_FILE
+# The author of commits that are made here, where git does not know one.
+git config user.name > /dev/null || export GIT_AUTHOR_NAME=Oubliette GIT_COMMITTER_NAME=Oubliette
+git config user.email > /dev/null ||
+    export GIT_AUTHOR_EMAIL=noreply@oubliette.invalid GIT_COMMITTER_EMAIL=noreply@oubliette.invalid
 if [ ! -d .git ] && [ ! -f .git ]; then git init -q . || exit 1; fi
 dir=$(git rev-parse --absolute-git-dir) || exit 1
 ours=$dir/oubliette

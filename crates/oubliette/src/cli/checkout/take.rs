@@ -128,7 +128,7 @@ pub(in crate::cli) fn run(
         let (client, embedded) = connect(home, access).await?;
         let result = match verb {
             "push" => push(home, matches, access, client).await,
-            _ => take(verb, home, matches, access, client).await,
+            _ => Box::pin(take(verb, home, matches, access, client)).await,
         };
         if let Some(embedded) = embedded {
             embedded.stop().await;

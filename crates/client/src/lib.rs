@@ -7,6 +7,8 @@
 
 // Containers run Linux; the server can also be built on other systems.
 #[cfg(target_os = "linux")]
+mod apply_files;
+#[cfg(target_os = "linux")]
 mod chown;
 #[cfg(target_os = "linux")]
 mod init;
@@ -31,6 +33,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Some(Some("init")) => init::run(),
         #[cfg(target_os = "linux")]
         Some(Some(stdio_bridge::SUBCOMMAND)) => stdio_bridge::run(),
+        #[cfg(target_os = "linux")]
+        Some(Some(oubliette_wire::APPLY_FILES)) => apply_files::run(arguments),
         #[cfg(target_os = "linux")]
         Some(Some(chown::SUBCOMMAND)) => chown::run(arguments),
         #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 //! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
+mod file_changes;
 mod jsonrpc;
 mod lines;
 pub mod mux;
@@ -10,6 +11,7 @@ mod paths;
 mod relay;
 mod supervise;
 
+pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
 pub use paths::{AGENT_INSTRUCTIONS, CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};

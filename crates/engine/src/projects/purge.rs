@@ -14,6 +14,7 @@ impl Projects<'_> {
         {
             return Err(error);
         }
+        self.engine.checkpoints().forget_project(id);
         self.engine.parts.credentials.forget_project(id).await?;
         Ok(self.engine.store().delete_project(id).await?)
     }

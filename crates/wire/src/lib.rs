@@ -3,6 +3,7 @@
 //! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
+mod file_changes;
 mod home;
 mod jsonrpc;
 mod lines;
@@ -11,6 +12,7 @@ mod paths;
 mod relay;
 mod supervise;
 
+pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
 pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};

@@ -148,7 +148,7 @@ impl Subscription {
             return;
         }
         // Not reached: the sender lives as long as its receivers.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Changes until now count as seen.

@@ -77,6 +77,7 @@ async fn workspaces_are_chosen_created_listed_and_deleted() {
                 &WorkspaceChoice {
                     workspace_id,
                     create_workspace,
+                    from: None,
                 },
                 &call,
             )
@@ -137,6 +138,7 @@ async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let create = WorkspaceChoice {
         workspace_id: Some("early".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     engine
         .workspaces()
@@ -150,6 +152,7 @@ async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let create = WorkspaceChoice {
         workspace_id: Some("later".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     engine
         .workspaces()
@@ -182,6 +185,7 @@ async fn concurrent_calls_create_a_workspace_once() {
             let choice = WorkspaceChoice {
                 workspace_id: Some("same".parse().unwrap()),
                 create_workspace: true,
+                from: None,
             };
             engine
                 .workspaces()
@@ -209,6 +213,7 @@ async fn waiting_creation(
     let choice = WorkspaceChoice {
         workspace_id: Some(new.clone()),
         create_workspace: true,
+        from: None,
     };
     let creating = {
         let engine = engine.clone();
@@ -273,7 +278,13 @@ async fn a_workspace_of_a_project_that_is_deleted_meanwhile_is_not_found() {
     let call = Call::new();
     let late = engine
         .workspaces()
-        .create_on_host(&stored, &default, &"late".parse().unwrap(), &call)
+        .create_on_host(
+            &stored,
+            &default,
+            &WorkspaceId::default(),
+            &"late".parse().unwrap(),
+            &call,
+        )
         .await
         .unwrap_err();
     assert!(
@@ -328,6 +339,7 @@ async fn a_workspace_whose_directory_cannot_be_created_leaves_no_row() {
     let choice = WorkspaceChoice {
         workspace_id: Some("new".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     let failed = engine.workspaces().choose(id, &choice, &Call::new()).await;
     assert!(failed.is_err());

@@ -6,6 +6,7 @@ mod children;
 mod crashes;
 mod faults;
 mod joining;
+mod memory;
 mod relay;
 mod settings;
 mod stalled_turns;

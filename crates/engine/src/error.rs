@@ -51,6 +51,10 @@ impl EngineError {
         Self::Fault(Arc::from(source.into()))
     }
 
+    pub(crate) fn disk_full() -> Self {
+        Self::Failed("the disk is full; free some space and try again".to_owned())
+    }
+
     pub fn project_not_found(id: impl ToString) -> Self {
         Self::NotFound {
             what: "project",
@@ -90,7 +94,7 @@ impl From<InvalidValue> for EngineError {
 impl From<std::io::Error> for EngineError {
     fn from(error: std::io::Error) -> Self {
         if is_disk_full(&error) {
-            return Self::Failed("the disk is full; free some space and try again".to_owned());
+            return Self::disk_full();
         }
         Self::fault(error)
     }

@@ -29,6 +29,8 @@ use crate::{EngineError, Result};
 const TRASH_DIR: &str = ".deleted";
 /// The prefix of directories of workspaces that are being created.
 const DRAFT_PREFIX: &str = ".new-";
+/// A disk with less free space counts as full.
+const MIN_FREE_DISK_BYTES: u64 = 1 << 20;
 /// Each read may hold a file in memory.
 const MAX_CONCURRENT_READS: usize = 8;
 
@@ -408,6 +410,15 @@ impl Files {
     pub(crate) fn is_git_repository(&self, workspace: &Path) -> bool {
         fs::symlink_metadata(workspace.join(".git")).is_ok_and(|meta| meta.is_dir())
     }
+}
+
+/// Whether the disk of a path has no space to speak of; false if that cannot be found out.
+pub(crate) async fn is_disk_full(path: PathBuf) -> bool {
+    let checked = blocking(move || {
+        let disk = rustix::fs::statvfs(&path)?;
+        Ok(disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_DISK_BYTES)
+    });
+    checked.await.unwrap_or(false)
 }
 
 async fn blocking<T: Send + 'static>(

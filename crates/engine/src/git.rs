@@ -20,6 +20,7 @@ use tokio::process::{Child, Command};
 
 use self::askpass::GitAccess;
 use self::progress::GitOutput;
+use crate::files::is_disk_full;
 use crate::settings::ProjectRules;
 use crate::{Call, Credential, EngineError, Result};
 
@@ -273,6 +274,11 @@ async fn run(
     };
     if status.success() {
         return Ok(());
+    }
+    // Git does not say so.
+    let parent = directory.parent().unwrap_or(directory);
+    if is_disk_full(parent.to_owned()).await {
+        return Err(EngineError::disk_full());
     }
     Err(EngineError::Failed(format!(
         "{what} failed: {}{remedy}",

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::containers::CommandResult;
 use crate::containers::{ContainerPlan, ContainerScope, mount};
-use crate::files::{Draft, Files};
+use crate::files::{Draft, Files, is_disk_full};
 use crate::{Call, Engine, EngineError, Result};
 
 /// The path of a workspace in its container.
@@ -138,6 +138,29 @@ impl Workspaces<'_> {
         // Deleted meanwhile, perhaps before there was a directory to remove.
         self.files().remove_workspace(project, id).await?;
         Err(not_found(id))
+    }
+
+    /// Removes a workspace whose id no caller knows, in the background if that fails now.
+    pub(crate) async fn undo_creation(self, project: ProjectId, id: &WorkspaceId) {
+        let Err(error) = self.remove_unused(project, id).await else {
+            return;
+        };
+        tracing::warn!(%project, workspace = %id, %error, "could not remove a workspace; trying again");
+        let id = id.clone();
+        self.engine.spawn_until_stopping(|engine| async move {
+            let what = format!("unused workspace {id} of {project}");
+            let remove = || engine.workspaces().remove_unused(project, &id);
+            engine.retry(&what, remove).await;
+        });
+    }
+
+    async fn remove_unused(self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
+        let store = self.engine.store();
+        match store.remove_workspace(project, id, None).await {
+            Ok(_) => self.files().remove_workspace(project, id).await,
+            Err(StoreError::InUse) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Removes the row of a workspace whose directory could not be created, in the background if the
@@ -358,7 +381,11 @@ impl Workspaces<'_> {
         let CommandResult::Failed(reason) = outcome else {
             return self.files().publish_draft(project, id, draft).await;
         };
+        let is_full = is_disk_full(self.files().project_dir(project)).await;
         self.files().remove_draft(project, draft).await?;
+        if is_full {
+            return Err(EngineError::disk_full());
+        }
         Err(EngineError::Failed(format!(
             "the workspace could not be created: {reason}"
         )))

@@ -128,52 +128,62 @@ impl Sessions<'_> {
             .workspaces()
             .choose(project.id, &choice, call)
             .await?;
-        let id = SessionId::new(Uuid::new_v4());
-        let session = Session {
-            parent_id: parent.map(|parent| parent.id),
-            root_id: parent.map_or(id, |parent| parent.root_id),
-            depth: parent.map_or(0, |parent| parent.depth + 1),
-            owner_id: origin.owner,
-            choices,
-            ..Session::new(
-                id,
-                project.id,
-                workspace.id.clone(),
-                agent,
-                message.created_at,
-            )
-        };
-        let limits = match parent {
-            Some(parent) => self.tree_limits(parent).await?,
-            None => self.project_tree_limits(project),
-        };
-        // Tools are set for a whole session, so a message that sets them needs a new one.
-        let may_join =
-            parent.is_none() && !params.new_session.unwrap_or(false) && params.tools()?.is_empty();
-        let sender = origin.max_scope.filter(|_| may_join);
-        let new = NewSession {
-            session,
-            message: Some(message),
-            join: sender.map(|sender| JoinFilter {
-                settings: params.requested_settings(engine, project),
-                sender,
-            }),
-            call: origin.call,
-            run: call.schedule_run().cloned(),
-            events: Vec::new(),
-            limits,
-        };
-        let audit = call.take_audit_entry_for(project.id);
-        let (session, spawned, resumed) = match engine.store().spawn_session(&new, audit).await? {
-            SpawnOutcome::New(session) => (session, true, false),
-            SpawnOutcome::Joined { session, resumed } => (session, false, resumed),
-            SpawnOutcome::OverLimit(limit) => return Err(over_limit(limit, &limits)),
-            SpawnOutcome::Gone => {
-                return Err(EngineError::Failed(
+        let stored = async {
+            let id = SessionId::new(Uuid::new_v4());
+            let session = Session {
+                parent_id: parent.map(|parent| parent.id),
+                root_id: parent.map_or(id, |parent| parent.root_id),
+                depth: parent.map_or(0, |parent| parent.depth + 1),
+                owner_id: origin.owner,
+                choices,
+                ..Session::new(
+                    id,
+                    project.id,
+                    workspace.id.clone(),
+                    agent,
+                    message.created_at,
+                )
+            };
+            let limits = match parent {
+                Some(parent) => self.tree_limits(parent).await?,
+                None => self.project_tree_limits(project),
+            };
+            // Tools are set for a whole session, so a message that sets them needs a new one.
+            let may_join = parent.is_none()
+                && !params.new_session.unwrap_or(false)
+                && params.tools()?.is_empty();
+            let sender = origin.max_scope.filter(|_| may_join);
+            let new = NewSession {
+                session,
+                message: Some(message),
+                join: sender.map(|sender| JoinFilter {
+                    settings: params.requested_settings(engine, project),
+                    sender,
+                }),
+                call: origin.call,
+                run: call.schedule_run().cloned(),
+                events: Vec::new(),
+                limits,
+            };
+            let audit = call.take_audit_entry_for(project.id);
+            match engine.store().spawn_session(&new, audit).await? {
+                SpawnOutcome::New(session) => Ok((session, true, false)),
+                SpawnOutcome::Joined { session, resumed } => Ok((session, false, resumed)),
+                SpawnOutcome::OverLimit(limit) => Err(over_limit(limit, &limits)),
+                SpawnOutcome::Gone => Err(EngineError::Failed(
                     "the project, the workspace or the parent session was deleted".to_owned(),
-                ));
+                )),
             }
         };
+        let stored = stored.await;
+        // A repeated call finds the session that it started before, in another workspace.
+        let is_used = matches!(&stored, Ok((session, ..)) if session.workspace_id == workspace.id);
+        // Nobody knows an id that no caller chose and none gets.
+        if !is_used && workspace.created && choice.workspace_id.is_none() {
+            let workspaces = engine.workspaces();
+            workspaces.undo_creation(project.id, &workspace.id).await;
+        }
+        let (session, spawned, resumed) = stored?;
         if let Some(parent) = session.parent_id {
             self.subscriptions().notify_log(parent, session.root_id);
         }
@@ -184,7 +194,7 @@ impl Sessions<'_> {
         let delivered = self.delivered(*session, resumed, warnings).await;
         Ok(Delivered {
             spawned,
-            workspace_created: workspace.created,
+            workspace_created: workspace.created && is_used,
             ..delivered
         })
     }

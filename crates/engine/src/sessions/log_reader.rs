@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::subscriptions::Subscription;
 use super::view::PendingRequest;
+use crate::files::is_disk_full;
 use crate::{Actor, Engine, Result};
 
 pub(super) const DEFAULT_PAGE_EVENTS: u32 = 200;
@@ -19,8 +20,6 @@ pub(super) const DEFAULT_PAGE_EVENTS: u32 = 200;
 const MAX_PAGE_BYTES: usize = 4 << 20;
 /// Larger pages are not shared with other readers.
 const MAX_SHARED_PAGE_BYTES: usize = 64 << 10;
-/// A disk with less free space counts as full.
-const MIN_FREE_DISK_BYTES: u64 = 1 << 20;
 const TREE_CURSOR_PREFIX: &str = "events:";
 
 /// A position in a log. Pages begin after it.
@@ -209,17 +208,12 @@ impl LogReader {
     /// Without space, neither the store nor the supervisor can keep what the agent writes, so it waits.
     async fn stalled(&self) -> Option<String> {
         let directory = self.engine.settings().data_dir.clone();
-        let checked = tokio::task::spawn_blocking(move || {
-            let disk = rustix::fs::statvfs(&directory).ok()?;
-            let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-            (free < MIN_FREE_DISK_BYTES).then(|| {
-                format!(
-                    "the disk of {} is full; the agent waits until there is space",
-                    directory.display()
-                )
-            })
-        });
-        checked.await.ok().flatten()
+        is_disk_full(directory.clone()).await.then(|| {
+            format!(
+                "the disk of {} is full; the agent waits until there is space",
+                directory.display()
+            )
+        })
     }
 
     fn page(

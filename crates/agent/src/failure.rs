@@ -32,14 +32,16 @@ const PROVIDER_BUSY: [&str; 5] = [
     "server had an error",
     "service unavailable",
 ];
-const DISCONNECTED: [&str; 7] = [
+const DISCONNECTED: [&str; 9] = [
     "cannot connect",
     "connection dropped",
     "connection error",
+    "connection reset",
     "connection to the api was lost",
     "fetch failed",
     "socket connection was closed",
     "stream disconnected",
+    "stream was terminated",
 ];
 
 /// What kind of failure it is, as far as it is known.
@@ -74,7 +76,7 @@ impl FailureCause {
             Some(Self::RateLimited)
         } else if names(&PROVIDER_BUSY) {
             Some(Self::Provider)
-        } else if names(&DISCONNECTED) || lower.trim() == "terminated" {
+        } else if names(&DISCONNECTED) {
             Some(Self::Connection)
         } else {
             None
@@ -119,6 +121,10 @@ pub fn failure_reason(text: &str) -> String {
         },
         None => reason.to_owned(),
     };
+    // What Node.js says about a stream that breaks.
+    if reason == "terminated" {
+        return "the model's stream was terminated".to_owned();
+    }
     // A status alone is no sentence.
     if reason.starts_with(|c: char| c.is_ascii_digit()) && http_status_at(&reason).is_some() {
         return format!("HTTP {reason}");
@@ -203,6 +209,10 @@ mod tests {
             ),
             ("Internal error: Agent error", "Agent error"),
             ("Internal error", "Internal error"),
+            (
+                "Internal error: terminated",
+                "the model's stream was terminated",
+            ),
             ("it is {not json", "it is {not json"),
             ("4 files are missing", "4 files are missing"),
             ("", ""),
@@ -237,7 +247,10 @@ mod tests {
                 Some(FailureCause::Provider),
             ),
             ("Connection error.", Some(FailureCause::Connection)),
-            ("terminated", Some(FailureCause::Connection)),
+            (
+                "the model's stream was terminated; check the network",
+                Some(FailureCause::Connection),
+            ),
             ("the command was terminated", None),
             ("unexpected status 400 Bad Request", None),
             ("the file has 500 lines", None),

@@ -17,6 +17,7 @@ mod projects;
 mod schedules;
 mod server;
 mod sessions;
+mod work;
 
 fn main() -> std::process::ExitCode {
     oubliette_test_harness::main(&support::needs::SUITE)

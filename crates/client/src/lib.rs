@@ -10,6 +10,8 @@
 #[cfg(target_os = "linux")]
 mod agent;
 #[cfg(target_os = "linux")]
+mod apply_files;
+#[cfg(target_os = "linux")]
 mod chown;
 #[cfg(target_os = "linux")]
 mod init;
@@ -36,6 +38,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Some(Some(oubliette_wire::AGENT_SUBCOMMAND)) => agent::run(arguments),
         #[cfg(target_os = "linux")]
         Some(Some(stdio_bridge::SUBCOMMAND)) => stdio_bridge::run(),
+        #[cfg(target_os = "linux")]
+        Some(Some(oubliette_wire::APPLY_FILES)) => apply_files::run(arguments),
         #[cfg(target_os = "linux")]
         Some(Some(chown::SUBCOMMAND)) => chown::run(arguments),
         #[cfg(target_os = "linux")]

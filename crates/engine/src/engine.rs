@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::AuditLog;
 use crate::callers::{CallerState, Callers};
+use crate::checkpoints::CheckpointState;
 use crate::containers::{AvailableRuntime, ContainerState, Containers};
 use crate::credentials::{CredentialState, Credentials};
 use crate::files::Files;
@@ -49,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) credentials: CredentialState,
     pub(crate) containers: Arc<ContainerState>,
     pub(crate) sessions: SessionState,
+    pub(crate) checkpoints: CheckpointState,
     pub(crate) schedules: ScheduleState,
     pub(crate) callers: CallerState,
     pub(crate) running_calls: RunningCalls,
@@ -88,6 +90,7 @@ impl Engine {
                 credentials,
                 containers,
                 sessions: SessionState::default(),
+                checkpoints: CheckpointState::default(),
                 schedules: ScheduleState::default(),
                 callers: CallerState::default(),
                 running_calls: RunningCalls::default(),
@@ -125,6 +128,8 @@ impl Engine {
             let runs_start = now - days(schedules.keep_days);
             let trimmed = store.trim_runs(runs_start, schedules.keep_runs).await;
             warn("scheduled runs", trimmed);
+            let projects = self.checkpoints().known_projects().await;
+            self.checkpoints().collect_garbage_in_background(projects);
             tokio::time::sleep(MAINTENANCE_INTERVAL).await;
         }
     }

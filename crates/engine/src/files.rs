@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 pub use session_homes::SESSION_HOMES_DIR;
-pub(crate) use tree::{ReadLimits, WorkspaceTree};
+pub(crate) use tree::{ListRequest, ListedEntry, ReadLimits, WorkspaceTree};
 
 use crate::workspaces::path_in_container;
 use crate::{EngineError, Result};
@@ -135,6 +135,23 @@ impl Files {
         } else {
             project.join("homes").join(workspace.as_str())
         }
+    }
+
+    /// The projects that have a directory with this name.
+    pub(crate) async fn projects_with(&self, name: &'static str) -> Result<Vec<ProjectId>> {
+        let root = self.root.clone();
+        blocking(move || {
+            let mut found = Vec::new();
+            for entry in fs::read_dir(root)? {
+                let entry = entry?;
+                let id = entry.file_name().to_str().and_then(|id| id.parse().ok());
+                if let Some(id) = id.filter(|_| entry.path().join(name).is_dir()) {
+                    found.push(id);
+                }
+            }
+            Ok(found)
+        })
+        .await
     }
 
     /// What a project takes on the disk: its files, and the layers that the embedded sandbox keeps for its

@@ -8,6 +8,7 @@ mod agents;
 mod audit;
 mod call;
 mod callers;
+mod checkpoints;
 mod clock;
 mod containers;
 mod credentials;

@@ -27,6 +27,7 @@ mod redactor;
 pub(crate) mod spawn;
 pub(crate) mod subscriptions;
 mod tools;
+mod transcript;
 pub(crate) mod view;
 
 use std::collections::HashMap;

@@ -226,6 +226,9 @@ pub struct Limits {
     /// The maximum size in MB of what the database has of a project: event logs, waiting messages,
     /// prompts of schedules, results of commands.
     pub log_mb: u32,
+    /// The maximum size in MB of what is kept of a project's workspaces after each turn, for
+    /// `session_diff`, `session_rewind` and `session_fork`; 0 keeps nothing. It counts in `disk_mb`, too.
+    pub checkpoint_mb: u32,
     /// The maximum number of workspaces of a project, each of which may have a container of its own.
     pub max_workspaces: u32,
 }
@@ -242,6 +245,7 @@ impl Default for Limits {
             max_processes: 4096,
             disk_mb: 0,
             log_mb: 2048,
+            checkpoint_mb: 4096,
             max_workspaces: 200,
         }
     }

@@ -1,7 +1,13 @@
 //! Workspaces: the directories of a project in which its sessions work.
 
+mod apply;
+pub(crate) mod create;
 pub(crate) mod delete;
+pub(crate) mod files;
 pub(crate) mod list;
+mod path;
+pub(crate) mod read;
+pub(crate) mod write;
 
 use oubliette_model::{ProjectId, WorkspaceId};
 use oubliette_runtime::ContainerId;
@@ -28,6 +34,8 @@ pub(crate) struct WorkspaceChoice {
     pub(crate) workspace_id: Option<WorkspaceId>,
     /// Whether to create the workspace if it does not exist.
     pub(crate) create_workspace: bool,
+    /// The workspace that a new one is a clone of; the default one if absent.
+    pub(crate) from: Option<WorkspaceId>,
 }
 
 /// The workspace that a call uses.
@@ -60,7 +68,7 @@ impl Workspaces<'_> {
             (Some(id), _) => id.clone(),
         };
         if self.engine.store().workspace(project, &id).await?.is_some() {
-            return self.open(project, id, call).await;
+            return self.open(project, id, choice, call).await;
         }
         if !choice.create_workspace {
             return Err(EngineError::NotFound {
@@ -81,10 +89,10 @@ impl Workspaces<'_> {
         match added.await {
             Ok(true) => {}
             Ok(false) => return Err(EngineError::project_not_found(project)),
-            Err(StoreError::Duplicate) => return self.open(project, id, call).await,
+            Err(StoreError::Duplicate) => return self.open(project, id, choice, call).await,
             Err(error) => return Err(error.into()),
         }
-        if let Err(error) = self.create(project, &id, call).await {
+        if let Err(error) = self.create(project, &id, choice, call).await {
             self.discard(project, &id).await;
             return Err(error);
         }
@@ -95,17 +103,24 @@ impl Workspaces<'_> {
         self,
         project: ProjectId,
         id: WorkspaceId,
+        choice: &WorkspaceChoice,
         call: &Call,
     ) -> Result<ChosenWorkspace> {
         if !self.files().has_workspace(project, &id) {
-            self.create(project, &id, call).await?;
+            self.create(project, &id, choice, call).await?;
         }
         Ok(ChosenWorkspace { id, created: false })
     }
 
     /// Creates the directory of a workspace that has a row, and protects its paths.
-    async fn create(self, project: ProjectId, id: &WorkspaceId, call: &Call) -> Result<()> {
-        let created = match self.create_directory(project, id, call).await {
+    async fn create(
+        self,
+        project: ProjectId,
+        id: &WorkspaceId,
+        choice: &WorkspaceChoice,
+        call: &Call,
+    ) -> Result<()> {
+        let created = match self.create_directory(project, id, choice, call).await {
             Ok(()) => self.protect(project, id).await,
             failed => failed,
         };
@@ -152,6 +167,20 @@ impl Workspaces<'_> {
         }
     }
 
+    /// Fails if a workspace does not exist. Its directory does, afterwards.
+    pub(crate) async fn open_existing(
+        self,
+        project: ProjectId,
+        id: &WorkspaceId,
+        call: &Call,
+    ) -> Result<()> {
+        self.engine.project(project).await?;
+        self.require(project, id).await?;
+        let choice = WorkspaceChoice::default();
+        self.open(project, id.clone(), &choice, call).await?;
+        Ok(())
+    }
+
     /// Protects the paths of a new workspace, or removes it.
     async fn protect(self, project: ProjectId, id: &WorkspaceId) -> Result<()> {
         let stored = self.engine.project(project).await?;
@@ -166,15 +195,17 @@ impl Workspaces<'_> {
         protected
     }
 
-    /// Creates the directory: a clone of the default workspace at HEAD on its own branch, or empty if
-    /// the default workspace is not a repository.
+    /// Creates the directory: a clone of the source at HEAD on its own branch, or empty if the source is
+    /// not a repository.
     async fn create_directory(
         self,
         project: ProjectId,
         id: &WorkspaceId,
+        choice: &WorkspaceChoice,
         call: &Call,
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
+        let source = choice.from.clone().unwrap_or_default();
         let default = ContainerScope::default_container_id(project);
         let _permit = tokio::select! {
             permit = self.engine.container_state().permit_workspace_creation(&default) => permit?,
@@ -182,14 +213,15 @@ impl Workspaces<'_> {
         };
         // Another call may have created it meanwhile.
         if self.files().has_workspace(project, id)
-            || self.create_on_host(&stored, &default, id, call).await?
+            || (source.is_default() && self.create_on_host(&stored, &default, id, call).await?)
         {
             return Ok(());
         }
         if stored.settings.workspace_isolation {
-            self.clone_in_temporary_container(&stored, id).await
+            self.clone_in_temporary_container(&stored, &source, id)
+                .await
         } else {
-            self.clone_in_project_container(&stored, id).await
+            self.clone_in_project_container(&stored, &source, id).await
         }
     }
 
@@ -238,7 +270,12 @@ impl Workspaces<'_> {
     }
 
     /// Clones where an agent may have written: there, git runs only in the container.
-    async fn clone_in_project_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
+    async fn clone_in_project_container(
+        self,
+        project: &Project,
+        source: &WorkspaceId,
+        id: &WorkspaceId,
+    ) -> Result<()> {
         let default = WorkspaceId::default();
         let running = self.engine.containers().ensure(project, &default).await?;
         let draft = self.files().new_draft();
@@ -249,7 +286,7 @@ impl Workspaces<'_> {
             .run_command(
                 &running.id,
                 running.link,
-                clone_command(&directory, id),
+                clone_command(&path_in_container(source), &directory, id),
                 Vec::new(),
             )
             .await?;
@@ -261,14 +298,25 @@ impl Workspaces<'_> {
         self.publish_draft(project.id, id, &draft, outcome).await
     }
 
-    /// Clones where no container sees two workspaces: a temporary container sees the default one,
-    /// read-only, and the new one.
-    async fn clone_in_temporary_container(self, project: &Project, id: &WorkspaceId) -> Result<()> {
+    /// Clones where no container sees two workspaces: a temporary container sees the source, read-only, and
+    /// the new one.
+    async fn clone_in_temporary_container(
+        self,
+        project: &Project,
+        source: &WorkspaceId,
+        id: &WorkspaceId,
+    ) -> Result<()> {
         let draft = self.files().new_draft();
         let directory = self.files().create_draft_dir(project.id, &draft).await?;
-        let source = self
-            .files()
-            .workspace_dir(project.id, &WorkspaceId::default());
+        // The files belong to the users of the container that last had them.
+        let own = ContainerScope::of_workspace(project, source).container_id();
+        let has_run = self.engine.store().container(own.as_str()).await?.is_some();
+        let users_of = if has_run {
+            own
+        } else {
+            ContainerScope::default_container_id(project.id)
+        };
+        let source = self.files().workspace_dir(project.id, source);
         let mounts = vec![
             mount(source, "/workspace", true),
             mount(directory, "/workspaces/new", false),
@@ -279,7 +327,7 @@ impl Workspaces<'_> {
             scope: ContainerScope::of_workspace(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(ContainerScope::default_container_id(project.id)),
+            users_of: Some(users_of),
         };
         let clone = async {
             let link = {
@@ -288,7 +336,7 @@ impl Workspaces<'_> {
                 let _lock = state.lock_container(&container).await;
                 self.engine.containers().create(plan).await?
             };
-            let argv = clone_command("/workspaces/new", id);
+            let argv = clone_command("/workspace", "/workspaces/new", id);
             self.engine
                 .containers()
                 .run_command(&container, link, argv, Vec::new())
@@ -343,19 +391,19 @@ fn not_found(id: &WorkspaceId) -> EngineError {
     }
 }
 
-/// The command that clones the default workspace, or creates an empty directory if it is not a
-/// repository.
-fn clone_command(directory: &str, id: &WorkspaceId) -> Vec<String> {
-    let script = "cd /workspace || exit\n\
+/// The command that clones a workspace, or creates an empty directory if it is not a repository.
+fn clone_command(source: &str, directory: &str, id: &WorkspaceId) -> Vec<String> {
+    let script = "cd \"$4\" || exit\n\
                   [ -d .git ] || exec mkdir -p \"$1\"\n\
-                  git -c safe.directory=* clone -q --no-hardlinks -- /workspace \"$1\" && \
+                  git -c safe.directory=* clone -q --no-hardlinks -- \"$4\" \"$1\" && \
                   git -C \"$1\" checkout -q -b \"$2\" || exit\n\
                   hook=$1/.git/hooks/prepare-commit-msg\n\
                   mkdir -p \"${hook%/*}\" && printf %s \"$3\" > \"$hook\" && chmod 755 \"$hook\"";
-    let words = ["/bin/sh", "-c", script, "sh", directory].map(str::to_owned);
     let branch = format!("oubliette/{id}");
-    let hook = crate::git::COMMIT_MESSAGE_HOOK.to_owned();
-    words.into_iter().chain([branch, hook]).collect()
+    let hook = crate::git::COMMIT_MESSAGE_HOOK;
+    let arguments = ["sh", directory, &branch, hook, source];
+    let words = ["/bin/sh", "-c", script].into_iter().chain(arguments);
+    words.map(str::to_owned).collect()
 }
 
 #[cfg(test)]

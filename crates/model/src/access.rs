@@ -192,6 +192,11 @@ pub fn agent_may_start_schedule(
     agent_root.is_some() && agent_root == creator_root
 }
 
+/// Whether an agent may see and set back the work of a session: only in its own tree.
+pub fn is_in_tree(agent_root: SessionId, root: SessionId) -> bool {
+    agent_root == root
+}
+
 /// Whether a session is below another one, given its ancestors.
 pub fn is_below(above: SessionId, ancestors: &[SessionId]) -> bool {
     ancestors.contains(&above)

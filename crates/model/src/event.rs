@@ -12,6 +12,34 @@ use crate::{
     StopReason, TurnKind, Usage,
 };
 
+/// What changed between two checkpoints. Null if it is not known, or too much to count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    pub files: Option<u64>,
+    /// Lines.
+    pub added: Option<u64>,
+    pub removed: Option<u64>,
+}
+
+/// What of a session is set back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RewoundPart {
+    Files,
+    Conversation,
+    Both,
+}
+
+impl RewoundPart {
+    pub fn has_files(self) -> bool {
+        self != Self::Conversation
+    }
+
+    pub fn has_conversation(self) -> bool {
+        self != Self::Files
+    }
+}
+
 /// One entry of the log of a session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -131,6 +159,31 @@ pub enum Event {
         error: Option<String>,
         #[serde(default, skip_serializing_if = "TurnKind::is_prompt")]
         kind: TurnKind,
+        /// What the turn changed in its workspace; absent if that is not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changed: Option<Changed>,
+    },
+    /// The workspace after a turn is kept, and what changed since the start of the turn.
+    Checkpoint {
+        turn: u32,
+        checkpoint_id: String,
+        #[serde(flatten)]
+        changed: Changed,
+    },
+    /// The session was set back to where it was after a turn.
+    Rewound {
+        turn: u32,
+        what: RewoundPart,
+        /// The checkpoint of the files as they were before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checkpoint_id: Option<String>,
+    },
+    /// The session continues another one from a turn on.
+    Forked {
+        from_session_id: SessionId,
+        turn: u32,
+        /// What was said until then.
+        transcript: String,
     },
     /// The slash commands that the agent has now.
     Commands {
@@ -188,6 +241,9 @@ impl Event {
             Self::ChildEnded { .. } => "child_ended",
             Self::Usage { .. } => "usage",
             Self::Completion { .. } => "completion",
+            Self::Checkpoint { .. } => "checkpoint",
+            Self::Rewound { .. } => "rewound",
+            Self::Forked { .. } => "forked",
             Self::Commands { .. } => "commands",
             Self::Mode { .. } => "mode",
             Self::Error { .. } => "error",
@@ -221,6 +277,20 @@ mod tests {
                 stop_reason: StopReason::EndTurn,
                 error: None,
                 kind: TurnKind::Background,
+                changed: None,
+            },
+            Event::Checkpoint {
+                turn: 1,
+                checkpoint_id: "a".to_owned(),
+                changed: Changed {
+                    files: Some(1),
+                    ..Changed::default()
+                },
+            },
+            Event::Rewound {
+                turn: 0,
+                what: RewoundPart::Both,
+                checkpoint_id: None,
             },
             Event::Mode {
                 mode: "plan".to_owned(),

@@ -22,14 +22,14 @@ mod string_type;
 
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
-    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_direct, may_grant,
-    may_read_metrics, may_respond_as_caller, narrow, owns_session, schedule_decision, sees,
-    unattached_may,
+    allows_restricted_parameter, allows_session, autonomy_below, is_below, is_in_tree, may_direct,
+    may_grant, may_read_metrics, may_respond_as_caller, narrow, owns_session, schedule_decision,
+    sees, unattached_may,
 };
 pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};
 pub use env_value::{EnvValue, MIN_SECRET_BYTES, parse_env, parse_optional_env};
-pub use event::Event;
+pub use event::{Changed, Event, RewoundPart};
 pub use git_identity::GitIdentity;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};

@@ -5,6 +5,7 @@
 mod audit;
 mod callers;
 mod calls;
+mod checkpoints;
 mod containers;
 mod joining;
 mod mcp_sessions;
@@ -73,6 +74,8 @@ cases![
     joining::a_message_narrows_the_grant_to_its_senders_scope,
     joining::concurrent_joining_spawns_create_one_session,
     sessions::a_step_is_one_transaction_and_indexes_have_no_gaps,
+    checkpoints::the_trees_of_a_turn_are_recorded_with_its_steps,
+    checkpoints::a_session_forgets_the_conversation_of_its_agent,
     sessions::tree_limits_are_exact,
     sessions::a_decision_is_recorded_once_before_its_deadline,
     sessions::messages_are_queued_in_order_and_resume_an_ended_session,

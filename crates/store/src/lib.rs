@@ -8,6 +8,7 @@
 mod audit;
 mod callers;
 mod calls;
+mod checkpoints;
 mod containers;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
@@ -30,6 +31,7 @@ pub use callers::{
 pub use calls::{
     CallStore, CallTurn, ChildCall, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, ToolCallStart,
 };
+pub use checkpoints::{Checkpoint, CheckpointStep, CheckpointStore, TreeHash};
 pub use containers::{
     Container, ContainerStore, DROPPED_RESULT, Exec, MAX_KEPT_RESULT_BYTES, MAX_KEPT_RESULTS,
 };
@@ -63,6 +65,7 @@ pub trait Store:
     + EventStore
     + ScheduleStore
     + McpSessionStore
+    + CheckpointStore
     + std::fmt::Debug
     + Send
     + Sync
@@ -81,6 +84,7 @@ impl<T> Store for T where
         + EventStore
         + ScheduleStore
         + McpSessionStore
+        + CheckpointStore
         + std::fmt::Debug
         + Send
         + Sync

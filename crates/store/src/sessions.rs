@@ -12,7 +12,9 @@ use oubliette_model::{
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{AuditEntry, Page, Result, RunBinding, Token, ToolDeclaration, VisibleProjects};
+use crate::{
+    AuditEntry, CheckpointStep, Page, Result, RunBinding, Token, ToolDeclaration, VisibleProjects,
+};
 
 /// How much the messages that wait in the sessions of a project may take.
 pub const MAX_QUEUED_BYTES: u64 = 64 << 20;
@@ -37,6 +39,9 @@ pub struct SessionChoices {
     pub external_id: Option<String>,
     pub source: Option<String>,
     pub change_id: Option<String>,
+    /// Whether an agent that starts anew gets the transcript of the session: its own conversation would be
+    /// another one, because the session was set back, or is a fork.
+    pub starts_from_transcript: bool,
 }
 
 /// A request to stop, which the actor of the session has not handled yet.
@@ -182,6 +187,8 @@ pub struct NewSession {
     pub call: Option<Uuid>,
     /// The schedule run that the session is created for.
     pub run: Option<RunBinding>,
+    /// Events for the log of a new session, after the first one.
+    pub events: Vec<Event>,
     /// Checked only for sessions with a parent.
     pub limits: TreeLimits,
 }
@@ -335,6 +342,9 @@ pub struct SessionStep {
     pub removed_decisions: Vec<String>,
     /// A new cost limit for the whole tree, in US dollars.
     pub cost_limit: Option<f64>,
+    pub checkpoint: Option<CheckpointStep>,
+    /// Forget the agent's own conversation: the agent starts from the transcript next time.
+    pub forget_conversation: bool,
 }
 
 /// The session after a step was committed.

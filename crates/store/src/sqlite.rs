@@ -6,6 +6,7 @@ mod audit;
 mod backup;
 mod callers;
 mod calls;
+mod checkpoints;
 mod containers;
 mod convert;
 mod events;

@@ -38,8 +38,16 @@ const CONTRACT: &[(&str, Class)] = &[
     ("session_permit", ProjectWrite),
     ("session_end", ProjectWrite),
     ("session_cleanup", ProjectWrite),
+    ("session_diff", ProjectRead),
+    ("session_review", ProjectWrite),
+    ("session_rewind", ProjectWrite),
+    ("session_fork", ProjectWrite),
     ("workspace_list", ProjectRead),
+    ("workspace_create", ProjectWrite),
     ("workspace_delete", ProjectWrite),
+    ("workspace_files", ProjectRead),
+    ("workspace_read", ProjectRead),
+    ("workspace_write", ProjectWrite),
     ("schedule_create", ProjectWrite),
     ("schedule_list", ProjectRead),
     ("schedule_get", ProjectRead),
@@ -94,12 +102,16 @@ fn expected(scope: &str, class: Class, which: Which) -> Decision {
 }
 
 /// The operations that name a session and nothing else.
-const ABOUT_A_SESSION: [&str; 6] = [
+const ABOUT_A_SESSION: [&str; 10] = [
     "session_get",
     "session_events",
     "session_interrupt",
     "session_permit",
     "session_end",
+    "session_diff",
+    "session_review",
+    "session_rewind",
+    "session_fork",
     "caller_tool_response",
 ];
 
@@ -130,6 +142,7 @@ fn arguments(operation: &str, project: &str, named: &str) -> Value {
             json!({ "session_id": session, "request_id": "x", "decision": "deny" })
         }
         "caller_tool_response" => json!({ "session_id": session, "request_id": "x" }),
+        "session_rewind" => json!({ "session_id": session, "turn": 0, "what": "files" }),
         about if ABOUT_A_SESSION.contains(&about) => json!({ "session_id": session }),
         "session_spawn" | "session_message" => json!({ "project_id": project, "prompt": "hi" }),
         "project_create" => json!({ "name": format!("made {}", unique()) }),
@@ -142,6 +155,8 @@ fn arguments(operation: &str, project: &str, named: &str) -> Value {
         "token_revoke" => json!({ "token_id": uuid(0) }),
         "project_tasks" => json!({ "project_id": project, "change_id": "x" }),
         "workspace_delete" => json!({ "project_id": project, "workspace_id": "default" }),
+        "workspace_read" => json!({ "project_id": project, "path": "x" }),
+        "workspace_write" => json!({ "project_id": project, "path": "x", "content": "" }),
         "image_rebuild" => json!({ "container_type": "base" }),
         "container_exec" => json!({ "project_id": project, "command": "true" }),
         "project_list" | "project_options" | "token_list" | "audit_list" => json!({}),

@@ -166,6 +166,7 @@ async fn the_log_after_any_number_of_crashes_is_that_of_an_undisturbed_run() {
         "usage",
         "permission_request",
         "permission_answer",
+        "checkpoint",
         "completion",
         "log",
     ] {

@@ -42,6 +42,7 @@ async fn a_prompt_becomes_a_turn_whose_every_step_is_in_the_log(runtime: &str) {
             "usage",
             "message",
             "usage",
+            "checkpoint",
             "completion",
             "status"
         ],

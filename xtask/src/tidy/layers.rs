@@ -16,6 +16,7 @@ const LAYERS: &[&str] = &[
     "wire",
     "store",
     "trees",
+    "checkpoints",
     "sandbox",
     "client",
     "demo-agent",

@@ -220,6 +220,7 @@ pub(super) async fn prepare(
     let choice = WorkspaceChoice {
         workspace_id: params.workspace_id.clone(),
         create_workspace: params.create_workspace.unwrap_or(false),
+        ..WorkspaceChoice::default()
     };
     let workspace = engine
         .workspaces()

@@ -50,6 +50,7 @@ impl Operation for Start {
         let choice = WorkspaceChoice {
             workspace_id: params.workspace_id,
             create_workspace: false,
+            ..WorkspaceChoice::default()
         };
         let workspace = engine
             .workspaces()

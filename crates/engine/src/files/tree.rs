@@ -4,19 +4,25 @@
 //! to the directory that contains it and never through a link: this module resolves links itself,
 //! and only to targets in the same workspace, so that no path leads out of it.
 
+mod browse;
+
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use oubliette_checkpoints::path_to_text;
 use oubliette_openspec::{Entry, FileKind, FileTree, Found, TreeError};
 use oubliette_trees::{open_dir, open_file};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
+
+pub(crate) use browse::{ListRequest, ListedEntry};
 
 /// The limit of the Linux kernel.
 const MAX_LINKS: usize = 40;
@@ -54,13 +60,13 @@ pub(crate) struct WorkspaceTree {
 
 #[derive(Debug, Clone)]
 struct OpenDirectory {
-    name: String,
+    name: Vec<u8>,
     directory: Rc<OwnedFd>,
 }
 
 impl FileTree for WorkspaceTree {
     fn find(&self, path: &str) -> Result<Found, TreeError> {
-        let resolved = self.resolve(path)?;
+        let resolved = self.resolve(path.as_bytes())?;
         Ok(Found {
             kind: file_kind(&resolved.stat),
             modified_ms: modified_ms(&resolved.stat),
@@ -70,7 +76,7 @@ impl FileTree for WorkspaceTree {
 
     /// Leaves out names that are not UTF-8, which no result could contain.
     fn list(&self, path: &str) -> Result<Vec<Entry>, TreeError> {
-        let resolved = self.resolve(path)?;
+        let resolved = self.resolve(path.as_bytes())?;
         let Some(directory) = resolved.directory else {
             return Err(TreeError::NotADirectory);
         };
@@ -111,15 +117,7 @@ impl FileTree for WorkspaceTree {
     }
 
     fn read(&self, path: &str) -> Result<String, TreeError> {
-        let resolved = self.resolve(path)?;
-        if file_kind(&resolved.stat) != FileKind::File {
-            return Err(TreeError::NotAFile);
-        }
-        let name = CString::new(resolved.name).map_err(|_| TreeError::NotAFile)?;
-        // An agent may have replaced the file.
-        let Some((file, stat)) = open_file(&resolved.parent, &name).map_err(io_error)? else {
-            return Err(TreeError::NotAFile);
-        };
+        let (file, stat) = self.open_file(path.as_bytes())?;
         if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_file_bytes) {
             return Err(TreeError::FileTooLarge(self.max_file_bytes));
         }
@@ -178,11 +176,23 @@ impl WorkspaceTree {
         Ok(())
     }
 
+    /// Opens a regular file.
+    fn open_file(&self, path: &[u8]) -> Result<(File, Stat), TreeError> {
+        let resolved = self.resolve(path)?;
+        if file_kind(&resolved.stat) != FileKind::File {
+            return Err(TreeError::NotAFile);
+        }
+        let name = CString::new(resolved.name).map_err(|_| TreeError::NotAFile)?;
+        // An agent may have replaced the file.
+        let opened = open_file(&resolved.parent, &name).map_err(io_error)?;
+        opened.ok_or(TreeError::NotAFile)
+    }
+
     /// Resolves a path, following links.
-    fn resolve(&self, path: &str) -> Result<ResolvedPath, TreeError> {
+    fn resolve(&self, path: &[u8]) -> Result<ResolvedPath, TreeError> {
         self.count_lookup()?;
         let mut open_path = self.open_path.borrow_mut();
-        let mut pending: VecDeque<(String, bool)> = split(path, false).collect();
+        let mut pending: VecDeque<(Vec<u8>, bool)> = split(path, false).collect();
         let shared = open_path
             .iter()
             .zip(&pending)
@@ -192,13 +202,13 @@ impl WorkspaceTree {
         pending.drain(..shared);
         let mut links = 0;
         while let Some((name, is_from_link)) = pending.pop_front() {
-            if name == ".." {
+            if name == b".." {
                 open_path.pop().ok_or(TreeError::OutsideWorkspace)?;
                 continue;
             }
             self.count_lookup()?;
             let parent = open_path.last().map_or(&self.root, |open| &open.directory);
-            let stat = match statat(parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            let stat = match statat(parent, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) if is_from_link => return Err(TreeError::DanglingLink),
                 Err(Errno::NOENT) => {
@@ -208,7 +218,8 @@ impl WorkspaceTree {
                         .chain([name])
                         .chain(pending.into_iter().map(|(name, _)| name))
                         .collect();
-                    return Err(TreeError::NotFound(names.join("/")));
+                    let path = names.join(&b'/');
+                    return Err(TreeError::NotFound(path_to_text(&path)));
                 }
                 Err(error) => return Err(io_error(error)),
             };
@@ -218,11 +229,10 @@ impl WorkspaceTree {
                     if links > MAX_LINKS {
                         return Err(TreeError::LinkLoop);
                     }
-                    let mut target = readlinkat(parent, &name, Vec::new())
+                    let mut target = readlinkat(parent, name.as_slice(), Vec::new())
                         .map_err(io_error)?
-                        .into_string()
-                        .map_err(|_| TreeError::DanglingLink)?;
-                    if target.starts_with('/') {
+                        .into_bytes();
+                    if target.starts_with(b"/") {
                         open_path.clear();
                         target = self
                             .path_in_workspace(&target)
@@ -238,7 +248,9 @@ impl WorkspaceTree {
                             "the directories are nested too deeply",
                         ));
                     }
-                    let directory = open_dir(parent, &name).map(Rc::new).map_err(io_error)?;
+                    let directory = open_dir(parent, name.as_slice())
+                        .map(Rc::new)
+                        .map_err(io_error)?;
                     open_path.push(OpenDirectory { name, directory });
                 }
                 _ if pending.is_empty() => {
@@ -258,15 +270,15 @@ impl WorkspaceTree {
             path: join_names(&open_path, None),
             parent: directory.clone(),
             directory: Some(directory.clone()),
-            name: ".".to_owned(),
+            name: b".".to_vec(),
             stat: fstat(directory).map_err(io_error)?,
         })
     }
 
     /// Converts an absolute path of the container to one relative to the workspace.
-    fn path_in_workspace(&self, absolute: &str) -> Option<String> {
-        let rest = absolute.strip_prefix(&self.container_root)?;
-        (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
+    fn path_in_workspace(&self, absolute: &[u8]) -> Option<Vec<u8>> {
+        let rest = absolute.strip_prefix(self.container_root.as_bytes())?;
+        (rest.is_empty() || rest.starts_with(b"/")).then(|| rest.to_owned())
     }
 }
 
@@ -274,7 +286,7 @@ impl WorkspaceTree {
 struct ResolvedPath {
     path: String,
     parent: Rc<OwnedFd>,
-    name: String,
+    name: Vec<u8>,
     directory: Option<Rc<OwnedFd>>,
     stat: Stat,
 }
@@ -283,14 +295,16 @@ fn io_error(error: Errno) -> TreeError {
     TreeError::Io(error.to_string())
 }
 
-fn split(path: &str, is_from_link: bool) -> impl Iterator<Item = (String, bool)> {
-    let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
+fn split(path: &[u8], is_from_link: bool) -> impl Iterator<Item = (Vec<u8>, bool)> {
+    let parts = path
+        .split(|byte| *byte == b'/')
+        .filter(|part| !matches!(*part, b"" | b"."));
     parts.map(move |part| (part.to_owned(), is_from_link))
 }
 
-fn join_names(directories: &[OpenDirectory], last: Option<&str>) -> String {
-    let names = directories.iter().map(|open| open.name.as_str());
-    names.chain(last).collect::<Vec<_>>().join("/")
+fn join_names(directories: &[OpenDirectory], last: Option<&[u8]>) -> String {
+    let names = directories.iter().map(|open| open.name.as_slice());
+    path_to_text(&names.chain(last).collect::<Vec<_>>().join(&b'/'))
 }
 
 fn file_kind(stat: &Stat) -> FileKind {

@@ -19,6 +19,7 @@ impl Projects<'_> {
         {
             return Err(error);
         }
+        self.engine.checkpoints().forget_project(id);
         self.engine.parts.credentials.forget_project(id).await?;
         self.engine.store().delete_project(id).await?;
         containers.forget_disk_usage(id);

@@ -3,6 +3,7 @@
 
 mod background;
 mod budget;
+mod checkpoint;
 mod deadlines;
 mod decisions;
 mod event_builder;
@@ -242,7 +243,7 @@ impl<'a> SessionActor<'a> {
                 self.request_budget().await?;
                 continue;
             }
-            if self.has_outdated_tools().await? {
+            if self.has_outdated_tools().await? || self.has_forgotten_conversation() {
                 self.stop_agent().await;
                 self.commit().await?;
                 continue;
@@ -328,6 +329,11 @@ impl<'a> SessionActor<'a> {
         };
         let tools = self.engine.callers().tools(self.session.id).await?;
         Ok(*known != tools.fingerprint())
+    }
+
+    /// Whether the session was set back, so that the running agent remembers too much.
+    fn has_forgotten_conversation(&self) -> bool {
+        self.process.live.is_some() && self.session.agent_session_id.is_none()
     }
 
     fn autonomy(&self) -> Level {

@@ -89,7 +89,7 @@ impl AgentTool {
 impl Sessions<'_> {
     /// The autonomy of a child: at most that of its parent, so that an agent cannot permit itself what it
     /// has to ask for.
-    pub(super) async fn child_autonomy(
+    pub(crate) async fn child_autonomy(
         self,
         parent: &Session,
         project: &Project,

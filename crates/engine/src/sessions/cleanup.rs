@@ -70,6 +70,11 @@ impl Operation for Cleanup {
             .remove_ended_sessions(visible, before, call.take_audit_entry())
             .await?;
         if !deleted.is_empty() {
+            let projects = match visible {
+                VisibleProjects::Only(id) => vec![id],
+                VisibleProjects::All => engine.checkpoints().known_projects().await,
+            };
+            engine.checkpoints().collect_garbage_in_background(projects);
             engine.spawn_until_stopping(move |engine| async move {
                 engine.sessions().remove_orphaned_homes(visible).await;
             });

@@ -122,6 +122,7 @@ impl Sessions<'_> {
         let choice = WorkspaceChoice {
             workspace_id: params.workspace_id.clone().or(parent_workspace),
             create_workspace,
+            ..WorkspaceChoice::default()
         };
         let workspace = engine
             .workspaces()
@@ -159,6 +160,7 @@ impl Sessions<'_> {
             }),
             call: origin.call,
             run: call.schedule_run().cloned(),
+            events: Vec::new(),
             limits,
         };
         let audit = call.take_audit_entry_for(project.id);
@@ -362,7 +364,7 @@ impl Sessions<'_> {
     }
 }
 
-fn over_limit(limit: TreeLimit, limits: &TreeLimits) -> EngineError {
+pub(crate) fn over_limit(limit: TreeLimit, limits: &TreeLimits) -> EngineError {
     let raise = "an administrator can raise it with `project_update`";
     EngineError::Failed(match limit {
         TreeLimit::Depth => format!(

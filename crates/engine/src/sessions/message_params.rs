@@ -255,6 +255,7 @@ impl MessageParams {
         check_length("external_id", self.external_id.as_ref())?;
         check_length("source", self.source.as_ref())?;
         Ok(SessionChoices {
+            starts_from_transcript: false,
             model: self.model.clone(),
             used_model: None,
             models,

@@ -72,6 +72,9 @@ impl Operation for Delete {
             engine.containers().remove(&container).await?;
         }
         engine
+            .checkpoints()
+            .forget_workspace(project_id, &workspace_id);
+        engine
             .files()
             .remove_workspace(project_id, &workspace_id)
             .await?;

@@ -77,6 +77,7 @@ async fn workspaces_are_chosen_created_listed_and_deleted() {
                 &WorkspaceChoice {
                     workspace_id,
                     create_workspace,
+                    from: None,
                 },
                 &call,
             )
@@ -137,6 +138,7 @@ async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let create = WorkspaceChoice {
         workspace_id: Some("early".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     engine
         .workspaces()
@@ -150,6 +152,7 @@ async fn a_new_workspace_is_a_clone_on_its_own_branch() {
     let create = WorkspaceChoice {
         workspace_id: Some("later".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     engine
         .workspaces()
@@ -182,6 +185,7 @@ async fn concurrent_calls_create_a_workspace_once() {
             let choice = WorkspaceChoice {
                 workspace_id: Some("same".parse().unwrap()),
                 create_workspace: true,
+                from: None,
             };
             engine
                 .workspaces()

@@ -58,6 +58,7 @@ fn completion(text: &str) -> Event {
         stop_reason: StopReason::EndTurn,
         error: None,
         kind: oubliette_model::TurnKind::Prompt,
+        changed: None,
     }
 }
 

@@ -146,6 +146,7 @@ async fn take_turn(store: &dyn Store, id: SessionId, cost: f64) {
         stop_reason: StopReason::EndTurn,
         error: None,
         kind: oubliette_model::TurnKind::Prompt,
+        changed: None,
     };
     let step = SessionStep {
         at: at(20),

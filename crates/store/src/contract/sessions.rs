@@ -55,6 +55,7 @@ pub(super) fn new(session: Session, text: &str) -> NewSession {
         join: None,
         call: None,
         run: None,
+        events: Vec::new(),
         limits: LIMITS,
     }
 }
@@ -492,6 +493,7 @@ pub(super) async fn trimming_events_updates_the_start_of_the_log(store: &dyn Sto
                 stop_reason: StopReason::EndTurn,
                 error: None,
                 kind: oubliette_model::TurnKind::Prompt,
+                changed: None,
             }],
             ..SessionStep::default()
         };

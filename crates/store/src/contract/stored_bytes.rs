@@ -56,6 +56,7 @@ pub(super) async fn stored_bytes_of_a_project_are_counted_and_waiting_ones_bound
             stop_reason: StopReason::EndTurn,
             error: None,
             kind: oubliette_model::TurnKind::Prompt,
+            changed: None,
         }],
         ..SessionStep::default()
     };

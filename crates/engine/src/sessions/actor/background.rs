@@ -37,6 +37,7 @@ impl SessionActor<'_> {
             is_command: false,
         });
         self.step.changes.turn_started = true;
+        self.session.turns += 1;
         if let Some(status) = self.session.status.after(Transition::BackgroundStarted) {
             self.session.status = status;
             self.step.changes.status = Some(status);

@@ -3,17 +3,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oubliette_agent::{Attachment, Image};
-use oubliette_model::Event;
 use oubliette_store::SessionMessage;
 
 use super::{ActorError, SessionActor};
 use crate::containers::CommandResult;
 use crate::workspaces::path_in_container;
-
-/// A longer transcript might not fit into the agent's context; its start is cut off.
-const MAX_TRANSCRIPT_BYTES: usize = 100 << 10;
-const TRANSCRIPT_PAGE_EVENTS: u32 = 1000;
-const TRANSCRIPT_PAGE_BYTES: usize = 4 << 20;
 
 impl SessionActor<'_> {
     /// Writes a message's attachments into the workspace. That is done in the container, where a symbolic
@@ -70,40 +64,12 @@ impl SessionActor<'_> {
         if !live.is_some_and(|live| live.needs_transcript) {
             return Ok(None);
         }
-        let mut since = -1;
-        let mut transcript = String::new();
-        loop {
-            let store = self.engine.store();
-            let (limit, bytes) = (TRANSCRIPT_PAGE_EVENTS, TRANSCRIPT_PAGE_BYTES);
-            let page = store.events(self.session.id, since, limit, bytes).await?;
-            let Some(last) = page.last() else { break };
-            since = last.index;
-            for event in &page {
-                match serde_json::from_str(&event.body) {
-                    Ok(Event::Prompt { text, .. }) => {
-                        transcript.push_str(&format!("User: {text}\n\n"));
-                    }
-                    Ok(Event::Message { text }) => {
-                        transcript.push_str(&format!("You: {text}\n\n"));
-                    }
-                    _ => {}
-                }
-            }
-            if transcript.len() > 2 * MAX_TRANSCRIPT_BYTES {
-                transcript = transcript_end(&transcript).to_owned();
-            }
-        }
+        let transcript = self.engine.sessions().transcript(&self.session).await?;
         if transcript.is_empty() {
             return Ok(None);
         }
         Ok(Some(format!(
-            "This conversation began in another session. What was said in it before:\n\n{}",
-            transcript_end(&transcript)
+            "This conversation began in another session. What was said in it before:\n\n{transcript}"
         )))
     }
-}
-
-fn transcript_end(text: &str) -> &str {
-    let start = text.len().saturating_sub(MAX_TRANSCRIPT_BYTES);
-    &text[text.floor_char_boundary(start)..]
 }

@@ -356,7 +356,9 @@ impl SessionActor<'_> {
         live.stdout_offset = self.process.read_offset;
         live.next_request_id = opened.next_id;
         live.takes_images = opened.takes_images;
-        live.needs_transcript = opened.resume_method == ResumeMethod::FromTranscript;
+        let is_new = opened.resume_method == ResumeMethod::New;
+        live.needs_transcript = opened.resume_method == ResumeMethod::FromTranscript
+            || (is_new && self.session.choices.starts_from_transcript);
         if matches!(
             opened.resume_method,
             ResumeMethod::Resume | ResumeMethod::Load

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use oubliette_model::{AwaitedRequest, Event, Status, StopReason, Transition, TurnKind};
+use oubliette_model::{AwaitedRequest, Changed, Event, Status, StopReason, Transition, TurnKind};
 use oubliette_store::{SessionMessage, SessionStep, StoreError};
 use oubliette_wire::StreamKind;
+use tokio::sync::OwnedRwLockReadGuard;
 use tokio::time::Instant;
 
 use super::event_builder::EventBuilder;
@@ -25,6 +26,10 @@ pub(super) struct StepBuilder {
     pub(super) changes: SessionStep,
     /// Lines of output since the last commit that are not messages.
     pub(super) invalid_lines: u32,
+    /// What the turn changed that ends with the step.
+    pub(super) changed: Option<Changed>,
+    /// Keeps the objects of the step's checkpoint until the step is committed.
+    pub(super) kept_objects: Option<OwnedRwLockReadGuard<()>>,
 }
 
 impl StepBuilder {
@@ -53,6 +58,7 @@ impl StepBuilder {
             stop_reason,
             error,
             kind,
+            changed: self.changed.take(),
         });
     }
 }
@@ -152,6 +158,7 @@ impl SessionActor<'_> {
                 Err(error) => return Err(error.into()),
             }
         }
+        self.step.kept_objects = None;
         let process = &mut self.process;
         let staged_input = std::mem::take(&mut process.staged_input);
         if let (Some(connection), Some(live)) = (&mut process.connection, &process.live) {

@@ -34,6 +34,7 @@ impl SessionActor<'_> {
         if in_turn {
             tracing::info!(session = %self.session.id, %error, "an agent exited in a turn");
             self.withdraw_decisions().await?;
+            self.add_end_checkpoint(kind).await?;
             let stop_reason = StopReason::Error;
             self.step
                 .add_completion(text, stop_reason, Some(error.clone()), kind);
@@ -99,6 +100,7 @@ impl SessionActor<'_> {
         self.kill_agent().await;
         self.withdraw_decisions().await?;
         if in_turn {
+            self.add_end_checkpoint(kind).await?;
             self.step
                 .add_completion(text, StopReason::Cancelled, None, kind);
         }

@@ -35,6 +35,10 @@ impl SessionActor<'_> {
             .wait_until_tools_known(self.session.id, self.awaited_tools())
             .await?;
         let transcript = self.transcript().await?;
+        let workspace = &self.session.workspace_id;
+        let checkpoints = self.engine.checkpoints();
+        let _starting = checkpoints.start_turn(self.project.id, workspace).await;
+        self.add_start_checkpoint().await;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
         let Some(live) = &mut self.process.live else {
             return Ok(());
@@ -63,6 +67,7 @@ impl SessionActor<'_> {
         });
         self.send(line);
         self.step.add_prompt(&message);
+        self.session.turns += 1;
         self.transition(Transition::Prompted);
         self.deadlines.record_progress();
         self.commit().await
@@ -76,6 +81,7 @@ impl SessionActor<'_> {
         error: Option<String>,
     ) {
         self.step.add_prompt(message);
+        self.session.turns += 1;
         self.step
             .add_completion(String::new(), stop_reason, error, TurnKind::Prompt);
     }
@@ -154,6 +160,7 @@ impl SessionActor<'_> {
         if let Some(note) = self.take_memory_note() {
             self.step.events.log(note);
         }
+        self.add_end_checkpoint(turn.kind).await?;
         self.step
             .add_completion(text, stop_reason, error, turn.kind);
         if !waits_outside_turn {

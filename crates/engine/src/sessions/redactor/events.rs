@@ -21,6 +21,7 @@ impl Redactor {
             Event::Plan { entries: value } | Event::Commands { commands: value } => {
                 self.redact_value(value);
             }
+            Event::Forked { transcript, .. } => self.redact_string(transcript),
             Event::Mode { mode } => self.redact_string(mode),
             Event::ToolCall {
                 tool_call_id,
@@ -60,6 +61,8 @@ impl Redactor {
             Event::PermissionAnswer { .. }
             | Event::CallerToolCancelled { .. }
             | Event::ChildSpawned { .. }
+            | Event::Checkpoint { .. }
+            | Event::Rewound { .. }
             | Event::Usage { .. } => {}
         }
     }

@@ -73,12 +73,9 @@ pub(super) fn spawn(connection: &Connection, new: &NewSession) -> Result<SpawnOu
     if let Some(declaration) = declaration {
         declare_tools(connection, seq, session, declaration, session.created_at)?;
     }
-    append_events(
-        connection,
-        seq,
-        session.created_at,
-        &[Event::status(Status::Created)],
-    )?;
+    let mut events = vec![Event::status(Status::Created)];
+    events.extend(new.events.iter().cloned());
+    append_events(connection, seq, session.created_at, &events)?;
     if let Some(message) = &new.message {
         let message_id = insert_message(connection, seq, message)?;
         if let (Some(parent), Some(call)) = (session.parent_id, new.call) {

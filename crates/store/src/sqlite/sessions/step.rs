@@ -7,6 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::row::find_seq;
 use super::spawn::count_queued_bytes;
 use crate::sqlite::calls::record_turn_start;
+use crate::sqlite::checkpoints::record as record_checkpoint;
 use crate::sqlite::convert::{ReadColumns, enum_to_string, to_json, to_millis};
 use crate::sqlite::tokens::{delete_agent_token, insert as insert_token, revoke_session_tokens};
 use crate::{CommittedStep, PendingDecision, Result, SessionStep, StopRequest};
@@ -87,6 +88,9 @@ pub(super) fn commit(
     update_session(connection, id, seq, step)?;
     update_input(connection, seq, step)?;
     update_decisions(connection, seq, step)?;
+    if let Some(checkpoint) = &step.checkpoint {
+        record_checkpoint(connection, seq, checkpoint)?;
+    }
     if let Some(message) = step.taken_message {
         let start = log_end - step.events.len() as i64;
         record_turn_start(connection, message, start, &step.events)?;
@@ -148,6 +152,15 @@ fn update_session(
         connection
             .prepare_cached("update sessions set agent_session_id = ?2 where seq = ?1")?
             .execute(params![seq, agent_session_id])?;
+    }
+    if step.forget_conversation {
+        connection
+            .prepare_cached(
+                "update sessions set agent_session_id = null,
+                    choices = json_set(choices, '$.starts_from_transcript', json('true'))
+                 where seq = ?1",
+            )?
+            .execute([seq])?;
     }
     if let Some(model) = &step.used_model {
         connection

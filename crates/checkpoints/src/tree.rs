@@ -1,0 +1,136 @@
+//! The listing of a directory, as an object.
+
+use std::io;
+
+use crate::Hash;
+
+const FORMAT: u8 = 1;
+/// Kind, permissions, size, hash and the length of the name.
+const FIXED_BYTES: usize = 1 + 2 + 8 + 32 + 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file whose content is an object.
+    File,
+    /// A symbolic link; its target is an object.
+    Link,
+    /// A directory; its listing is an object.
+    Directory,
+    /// A regular file that is too large to be kept. The hash is that of its size and times, so that a
+    /// change is noticed.
+    LargeFile,
+    /// Something that could not be read. Nothing is known about it, and about everything below it.
+    Unknown,
+}
+
+impl EntryKind {
+    fn to_byte(self) -> u8 {
+        match self {
+            Self::File => 1,
+            Self::Link => 2,
+            Self::Directory => 3,
+            Self::LargeFile => 4,
+            Self::Unknown => 5,
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        [
+            Self::File,
+            Self::Link,
+            Self::Directory,
+            Self::LargeFile,
+            Self::Unknown,
+        ]
+        .into_iter()
+        .find(|kind| kind.to_byte() == byte)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeEntry {
+    pub name: Vec<u8>,
+    pub kind: EntryKind,
+    /// The permission bits.
+    pub mode: u16,
+    pub size: u64,
+    pub hash: Hash,
+}
+
+impl TreeEntry {
+    pub fn is_executable(&self) -> bool {
+        self.mode & 0o100 != 0
+    }
+
+    /// Whether git would see no difference.
+    pub(crate) fn is_same_for_git(&self, other: &Self) -> bool {
+        let same = self.kind == other.kind && self.hash == other.hash;
+        same && (self.kind != EntryKind::File || self.is_executable() == other.is_executable())
+    }
+}
+
+/// The entries of a directory, sorted by the bytes of their names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tree {
+    pub entries: Vec<TreeEntry>,
+}
+
+impl Tree {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let names: usize = self.entries.iter().map(|entry| entry.name.len()).sum();
+        let mut bytes = Vec::with_capacity(1 + names + self.entries.len() * FIXED_BYTES);
+        bytes.push(FORMAT);
+        for entry in &self.entries {
+            bytes.push(entry.kind.to_byte());
+            bytes.extend_from_slice(&entry.mode.to_le_bytes());
+            bytes.extend_from_slice(&entry.size.to_le_bytes());
+            bytes.extend_from_slice(entry.hash.as_bytes());
+            // The name of a file has at most 255 bytes.
+            let length = u16::try_from(entry.name.len()).unwrap_or(u16::MAX);
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(&entry.name);
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let invalid = || io::Error::new(io::ErrorKind::InvalidData, "not a listing");
+        let mut rest = match bytes.split_first() {
+            Some((&FORMAT, rest)) => rest,
+            _ => return Err(invalid()),
+        };
+        let mut entries = Vec::new();
+        while let Some((fixed, after)) = rest.split_at_checked(FIXED_BYTES) {
+            let array = |from: usize| fixed.get(from..).and_then(|bytes| bytes.first_chunk());
+            let length = fixed.last_chunk().copied().map(u16::from_le_bytes);
+            let length = usize::from(length.ok_or_else(invalid)?);
+            let (name, after) = after.split_at_checked(length).ok_or_else(invalid)?;
+            entries.push(TreeEntry {
+                name: name.to_vec(),
+                kind: EntryKind::from_byte(fixed[0]).ok_or_else(invalid)?,
+                mode: array(1)
+                    .copied()
+                    .map(u16::from_le_bytes)
+                    .ok_or_else(invalid)?,
+                size: fixed
+                    .get(3..)
+                    .and_then(|bytes| bytes.first_chunk())
+                    .copied()
+                    .map(u64::from_le_bytes)
+                    .ok_or_else(invalid)?,
+                hash: fixed
+                    .get(11..)
+                    .and_then(|bytes| bytes.first_chunk())
+                    .copied()
+                    .map(Hash::from_bytes)
+                    .ok_or_else(invalid)?,
+            });
+            rest = after;
+        }
+        if rest.is_empty() {
+            Ok(Self { entries })
+        } else {
+            Err(invalid())
+        }
+    }
+}

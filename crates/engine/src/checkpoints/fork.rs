@@ -1,0 +1,185 @@
+//! `session_fork`.
+
+use oubliette_model::{Access, Event, Mode, SessionId, WorkspaceId};
+use oubliette_store::{NewSession, Session, SessionMessage, SpawnOutcome};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::restore::Restored;
+use crate::containers::DiskUse;
+use crate::operations::{Effect, Face, Operation, Reach};
+use crate::workspaces::WorkspaceChoice;
+use crate::{Actor, Call, Engine, EngineError, Result};
+
+/// The limit of other prompts.
+const MAX_PROMPT_BYTES: usize = 1 << 20;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Params {
+    /// The session's id, from `session_list`.
+    session_id: SessionId,
+    /// The turn to continue from; 0 is before the first one; the last one if omitted.
+    turn: Option<u32>,
+    /// The id of the new workspace; a new UUID if omitted.
+    workspace_id: Option<WorkspaceId>,
+    /// The first prompt of the new session.
+    prompt: Option<String>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct Output {
+    /// The new session.
+    session_id: SessionId,
+    from_session_id: SessionId,
+    workspace_id: WorkspaceId,
+    turn: u32,
+    #[serde(flatten)]
+    restored: Restored,
+}
+
+#[derive(Debug)]
+pub(crate) struct Fork;
+
+impl Operation for Fork {
+    const NAME: &'static str = "session_fork";
+    const ABOUT: &'static str = "Continue a session from one of its turns in another direction: a new workspace with the \
+         files as they were after that turn, and a new session whose agent gets the transcript up to it. A git \
+         repository is cloned at the HEAD of the session's workspace, to the branch `oubliette/ID`.";
+    const ACCESS: Access = Access::Project(Mode::Write);
+    const FACE: Face = Face::Action;
+    const EFFECT: Effect = Effect::Adds;
+    type Params = Params;
+    type Output = Output;
+
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            depends_on_tree: true,
+            ..Reach::session(params.session_id)
+        }
+    }
+
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
+        let checkpoints = engine.checkpoints();
+        let source = engine.sessions().get(params.session_id).await?;
+        checkpoints.check_tree(actor, &source).await?;
+        let prompt = params.prompt.filter(|prompt| !prompt.trim().is_empty());
+        if prompt
+            .as_ref()
+            .is_some_and(|prompt| prompt.len() > MAX_PROMPT_BYTES)
+        {
+            return Err(EngineError::invalid("`prompt` has more than 1 MiB"));
+        }
+        let project = engine.project(source.project_id).await?;
+        engine
+            .containers()
+            .require_disk_space(&project, DiskUse::Message)
+            .await?;
+        let trees = checkpoints.turn_trees(source.id).await?;
+        let turn = params.turn.unwrap_or_else(|| trees.last_turn());
+        let wanted = trees.after(turn)?;
+        let sessions = engine.sessions();
+        let transcript = sessions.transcript_until(&source, turn).await?;
+        let origin = sessions.origin(actor).await?;
+
+        let workspace = WorkspaceChoice {
+            workspace_id: params.workspace_id,
+            create_workspace: true,
+            from: Some(source.workspace_id.clone()),
+        };
+        let workspace = engine
+            .workspaces()
+            .choose(project.id, &workspace, &call)
+            .await?;
+        if !workspace.created {
+            return Err(EngineError::AlreadyExists { what: "workspace" });
+        }
+        let now = checkpoints.scan(&project, &workspace.id).await;
+        let now = now.map_err(|reason| {
+            EngineError::Failed(format!("the new workspace cannot be read: {reason}"))
+        })?;
+        let restored = checkpoints
+            .restore(&project, &workspace.id, (now.tree, wanted), false)
+            .await?;
+
+        let id = SessionId::new(Uuid::new_v4());
+        let at = engine.now();
+        let parent = origin.parent.as_ref();
+        let mut choices = source.choices.clone();
+        choices.granted = origin.max_scope;
+        choices.external_id = None;
+        choices.starts_from_transcript = true;
+        if let Some(parent) = parent {
+            let wanted = choices.autonomy;
+            let autonomy = sessions.child_autonomy(parent, &project, wanted).await?;
+            choices.autonomy = Some(autonomy);
+        }
+        let session = Session {
+            parent_id: parent.map(|parent| parent.id),
+            root_id: parent.map_or(id, |parent| parent.root_id),
+            depth: parent.map_or(0, |parent| parent.depth + 1),
+            owner_id: origin.owner,
+            choices,
+            ..Session::new(
+                id,
+                project.id,
+                workspace.id.clone(),
+                source.agent.clone(),
+                at,
+            )
+        };
+        let limits = match parent {
+            Some(parent) => sessions.tree_limits(parent).await?,
+            None => sessions.project_tree_limits(&project),
+        };
+        let message = prompt.map(|text| SessionMessage {
+            id: 0,
+            text,
+            attachments: Vec::new(),
+            declaration: None,
+            change_id: None,
+            sender_scope: origin.max_scope,
+            created_at: at,
+        });
+        let new = NewSession {
+            session,
+            message,
+            join: None,
+            call: None,
+            run: None,
+            events: vec![Event::Forked {
+                from_session_id: source.id,
+                turn,
+                transcript,
+            }],
+            limits,
+        };
+        let audit = call.take_audit_entry_for(project.id);
+        let session = match engine.store().spawn_session(&new, audit).await? {
+            SpawnOutcome::New(session) | SpawnOutcome::Joined { session, .. } => session,
+            SpawnOutcome::OverLimit(limit) => {
+                return Err(crate::sessions::deliver::over_limit(limit, &limits));
+            }
+            SpawnOutcome::Gone => {
+                return Err(EngineError::Failed(
+                    "the project, the workspace or the parent session was deleted".to_owned(),
+                ));
+            }
+        };
+        if let Some(parent) = session.parent_id {
+            sessions.subscriptions().notify_log(parent, session.root_id);
+        }
+        engine.callers().record_call(actor.token_id, &session);
+        sessions
+            .subscriptions()
+            .notify_log(session.id, session.root_id);
+        sessions.wake(session.id, project.id);
+        Ok(Output {
+            session_id: session.id,
+            from_session_id: source.id,
+            workspace_id: workspace.id,
+            turn,
+            restored,
+        })
+    }
+}

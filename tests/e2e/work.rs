@@ -1,0 +1,5 @@
+//! Files of workspaces, and what sessions did to them.
+
+mod checkpoints;
+mod files;
+mod rewind;

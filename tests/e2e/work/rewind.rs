@@ -1,0 +1,179 @@
+//! Setting a session back, and continuing it in another direction.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::{Modern, server_with};
+
+async fn rewind(admin: &Modern, session: &str, turn: u32, what: &str) -> Value {
+    let call = json!({ "session_id": session, "turn": turn, "what": what });
+    admin.call("session_rewind", call).await.ok().clone()
+}
+
+#[test(runtimes)]
+async fn files_are_set_back_to_the_end_of_a_turn(runtime: &str) {
+    let server = server_with(runtime, "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let identity = "git -c user.name=t -c user.email=t@t";
+    let first = format!(
+        "/sh printf 'a\\n' > a; mkdir -p dir/deep; echo d > dir/deep/d; ln -s a link; printf '#!/bin/sh\\necho ok\\n' > run; \
+         chmod 755 run; echo cache > .gitignore; git add -A; {identity} commit -qm one"
+    );
+    let session = admin.spawn(&project, &first).await;
+    admin.turn(&session, 1).await;
+    let second = format!(
+        "/sh echo changed > a; rm -r dir link; echo file > dir; mkdir -p new/er cache; echo n > new/er/n; \
+         echo c > cache/c; chmod 644 run; git add -A; {identity} commit -qm two"
+    );
+    admin.message(&session, &second).await;
+    admin.turn(&session, 2).await;
+    let done = rewind(&admin, &session, 1, "files").await;
+    assert_eq!(done["not_restored"], Value::Null, "{runtime}: {done}");
+    assert_eq!(done["checkpoint_id"].as_str().unwrap().len(), 32);
+    let root = server.workspace(&project);
+    assert_eq!(
+        fs::read_to_string(root.join("a")).unwrap(),
+        "a\n",
+        "{runtime}"
+    );
+    assert_eq!(fs::read_to_string(root.join("dir/deep/d")).unwrap(), "d\n");
+    assert_eq!(
+        fs::read_link(root.join("link")).unwrap().to_str(),
+        Some("a")
+    );
+    assert!(!root.join("new").exists(), "{runtime}");
+    // What git ignores is left alone.
+    assert!(root.join("cache/c").exists(), "{runtime}");
+    // The agent owns the files, and the repository is where it was.
+    admin
+        .message(
+            &session,
+            "/sh ./run && echo more >> a && git status --short && git log --format=%s",
+        )
+        .await;
+    let completion = admin.turn(&session, 3).await;
+    assert_eq!(completion["text"], "ok\n M a\none", "{runtime}");
+    let log = admin.log(&session).await;
+    let rewound = log.iter().find(|event| event["type"] == "rewound").unwrap();
+    assert_eq!(
+        (&rewound["turn"], &rewound["what"]),
+        (&json!(1), &json!("files"))
+    );
+    assert_eq!(rewound["checkpoint_id"], done["checkpoint_id"]);
+    rewind(&admin, &session, 2, "files").await;
+    assert_eq!(
+        fs::read_to_string(root.join("dir")).unwrap(),
+        "file\n",
+        "{runtime}"
+    );
+    rewind(&admin, &session, 0, "files").await;
+    assert!(
+        !root.join("a").exists() && root.join("cache/c").exists(),
+        "{runtime}"
+    );
+}
+
+#[test(needs(sandbox))]
+async fn nothing_is_set_back_while_a_turn_runs_in_the_workspace() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let session = admin.spawn(&project, "/sh echo one > one").await;
+    admin.turn(&session, 1).await;
+    let other = json!({ "new_session": true });
+    let busy = admin
+        .spawn_with(
+            &project,
+            "/sh touch begun; while [ ! -e go ]; do sleep 0.02; done",
+            other,
+        )
+        .await;
+    admin
+        .follow(&busy, |event| event["type"] == "tool_call")
+        .await;
+    let call = json!({ "session_id": session, "turn": 0, "what": "both" });
+    let refused = admin.call("session_rewind", call).await;
+    assert!(
+        refused.is_error() && refused.sentence().contains(&busy),
+        "{}",
+        refused.text
+    );
+    assert!(server.workspace(&project).join("one").exists());
+    fs::write(server.workspace(&project).join("go"), "").unwrap();
+    admin.turn(&busy, 1).await;
+    admin.status(&busy, "idle").await;
+    rewind(&admin, &session, 0, "both").await;
+    assert!(!server.workspace(&project).join("one").exists());
+    let late = json!({ "session_id": session, "turn": 7, "what": "files" });
+    assert!(admin.call("session_rewind", late).await.is_error());
+}
+
+/// The demo agent's own answer tells which prompts it has had; the transcript is in its first prompt.
+#[test(needs(sandbox))]
+async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let session = admin
+        .spawn(&project, "/say first word\n/sh echo 1 > one")
+        .await;
+    admin.turn(&session, 1).await;
+    admin
+        .message(&session, "/say second word\n/sh echo 2 > two")
+        .await;
+    admin.turn(&session, 2).await;
+    admin.message(&session, "/say third word").await;
+    admin.turn(&session, 3).await;
+    admin.status(&session, "idle").await;
+
+    let forked = json!({
+        "session_id": session, "turn": 1, "workspace_id": "other",
+        "prompt": "/sh ls; cat one; pwd",
+    });
+    let forked = admin.call("session_fork", forked).await.ok().clone();
+    assert_eq!(forked["workspace_id"], "other");
+    let fork = forked["session_id"].as_str().unwrap();
+    let completion = admin.turn(fork, 1).await;
+    assert!(
+        completion["text"]
+            .as_str()
+            .unwrap()
+            .ends_with("one\n1\n/workspaces/other"),
+        "{completion}"
+    );
+    let log = admin.log(fork).await;
+    let event = log.iter().find(|event| event["type"] == "forked").unwrap();
+    assert_eq!(
+        (&event["turn"], &event["from_session_id"]),
+        (&json!(1), &json!(session))
+    );
+    let transcript = event["transcript"].as_str().unwrap();
+    assert!(
+        transcript.contains("first word") && !transcript.contains("second word"),
+        "{transcript}"
+    );
+    let again = json!({ "session_id": session, "workspace_id": "other" });
+    let again = admin.call("session_fork", again).await;
+    assert_eq!(again.sentence(), "workspace already exists");
+
+    rewind(&admin, &session, 1, "conversation").await;
+    assert!(server.workspace(&project).join("two").exists());
+    admin.message(&session, "/say fourth word").await;
+    admin.turn(&session, 4).await;
+    // What the agent remembers of turn 4 goes back to turn 1.
+    let fork = json!({ "session_id": session, "turn": 4 });
+    let fork = admin.call("session_fork", fork).await.ok().clone();
+    let log = admin.log(fork["session_id"].as_str().unwrap()).await;
+    let event = log.iter().find(|event| event["type"] == "forked").unwrap();
+    let transcript = event["transcript"].as_str().unwrap();
+    for (word, is_there) in [
+        ("first", true),
+        ("second", false),
+        ("third", false),
+        ("fourth", true),
+    ] {
+        let word = format!("{word} word");
+        assert_eq!(transcript.contains(&word), is_there, "{word}: {transcript}");
+    }
+}

@@ -322,3 +322,41 @@ async fn on_a_full_disk_a_session_with_a_new_workspace_is_spawned_whole_or_not_a
         assert_eq!(left, 0, "{directory}");
     }
 }
+
+#[test(needs(namespaces, root, sandbox))]
+async fn a_workspace_on_a_full_disk_has_no_checkpoint_and_the_log_says_why() {
+    // Only the files of projects have no space: turns can be committed.
+    let elsewhere = "mkdir projects && mount -t tmpfs -o size=6m none projects";
+    let server = Small::start_after(64, elsewhere);
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let session = admin.spawn(&project, "/sh echo one > one").await;
+    admin.turn(&session, 1).await;
+    admin
+        .message(
+            &session,
+            "/sh head -c 9000000 /dev/zero > filler; echo full",
+        )
+        .await;
+    let completion = admin.turn(&session, 2).await;
+    assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    assert!(completion["changed"].is_null(), "{completion}");
+    admin
+        .message(&session, "/sh rm filler; echo two > two")
+        .await;
+    admin.turn(&session, 3).await;
+    let log = admin.log(&session).await;
+    let turns = log.iter().filter(|event| event["type"] == "checkpoint");
+    let turns: Vec<u64> = turns.map(|event| event["turn"].as_u64().unwrap()).collect();
+    assert_eq!(turns, [1, 3], "{log:#?}");
+    let says_why = |event: &Value| {
+        let message = event["message"].as_str().unwrap_or_default();
+        message.starts_with("no checkpoint of turn 2") && message.contains("No space left")
+    };
+    assert!(log.iter().any(says_why), "{log:#?}");
+    let call = json!({ "session_id": session, "stat": true });
+    let diff = admin.call("session_diff", call).await;
+    assert_eq!(diff.ok()["files"].as_array().unwrap().len(), 2);
+    let gone = json!({ "project_id": project });
+    admin.call("project_delete", gone).await.ok();
+}

@@ -230,6 +230,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
         join: None,
         call: None,
         run: None,
+        events: Vec::new(),
         limits: TreeLimits {
             depth: 3,
             sessions: 9,

@@ -326,6 +326,7 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
         join: None,
         call: None,
         run: None,
+        events: Vec::new(),
         limits: TreeLimits {
             depth: 3,
             sessions: 9,

@@ -229,16 +229,14 @@ impl Workspaces<'_> {
     ) -> Result<()> {
         let stored = self.engine.project(project).await?;
         let source = choice.from.clone().unwrap_or_default();
-        let default = ContainerScope::of_workspace(&stored, &source).container_id();
+        let default = ContainerScope::default_container_id(project);
         let _permit = tokio::select! {
             permit = self.engine.container_state().permit_workspace_creation(&default) => permit?,
             () = call.cancelled() => return Err(EngineError::Cancelled),
         };
         // Another call may have created it meanwhile.
         if self.files().has_workspace(project, id)
-            || self
-                .create_on_host(&stored, &default, &source, id, call)
-                .await?
+            || (source.is_default() && self.create_on_host(&stored, &default, id, call).await?)
         {
             return Ok(());
         }
@@ -250,14 +248,13 @@ impl Workspaces<'_> {
         }
     }
 
-    /// Creates the directory on the host if no container has ever seen the source; whether
+    /// Creates the directory on the host if no container has ever seen the default workspace; whether
     /// it did. The lock keeps the container from starting meanwhile, which would give the files to
     /// other user ids, and to processes that could name programs for git to run.
     async fn create_on_host(
         self,
         project: &Project,
         default_container: &ContainerId,
-        source: &WorkspaceId,
         id: &WorkspaceId,
         call: &Call,
     ) -> Result<bool> {
@@ -272,7 +269,9 @@ impl Workspaces<'_> {
         }
         // A deletion needs the lock, too, before it moves the files away.
         self.engine.project(project.id).await?;
-        let source = self.files().workspace_dir(project.id, source);
+        let source = self
+            .files()
+            .workspace_dir(project.id, &WorkspaceId::default());
         let draft = self.files().new_draft();
         let directory = self.files().create_draft_dir(project.id, &draft).await?;
         let cloned = if self.files().is_git_repository(&source) {
@@ -332,7 +331,14 @@ impl Workspaces<'_> {
     ) -> Result<()> {
         let draft = self.files().new_draft();
         let directory = self.files().create_draft_dir(project.id, &draft).await?;
-        let source_scope = ContainerScope::of_workspace(project, source);
+        // The files belong to the users of the container that last had them.
+        let own = ContainerScope::of_workspace(project, source).container_id();
+        let has_run = self.engine.store().container(own.as_str()).await?.is_some();
+        let users_of = if has_run {
+            own
+        } else {
+            ContainerScope::default_container_id(project.id)
+        };
         let source = self.files().workspace_dir(project.id, source);
         let mounts = vec![
             mount(source, "/workspace", true),
@@ -344,7 +350,7 @@ impl Workspaces<'_> {
             scope: ContainerScope::of_workspace(project, id),
             id: container.clone(),
             mounts: Some(mounts),
-            users_of: Some(source_scope.container_id()),
+            users_of: Some(users_of),
         };
         let clone = async {
             let link = {
@@ -414,19 +420,17 @@ fn not_found(id: &WorkspaceId) -> EngineError {
 
 /// The command that clones a workspace, or creates an empty directory if it is not a repository.
 fn clone_command(source: &str, directory: &str, id: &WorkspaceId) -> Vec<String> {
-    let script = "cd \"$3\" || exit\n\
+    let script = "cd \"$4\" || exit\n\
                   [ -d .git ] || exec mkdir -p \"$1\"\n\
-                  git -c safe.directory=* clone -q --no-hardlinks -- \"$3\" \"$1\" && \
+                  git -c safe.directory=* clone -q --no-hardlinks -- \"$4\" \"$1\" && \
                   git -C \"$1\" checkout -q -b \"$2\" || exit\n\
                   hook=$1/.git/hooks/prepare-commit-msg\n\
-                  mkdir -p \"${hook%/*}\" && printf %s \"$4\" > \"$hook\" && chmod 755 \"$hook\"";
-    let words = ["/bin/sh", "-c", script, "sh", directory].map(str::to_owned);
+                  mkdir -p \"${hook%/*}\" && printf %s \"$3\" > \"$hook\" && chmod 755 \"$hook\"";
     let branch = format!("oubliette/{id}");
-    let hook = crate::git::COMMIT_MESSAGE_HOOK.to_owned();
-    words
-        .into_iter()
-        .chain([branch, source.to_owned(), hook])
-        .collect()
+    let hook = crate::git::COMMIT_MESSAGE_HOOK;
+    let arguments = ["sh", directory, &branch, hook, source];
+    let words = ["/bin/sh", "-c", script].into_iter().chain(arguments);
+    words.map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -278,13 +278,7 @@ async fn a_workspace_of_a_project_that_is_deleted_meanwhile_is_not_found() {
     let call = Call::new();
     let late = engine
         .workspaces()
-        .create_on_host(
-            &stored,
-            &default,
-            &WorkspaceId::default(),
-            &"late".parse().unwrap(),
-            &call,
-        )
+        .create_on_host(&stored, &default, &"late".parse().unwrap(), &call)
         .await
         .unwrap_err();
     assert!(

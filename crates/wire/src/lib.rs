@@ -4,7 +4,6 @@
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
 mod file_changes;
-mod file_changes;
 mod home;
 mod jsonrpc;
 mod lines;
@@ -13,7 +12,6 @@ mod paths;
 mod relay;
 mod supervise;
 
-pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
 pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
 pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};

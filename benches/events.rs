@@ -102,6 +102,7 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
             join: None,
             call: None,
             run: None,
+            events: Vec::new(),
             limits,
         };
         let spawned = store.spawn_session(&new, None).await.unwrap();

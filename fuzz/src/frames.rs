@@ -153,6 +153,7 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
         join: None,
         call: None,
         run: None,
+        events: Vec::new(),
         limits: TreeLimits {
             depth: 3,
             sessions: 50,

@@ -113,13 +113,14 @@ impl Journal {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        match fs::remove_file(self.root.join(path)) {
+        let target = self.root.join(path);
+        match fs::symlink_metadata(&target) {
+            // An earlier run has removed the file and put others below its name.
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => fs::remove_file(&target)?,
             Err(error)
-                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                return Err(error);
-            }
-            _ => {}
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(error),
         }
         for parent in path.ancestors().skip(1) {
             // It fails while there is something in it.

@@ -3,8 +3,8 @@
 //! Newline-delimited JSON-RPC 2.0, both ways. Types here only grow: a client one version older or
 //! newer than the server still works, so new fields are optional and unknown ones are ignored.
 
-mod home;
 mod file_changes;
+mod home;
 mod jsonrpc;
 mod lines;
 pub mod mux;
@@ -12,8 +12,8 @@ mod paths;
 mod relay;
 mod supervise;
 
-pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
+pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
 pub use paths::{AGENT_INSTRUCTIONS, CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};

@@ -213,6 +213,7 @@ async fn waiting_creation(
     let choice = WorkspaceChoice {
         workspace_id: Some(new.clone()),
         create_workspace: true,
+        from: None,
     };
     let creating = {
         let engine = engine.clone();
@@ -332,6 +333,7 @@ async fn a_workspace_whose_directory_cannot_be_created_leaves_no_row() {
     let choice = WorkspaceChoice {
         workspace_id: Some("new".parse().unwrap()),
         create_workspace: true,
+        from: None,
     };
     let failed = engine.workspaces().choose(id, &choice, &Call::new()).await;
     assert!(failed.is_err());

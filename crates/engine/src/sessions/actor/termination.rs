@@ -171,6 +171,7 @@ impl SessionActor<'_> {
         self.step
             .events
             .log("the agent did not stop its turn and was killed; the next message resumes it");
+        self.add_end_checkpoint(kind).await?;
         self.step.add_completion(text, stop_reason, error, kind);
         self.transition(Transition::TurnEnded);
         self.commit().await?;

@@ -18,7 +18,8 @@ pub struct CallCount {
 /// Counts by operation and outcome.
 pub type CallCounts = BTreeMap<(&'static str, &'static str), CallCount>;
 
-/// How many entries the engine has in memory. All but `callers` are zero when nothing runs and nobody waits.
+/// How many entries the engine has in memory. All but `callers` are zero when no agent or
+/// command runs and no call waits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StateCounts {
     /// Tasks of sessions that have a live agent or work to do.

@@ -54,6 +54,9 @@ impl App {
     }
 }
 
+const CUT_OFF: &str = "the server stopped before this call ended, so its outcome is unknown; check the state \
+    before you repeat it\n";
+
 /// The routes of the product.
 pub fn app(engine: &Engine, server: &ServerSettings, mcp: &McpSettings) -> App {
     let tasks = Tasks::default();
@@ -80,10 +83,18 @@ fn build<H: ServerHandler>(
     let shutdown = tasks.shutdown_token().clone();
     // Every layer clones what is below it for each request, and the endpoint holds its settings by
     // value.
+    let cut_off = shutdown.clone();
     let endpoint = Arc::new(mcp::endpoint(handler, sessions.clone(), server, shutdown));
     let handle = move |request: Request| {
-        let endpoint = endpoint.clone();
-        async move { endpoint.handle(request).await }
+        let (endpoint, cut_off) = (endpoint.clone(), cut_off.clone());
+        async move {
+            let response = endpoint.handle(request).await.into_response();
+            // A call that was cut off gets an internal error from the endpoint.
+            if response.status().is_server_error() && cut_off.is_cancelled() {
+                return (StatusCode::SERVICE_UNAVAILABLE, CUT_OFF).into_response();
+            }
+            response
+        }
     };
     let authenticator = Authenticator::new(engine.clone());
     let metrics_sources = metrics::Sources {

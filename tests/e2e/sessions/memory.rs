@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use support::{Server, eventually, http};
 
-/// Gauges that are zero when nothing runs and nobody waits.
+/// Gauges that are zero when nothing runs and no call waits.
 const GAUGES: [&str; 3] = [
     "oubliette_session_tasks",
     "oubliette_subscriptions",
@@ -45,7 +45,7 @@ async fn nothing_is_kept_in_memory_of_ended_sessions_and_deleted_projects() {
         admin.call("session_events", tree).await.ok();
     }
     let [tasks, subscriptions, entries] = gauges().await;
-    assert_eq!((tasks, subscriptions), (4, 0), "agents run, nobody waits");
+    assert_eq!((tasks, subscriptions), (4, 0), "agents run, no call waits");
     assert!(entries > 0);
     // Two sessions end, the others are deleted with their project.
     for session in [&sessions[0], &sessions[2]] {

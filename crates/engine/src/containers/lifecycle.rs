@@ -181,7 +181,7 @@ impl Containers<'_> {
         self.remove_locked(id).await
     }
 
-    /// Removes a container that nobody needs, in the background if that fails now.
+    /// Removes a container that is no longer needed, in the background if that fails now.
     pub(crate) async fn remove_or_retry(self, id: &ContainerId) {
         let Err(error) = self.remove(id).await else {
             return;

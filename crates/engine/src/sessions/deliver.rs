@@ -178,7 +178,7 @@ impl Sessions<'_> {
         let stored = stored.await;
         // A repeated call finds the session that it started before, in another workspace.
         let is_used = matches!(&stored, Ok((session, ..)) if session.workspace_id == workspace.id);
-        // Nobody knows an id that no caller chose and none gets.
+        // No caller chose the id of the workspace, and none gets it.
         if !is_used && workspace.created && choice.workspace_id.is_none() {
             let workspaces = engine.workspaces();
             workspaces.undo_creation(project.id, &workspace.id).await;

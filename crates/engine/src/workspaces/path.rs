@@ -18,13 +18,13 @@ pub(super) fn parse(text: &str, workspace: &WorkspaceId) -> Result<Vec<u8>> {
     let path = match path.strip_prefix(root.as_bytes()) {
         Some([]) => &[],
         Some(below @ [b'/', ..]) => below,
+        _ if path.starts_with(b"/") => {
+            return Err(invalid(&format!(
+                "is not in the workspace; give a path relative to {root}"
+            )));
+        }
         _ => path.as_slice(),
     };
-    if path.starts_with(b"/") && !text.starts_with(&root) {
-        return Err(invalid(&format!(
-            "is not in the workspace; give a path relative to {root}"
-        )));
-    }
     if path.contains(&0) {
         return Err(invalid("contains a NUL character"));
     }

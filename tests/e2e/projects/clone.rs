@@ -142,7 +142,7 @@ fn leftovers(server: &Server) -> usize {
 }
 
 #[test]
-async fn a_repository_is_cloned_over_http_without_hooks_and_with_progress() {
+async fn a_repository_is_cloned_over_http_without_foreign_hooks_and_with_progress() {
     let repository = repository();
     let url = site(repository.path()).open();
     let server = Server::start();
@@ -157,10 +157,9 @@ async fn a_repository_is_cloned_over_http_without_hooks_and_with_progress() {
         std::fs::read_to_string(workspace.join("README")).unwrap(),
         "hello\n"
     );
-    assert!(
-        !workspace.join(".git/hooks").exists(),
-        "no template, no hooks"
-    );
+    let hooks = std::fs::read_dir(workspace.join(".git/hooks")).unwrap();
+    let hooks: Vec<_> = hooks.map(|hook| hook.unwrap().file_name()).collect();
+    assert_eq!(hooks, ["prepare-commit-msg"], "only the hook of Oubliette");
     assert_eq!(reply.ok()["remote_url"], json!(url));
 }
 

@@ -240,9 +240,7 @@ impl Handshake {
             )),
             (Stage::Model, Ok(result)) => {
                 // Which levels of reasoning there are depends on the model.
-                if result["configOptions"].is_array() {
-                    self.opened["configOptions"] = result["configOptions"].clone();
-                }
+                self.update_options(&result["configOptions"]);
                 self.set_reasoning()
             }
             (Stage::Reasoning, Err(error)) => {
@@ -346,6 +344,19 @@ impl Handshake {
             return HandshakeStep::Failed(format!("the agent has no model `{model}`; {hint}"));
         }
         self.set_config_option(Stage::Model, option, model)
+    }
+
+    /// Takes over the options that an agent reports again, and keeps the others.
+    fn update_options(&mut self, reported: &Value) {
+        let Some(known) = self.opened["configOptions"].as_array_mut() else {
+            return;
+        };
+        for option in reported.as_array().into_iter().flatten() {
+            match known.iter_mut().find(|one| one["id"] == option["id"]) {
+                Some(same) => *same = option.clone(),
+                None => known.push(option.clone()),
+            }
+        }
     }
 
     fn set_reasoning(&mut self) -> HandshakeStep {

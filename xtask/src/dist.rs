@@ -40,8 +40,7 @@ pub(crate) fn run() -> Result<(), String> {
         fs::remove_dir_all(&directory).map_err(|error| io_message(&directory, &error))?;
     }
     fs::create_dir_all(&directory).map_err(|error| io_message(&directory, &error))?;
-    cargo(&["build", "--release", "--package", "oubliette", "--bins"])?;
-    let built = target.join(&triple).join("release");
+    let built = build_binaries()?;
     let mut files = vec![built.join("oubliette"), built.join("oubliette-server")];
     if cfg!(target_os = "linux") {
         cargo(&[
@@ -83,7 +82,13 @@ pub(crate) fn run() -> Result<(), String> {
     report(&directory, &archive)
 }
 
-fn io_message(path: &Path, error: &std::io::Error) -> String {
+/// Builds the release binaries. Returns their directory.
+pub(crate) fn build_binaries() -> Result<PathBuf, String> {
+    cargo(&["build", "--release", "--package", "oubliette", "--bins"])?;
+    Ok(target_directory()?.join(host()?).join("release"))
+}
+
+pub(crate) fn io_message(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 

@@ -1,6 +1,6 @@
 //! Developer commands of this repository, run as `cargo xtask <command>`: `tidy` checks rules that the
-//! compiler cannot, `docs` writes the generated pages, `dist` builds the release archive. Nothing here is part of
-//! the product.
+//! compiler cannot, `docs` writes the generated pages, `dist` builds the release archive, `record`
+//! draws terminal sessions for the documents. Nothing here is part of the product.
 #![allow(
     clippy::print_stdout,
     reason = "these commands print to a person's terminal; the lint protects the server's stdout"
@@ -8,6 +8,7 @@
 
 mod dist;
 mod docs;
+mod record;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ Usage: cargo xtask <command>
   docs           write the generated documentation
   docs --check   fail if the generated documentation is not up to date
   dist           build the release binaries and the stand-alone client, with an archive
+  record NAME    run docs/recordings/NAME.txt in a terminal and draw docs/recordings/NAME.svg
 ";
 
 fn main() -> ExitCode {
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["tidy"] => tidy::run(),
         ["dist"] => dist::run(),
+        ["record", name] => record::run(name),
         ["docs"] => docs::run(false),
         ["docs", "--check"] => docs::run(true),
         ["help" | "--help" | "-h"] => {

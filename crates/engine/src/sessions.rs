@@ -9,6 +9,7 @@ mod attach;
 mod children;
 pub(crate) mod cleanup;
 mod connection;
+pub(crate) mod create;
 pub(crate) mod deliver;
 pub(crate) mod end;
 pub(crate) mod events;

@@ -91,6 +91,34 @@ async fn an_allowed_tool_still_needs_permission() {
     assert_eq!(texts(&log, "permission_request", "title").len(), 2);
 }
 
+/// A fork that an agent makes of its parent is a session below its own.
+#[test(needs(sandbox))]
+async fn a_fork_has_no_more_tools_than_the_agent_that_makes_it() {
+    let (server, admin, project) = sandboxed().await;
+    let with_key = json!({ "agent_scope": format!("project:{project}") });
+    let parent = admin.spawn_with(&project, "/say one", with_key).await;
+    admin.turn(&parent, 1).await;
+    let fork = json!({ "session_id": parent, "turn": 1, "prompt": "/sh touch /workspace/one" });
+    let child = json!({
+        "prompt": format!("/tool oubliette_session_fork {fork}"),
+        "tools_allowed": ["oubliette_*"],
+    });
+    admin
+        .message(&parent, &format!("/tool session_message {child}"))
+        .await;
+    let completion = admin.turn(&parent, 2).await;
+    let children = &admin.session(&parent).await["children"];
+    let child = children[0]["session_id"].as_str().unwrap();
+    let forks = &admin.session(child).await["children"];
+    let fork = forks[0]["session_id"].as_str();
+    let fork = fork.unwrap_or_else(|| panic!("{completion}"));
+    let completion = admin.turn(fork, 1).await;
+    assert_eq!(completion["text"], "not permitted: touch /workspace/one");
+    let seen = admin.session(fork).await;
+    assert_eq!(seen["tools_allowed"], json!(["oubliette_*"]), "{seen}");
+    drop(server);
+}
+
 #[test(needs(sandbox))]
 async fn child_sessions_have_no_more_tools_than_their_parent() {
     let (server, admin, project) = sandboxed().await;

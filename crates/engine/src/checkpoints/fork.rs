@@ -1,19 +1,17 @@
 //! `session_fork`.
 
 use oubliette_model::{Access, Event, Mode, SessionId, WorkspaceId};
-use oubliette_store::{NewSession, Session, SessionMessage, SpawnOutcome};
+use oubliette_store::{SessionChoices, SessionMessage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::restore::Restored;
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
+use crate::sessions::create::SessionPlan;
+use crate::sessions::message_params::check_prompt;
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
-
-/// The limit of other prompts.
-const MAX_PROMPT_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -63,12 +61,8 @@ impl Operation for Fork {
         let checkpoints = engine.checkpoints();
         let source = engine.sessions().get(params.session_id).await?;
         checkpoints.check_tree(actor, &source).await?;
-        let prompt = params.prompt.filter(|prompt| !prompt.trim().is_empty());
-        if prompt
-            .as_ref()
-            .is_some_and(|prompt| prompt.len() > MAX_PROMPT_BYTES)
-        {
-            return Err(EngineError::invalid("`prompt` has more than 1 MiB"));
+        if let Some(prompt) = &params.prompt {
+            check_prompt(prompt)?;
         }
         let project = engine.project(source.project_id).await?;
         engine
@@ -81,6 +75,14 @@ impl Operation for Fork {
         let sessions = engine.sessions();
         let transcript = sessions.transcript_until(&source, turn).await?;
         let origin = sessions.origin(actor).await?;
+        let mut choices = SessionChoices {
+            external_id: None,
+            starts_from_transcript: true,
+            ..source.choices.clone()
+        };
+        sessions
+            .limit_choices(&mut choices, &source.agent, &origin, &project)
+            .await?;
 
         let workspace = WorkspaceChoice {
             workspace_id: params.workspace_id,
@@ -94,81 +96,47 @@ impl Operation for Fork {
         if !workspace.created {
             return Err(EngineError::AlreadyExists { what: "workspace" });
         }
-        let now = checkpoints.scan(&project, &workspace.id).await;
-        let now = now.map_err(|reason| {
-            EngineError::Failed(format!("the new workspace cannot be read: {reason}"))
-        })?;
-        let restored = checkpoints
-            .restore(&project, &workspace.id, (now.tree, wanted), false)
-            .await?;
-
-        let id = SessionId::new(Uuid::new_v4());
-        let at = engine.now();
-        let parent = origin.parent.as_ref();
-        let mut choices = source.choices.clone();
-        choices.granted = origin.max_scope;
-        choices.external_id = None;
-        choices.starts_from_transcript = true;
-        if let Some(parent) = parent {
-            let wanted = choices.autonomy;
-            let autonomy = sessions.child_autonomy(parent, &project, wanted).await?;
-            choices.autonomy = Some(autonomy);
+        let forked = async {
+            let now = checkpoints.scan(&project, &workspace.id).await;
+            let now = now.map_err(|reason| {
+                EngineError::Failed(format!("the new workspace cannot be read: {reason}"))
+            })?;
+            let restored = checkpoints
+                .restore(&project, &workspace.id, (now.tree, wanted), false)
+                .await?;
+            let message = params.prompt.map(|text| SessionMessage {
+                id: 0,
+                text,
+                attachments: Vec::new(),
+                declaration: None,
+                change_id: None,
+                sender_scope: origin.max_scope,
+                created_at: engine.now(),
+            });
+            let plan = SessionPlan {
+                project: &project,
+                origin: &origin,
+                workspace: workspace.id.clone(),
+                agent: source.agent.clone(),
+                choices,
+                message,
+                join: None,
+                run: None,
+                events: vec![Event::Forked {
+                    from_session_id: source.id,
+                    turn,
+                    transcript,
+                }],
+            };
+            let stored = sessions.store_new(plan, &call).await?;
+            Ok((stored.session, restored))
+        };
+        let forked: Result<_> = forked.await;
+        if forked.is_err() {
+            let workspaces = engine.workspaces();
+            workspaces.undo_creation(project.id, &workspace.id).await;
         }
-        let session = Session {
-            parent_id: parent.map(|parent| parent.id),
-            root_id: parent.map_or(id, |parent| parent.root_id),
-            depth: parent.map_or(0, |parent| parent.depth + 1),
-            owner_id: origin.owner,
-            choices,
-            ..Session::new(
-                id,
-                project.id,
-                workspace.id.clone(),
-                source.agent.clone(),
-                at,
-            )
-        };
-        let limits = match parent {
-            Some(parent) => sessions.tree_limits(parent).await?,
-            None => sessions.project_tree_limits(&project),
-        };
-        let message = prompt.map(|text| SessionMessage {
-            id: 0,
-            text,
-            attachments: Vec::new(),
-            declaration: None,
-            change_id: None,
-            sender_scope: origin.max_scope,
-            created_at: at,
-        });
-        let new = NewSession {
-            session,
-            message,
-            join: None,
-            call: None,
-            run: None,
-            events: vec![Event::Forked {
-                from_session_id: source.id,
-                turn,
-                transcript,
-            }],
-            limits,
-        };
-        let audit = call.take_audit_entry_for(project.id);
-        let session = match engine.store().spawn_session(&new, audit).await? {
-            SpawnOutcome::New(session) | SpawnOutcome::Joined { session, .. } => session,
-            SpawnOutcome::OverLimit(limit) => {
-                return Err(crate::sessions::deliver::over_limit(limit, &limits));
-            }
-            SpawnOutcome::Gone => {
-                return Err(EngineError::Failed(
-                    "the project, the workspace or the parent session was deleted".to_owned(),
-                ));
-            }
-        };
-        if let Some(parent) = session.parent_id {
-            sessions.subscriptions().notify_log(parent, session.root_id);
-        }
+        let (session, restored) = forked?;
         engine.callers().record_call(actor.token_id, &session);
         sessions
             .subscriptions()

@@ -3,14 +3,13 @@
 use oubliette_model::{
     ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller, narrow,
 };
-use oubliette_store::{
-    JoinFilter, NewSession, Project, Session, SpawnOutcome, TreeLimit, TreeLimits,
-};
+use oubliette_store::{JoinFilter, Project, Session};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
 use super::Sessions;
+use super::create::{SessionPlan, StoredSession};
 use super::message_params::MessageParams;
 use super::view::PendingRequest;
 use crate::containers::DiskUse;
@@ -111,10 +110,8 @@ impl Sessions<'_> {
             (None, None) => self.default_agent(project),
         };
         let mut choices = params.choices(engine, &origin, &agent)?;
-        if let Some(parent) = parent {
-            let requested = choices.autonomy;
-            choices.autonomy = Some(self.child_autonomy(parent, project, requested).await?);
-        }
+        self.limit_choices(&mut choices, &agent, &origin, project)
+            .await?;
         let create_workspace = params.create_workspace.unwrap_or(false);
         let parent_workspace = parent_here
             .filter(|_| !create_workspace)
@@ -129,64 +126,40 @@ impl Sessions<'_> {
             .choose(project.id, &choice, call)
             .await?;
         let stored = async {
-            let id = SessionId::new(Uuid::new_v4());
-            let session = Session {
-                parent_id: parent.map(|parent| parent.id),
-                root_id: parent.map_or(id, |parent| parent.root_id),
-                depth: parent.map_or(0, |parent| parent.depth + 1),
-                owner_id: origin.owner,
-                choices,
-                ..Session::new(
-                    id,
-                    project.id,
-                    workspace.id.clone(),
-                    agent,
-                    message.created_at,
-                )
-            };
-            let limits = match parent {
-                Some(parent) => self.tree_limits(parent).await?,
-                None => self.project_tree_limits(project),
-            };
             // Tools are set for a whole session, so a message that sets them needs a new one.
             let may_join = parent.is_none()
                 && !params.new_session.unwrap_or(false)
                 && params.tools()?.is_empty();
             let sender = origin.max_scope.filter(|_| may_join);
-            let new = NewSession {
-                session,
+            let plan = SessionPlan {
+                project,
+                origin: &origin,
+                workspace: workspace.id.clone(),
+                agent,
+                choices,
                 message: Some(message),
                 join: sender.map(|sender| JoinFilter {
                     settings: params.requested_settings(engine, project),
                     sender,
                 }),
-                call: origin.call,
                 run: call.schedule_run().cloned(),
                 events: Vec::new(),
-                limits,
             };
-            let audit = call.take_audit_entry_for(project.id);
-            match engine.store().spawn_session(&new, audit).await? {
-                SpawnOutcome::New(session) => Ok((session, true, false)),
-                SpawnOutcome::Joined { session, resumed } => Ok((session, false, resumed)),
-                SpawnOutcome::OverLimit(limit) => Err(over_limit(limit, &limits)),
-                SpawnOutcome::Gone => Err(EngineError::Failed(
-                    "the project, the workspace or the parent session was deleted".to_owned(),
-                )),
-            }
+            self.store_new(plan, call).await
         };
         let stored = stored.await;
         // A repeated call finds the session that it started before, in another workspace.
-        let is_used = matches!(&stored, Ok((session, ..)) if session.workspace_id == workspace.id);
+        let is_used = matches!(&stored, Ok(stored) if stored.session.workspace_id == workspace.id);
         // No caller chose the id of the workspace, and none gets it.
         if !is_used && workspace.created && choice.workspace_id.is_none() {
             let workspaces = engine.workspaces();
             workspaces.undo_creation(project.id, &workspace.id).await;
         }
-        let (session, spawned, resumed) = stored?;
-        if let Some(parent) = session.parent_id {
-            self.subscriptions().notify_log(parent, session.root_id);
-        }
+        let StoredSession {
+            session,
+            spawned,
+            resumed,
+        } = stored?;
         if let Some(caller) = caller {
             engine.callers().record_call(caller, &session);
         }
@@ -341,59 +314,4 @@ impl Sessions<'_> {
             last_event_index: session.log_end - 1,
         }
     }
-
-    /// The limits of a session's tree, which the project of its root sets.
-    pub(crate) async fn tree_limits(self, session: &Session) -> Result<TreeLimits> {
-        let store = self.engine.store();
-        let root = store.session(session.root_id).await?;
-        let project_id = root.map_or(session.project_id, |root| root.project_id);
-        let project = store.project(project_id).await?;
-        let project = project.ok_or_else(|| EngineError::project_not_found(session.project_id))?;
-        Ok(self.project_tree_limits(&project))
-    }
-
-    pub(crate) fn default_agent(self, project: &Project) -> String {
-        let own = project.settings.agent.clone();
-        own.unwrap_or_else(|| self.engine.settings().sessions.default_agent.clone())
-    }
-
-    /// The limits of each tree of sessions in a project.
-    pub(crate) fn project_tree_limits(self, project: &Project) -> TreeLimits {
-        let settings = self.engine.settings();
-        let (own, default) = (&project.settings.limits, &settings.limits);
-        TreeLimits {
-            depth: own
-                .max_recursion_depth
-                .unwrap_or(default.max_recursion_depth),
-            sessions: own
-                .max_agents_per_session
-                .unwrap_or(default.max_agents_per_session),
-            cost_usd: own.max_cost_usd.unwrap_or(default.max_cost_usd),
-            spawns_per_minute: settings.sessions.spawns_per_minute,
-        }
-    }
-}
-
-pub(crate) fn over_limit(limit: TreeLimit, limits: &TreeLimits) -> EngineError {
-    let raise = "an administrator can raise it with `project_update`";
-    EngineError::Failed(match limit {
-        TreeLimit::Depth => format!(
-            "a child here would be deeper than `max_recursion_depth` ({}) allows; do the work \
-             yourself, or {raise}",
-            limits.depth
-        ),
-        TreeLimit::Sessions => format!(
-            "the tree has had its `max_agents_per_session` ({}) sessions; {raise}",
-            limits.sessions
-        ),
-        TreeLimit::Cost => format!(
-            "the tree has reached its `max_cost_usd` ({}); {raise}",
-            limits.cost_usd
-        ),
-        TreeLimit::Rate => format!(
-            "the tree has started {} sessions in the last minute, the maximum \
-             (`sessions.spawns_per_minute` of the server's configuration); wait a little",
-            limits.spawns_per_minute
-        ),
-    })
 }

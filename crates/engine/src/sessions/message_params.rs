@@ -215,13 +215,7 @@ impl MessageParams {
         agent: &str,
     ) -> Result<SessionChoices> {
         let row = agents::find(engine.settings(), agent)?;
-        let tools = self.tools_below(origin.parent.as_ref(), agent)?;
-        if let Some(reason) = row.tool_enforcement.unsupported_reason(&tools) {
-            return Err(EngineError::invalid(format!(
-                "the agent `{agent}` {reason}; omit `tools_allowed` and `tools_disallowed`, or \
-                 change them"
-            )));
-        }
+        let tools = self.tools()?;
         if self.model.is_some() && !row.takes_model {
             return Err(EngineError::invalid(format!(
                 "the agent `{agent}` does not support choosing a model; omit `model`"

@@ -24,25 +24,25 @@ impl MessageParams {
             disallowed: validate_tool_names("tools_disallowed", self.tools_disallowed.as_deref())?,
         })
     }
+}
 
-    /// The tools of a new session: at most those of its parent.
-    pub(super) fn tools_below(&self, parent: Option<&Session>, agent: &str) -> Result<ToolFilter> {
-        let requested = self.tools()?;
-        let Some(parent) = parent else {
-            return Ok(requested);
-        };
-        let of_parent = tools_from_choices(&parent.choices);
-        if !of_parent.is_empty() && parent.agent != agent {
-            return Err(EngineError::invalid(format!(
-                "this session and those below it may use only some tools, and `{agent}` has other names \
-                 for them: use `{}`",
-                parent.agent
-            )));
-        }
-        of_parent.narrowed_by(&requested).ok_or_else(|| {
-            EngineError::invalid("`tools_allowed` names no tool that this session may use itself")
-        })
+/// The tools of a new session: at most those of its parent.
+pub(super) fn tools_below(
+    parent: &Session,
+    requested: &ToolFilter,
+    agent: &str,
+) -> Result<ToolFilter> {
+    let of_parent = tools_from_choices(&parent.choices);
+    if !of_parent.is_empty() && parent.agent != agent {
+        return Err(EngineError::invalid(format!(
+            "this session and those below it may use only some tools, and `{agent}` has other names \
+             for them: use `{}`",
+            parent.agent
+        )));
     }
+    of_parent.narrowed_by(requested).ok_or_else(|| {
+        EngineError::invalid("`tools_allowed` names no tool that this session may use itself")
+    })
 }
 
 fn validate_tool_names(parameter: &str, names: Option<&[String]>) -> Result<Vec<String>> {

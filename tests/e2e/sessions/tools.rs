@@ -94,7 +94,7 @@ async fn an_allowed_tool_still_needs_permission() {
 /// A fork that an agent makes of its parent is a session below its own.
 #[test(needs(sandbox))]
 async fn a_fork_has_no_more_tools_than_the_agent_that_makes_it() {
-    let (server, admin, project) = sandboxed().await;
+    let (_server, admin, project) = sandboxed().await;
     let with_key = json!({ "agent_scope": format!("project:{project}") });
     let parent = admin.spawn_with(&project, "/say one", with_key).await;
     admin.turn(&parent, 1).await;
@@ -113,10 +113,14 @@ async fn a_fork_has_no_more_tools_than_the_agent_that_makes_it() {
     let fork = forks[0]["session_id"].as_str();
     let fork = fork.unwrap_or_else(|| panic!("{completion}"));
     let completion = admin.turn(fork, 1).await;
-    assert_eq!(completion["text"], "not permitted: touch /workspace/one");
+    // The demo agent also answers the transcript.
+    let text = completion["text"].as_str().unwrap();
+    assert!(
+        text.ends_with("not permitted: touch /workspace/one"),
+        "{text}"
+    );
     let seen = admin.session(fork).await;
     assert_eq!(seen["tools_allowed"], json!(["oubliette_*"]), "{seen}");
-    drop(server);
 }
 
 #[test(needs(sandbox))]

@@ -5,6 +5,7 @@
 //! agent may have written: the configuration of a repository can name programs.
 
 mod askpass;
+mod bundle;
 mod progress;
 mod push;
 
@@ -13,10 +14,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oubliette_model::{RemoteUrl, Transport};
 use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
 
 use self::askpass::GitAccess;
 use self::progress::GitOutput;
@@ -25,6 +28,8 @@ use crate::settings::ProjectRules;
 use crate::{Call, Credential, EngineError, Result};
 
 const SIZE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// At once.
+const MAX_PUSHES: usize = 2;
 const WORKSPACE_CLONE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Adds the session to the message of a commit. It is the workspace's own hook: tools that install hooks
@@ -55,6 +60,8 @@ pub(crate) struct Git {
     /// Private files of running commands, for example credentials.
     scratch: PathBuf,
     rules: ProjectRules,
+    /// Each push takes the space of its commits twice, outside of what projects are limited to.
+    pushes: Arc<Semaphore>,
 }
 
 impl Git {
@@ -66,7 +73,11 @@ impl Git {
             _ => {}
         }
         fs::create_dir_all(&scratch)?;
-        Ok(Self { scratch, rules })
+        Ok(Self {
+            scratch,
+            rules,
+            pushes: Arc::new(Semaphore::new(MAX_PUSHES)),
+        })
     }
 
     /// Creates an empty repository on branch `main`. It is a few files, so git is not needed.

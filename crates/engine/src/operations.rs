@@ -87,7 +87,7 @@ pub struct Reach {
     pub restricted: Option<&'static str>,
     /// A given parameter that agents may not set for a project that bounds their own tree.
     pub bounds_agents: Option<&'static str>,
-    /// Whether the call decides a request that the session waits for.
+    /// Whether the call decides a request that the session waits for, or says that its work was reviewed.
     pub decides: bool,
     /// Whether the tree of the calling agent matters: the call starts sessions, creates something that
     /// can, or responds for a caller.

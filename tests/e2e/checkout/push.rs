@@ -111,3 +111,48 @@ async fn commits_are_pushed_only_to_allowed_branches() {
             .is_none()
     );
 }
+
+/// What a container gives instead of a bundle must not lead git on the host to another repository.
+#[test(needs(sandbox))]
+async fn a_container_cannot_have_another_repository_of_the_host_pushed() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    git(place, ["init", "-q", "--bare", "-b", "main", "remote.git"]);
+    git(place, ["init", "-q", "-b", "main", "private"]);
+    let private = place.join("private");
+    git(&private, ["commit", "-q", "--allow-empty", "-m", "secret"]);
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n[projects]\nallow_local_clone = true\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let remote = place.join("remote.git");
+    git(&private, ["push", "-q", "../remote.git", "main:base"]);
+    git(&remote, ["update-ref", "-d", "refs/heads/base"]);
+    git(place, ["clone", "-q", "remote.git", "work"]);
+    let create = json!({ "name": "app", "remote_url": remote });
+    let id = admin.call("project_create", create).await.ok()["project_id"].clone();
+    let id = id.as_str().unwrap().to_owned();
+    let head = git(&private, ["rev-parse", "HEAD"]);
+    let cases = [
+        format!("gitdir: {}/.git", private.display()),
+        format!("# v2 git bundle\\n{} HEAD\\n\\nPACK", head.trim()),
+        "# v2 git bundle".to_owned(),
+    ];
+    for output in cases {
+        // Before git of the image on the path.
+        let set_up = format!(
+            "mkdir -p /usr/local/bin && printf '%s\\n' '#!/bin/sh' \
+             '[ \"$1\" = bundle ] && printf \"{output}\\n\" || exec /usr/bin/git \"$@\"' > /usr/local/bin/git && \
+             chmod 755 /usr/local/bin/git && git bundle create - HEAD"
+        );
+        let planted = admin.exec(&id, &*set_up).await;
+        assert!(!planted.to_string().is_empty());
+        let push = json!({ "project_id": id });
+        let refused = admin.call("project_push", push).await;
+        assert!(refused.is_error(), "{output}: {}", refused.text);
+        assert!(!refused.text.contains("internal"), "{}", refused.text);
+        let branches = git(&remote, ["for-each-ref"]);
+        assert_eq!(branches, "", "{output}");
+    }
+}

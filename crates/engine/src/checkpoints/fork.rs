@@ -83,6 +83,11 @@ impl Operation for Fork {
         sessions
             .limit_choices(&mut choices, &source.agent, &origin, &project)
             .await?;
+        // Those who narrowed the key of the source wrote in the transcript that the agent gets.
+        choices.granted = match origin.max_scope {
+            Some(scope) => sessions.narrow_to_granted(scope, &source).await?,
+            None => None,
+        };
 
         let workspace = WorkspaceChoice {
             workspace_id: params.workspace_id,

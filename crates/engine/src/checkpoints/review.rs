@@ -35,7 +35,10 @@ impl Operation for Review {
     type Output = Output;
 
     fn reach(params: &Params) -> Reach {
-        Reach::session(params.session_id)
+        Reach {
+            decides: true,
+            ..Reach::session(params.session_id)
+        }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {

@@ -1,15 +1,18 @@
 //! Pushes a bundle that a container has made. The repository that git runs in is new, has no hooks and no
-//! configuration, and is removed afterwards; the container never sees the credential.
+//! configuration, and is removed afterwards; the container never sees the credential. Until the push itself no
+//! git command opens a transport: what a container gives instead of a bundle cannot name a repository of the host.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use oubliette_model::{BranchName, RemoteUrl};
+use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
 
 use super::askpass::GitAccess;
+use super::bundle;
 use super::{Git, RunLimits, run};
 use crate::{Call, Credential, EngineError, Result};
 
@@ -20,6 +23,7 @@ const BRANCH: &str = "refs/heads/push";
 #[derive(Debug)]
 pub(crate) struct PushDirectory {
     path: PathBuf,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl PushDirectory {
@@ -42,10 +46,18 @@ impl Drop for PushDirectory {
 }
 
 impl Git {
-    pub(crate) fn push_directory(&self) -> Result<PushDirectory> {
+    /// A directory for a push, when its turn has come.
+    pub(crate) async fn push_directory(&self, call: &Call) -> Result<PushDirectory> {
+        let permit = tokio::select! {
+            permit = self.pushes.clone().acquire_owned() => permit.map_err(EngineError::fault)?,
+            () = call.cancelled() => return Err(EngineError::Cancelled),
+        };
         let path = self.scratch.join(Uuid::new_v4().to_string());
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(PushDirectory { path })
+        Ok(PushDirectory {
+            path,
+            _permit: permit,
+        })
     }
 
     /// Pushes HEAD of the bundle to a branch; returns its commit.
@@ -68,22 +80,21 @@ impl Git {
         init.args(["init", "-q", "--bare", "--template="])
             .arg(&repository);
         run(init, "preparing the push", &repository, limits, "", call).await?;
-        let mut fetch = self.command(&local);
-        fetch
+        let (pack, commit) = bundle::open(&directory.bundle())?;
+        let mut index = self.command(&local);
+        index
             .arg("-C")
             .arg(&repository)
-            .args([
-                "-c",
-                "transfer.fsckObjects=true",
-                "fetch",
-                "-q",
-                "--no-tags",
-                "--",
-            ])
-            .arg(directory.bundle())
-            .arg(format!("HEAD:{BRANCH}"));
-        run(fetch, "checking the commits", &repository, limits, "", call).await?;
-        let commit = read_commit(&repository)?;
+            .args(["index-pack", "--stdin", "--strict"])
+            .stdin(pack);
+        run(index, "checking the commits", &repository, limits, "", call).await?;
+        // Fails if the commit was not in the pack.
+        let mut check = self.command(&local);
+        check
+            .arg("-C")
+            .arg(&repository)
+            .args(["update-ref", BRANCH, &commit]);
+        run(check, "checking the commits", &repository, limits, "", call).await?;
         let access = GitAccess::for_remote(&self.scratch, url, credential)?;
         let mut push = self.command(&access);
         push.arg("-C")
@@ -109,13 +120,4 @@ impl Git {
         pushed.map_err(|error| access.redact(error))?;
         Ok(commit)
     }
-}
-
-fn read_commit(repository: &Path) -> Result<String> {
-    let text = fs::read_to_string(repository.join(BRANCH))?;
-    let commit = text.trim();
-    if commit.len() >= 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Ok(commit.to_owned());
-    }
-    Err(EngineError::fault("git wrote no commit"))
 }

@@ -79,9 +79,9 @@ impl Operation for Push {
             max_time: Duration::from_secs(rules.clone_timeout_seconds),
             max_bytes: rules.clone_max_mb.saturating_mul(1 << 20),
         };
-        let directory = engine.git().push_directory()?;
+        let directory = engine.git().push_directory(&call).await?;
         let mut file = tokio::fs::File::create_new(directory.bundle()).await?;
-        let argv = ["git", "bundle", "create", "-", "HEAD"].map(str::to_owned);
+        let argv = ["git", "bundle", "create", "--version=2", "-", "HEAD"].map(str::to_owned);
         let bundled = engine
             .containers()
             .save_output(

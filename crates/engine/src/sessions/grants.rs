@@ -30,17 +30,30 @@ impl Sessions<'_> {
         let Some(giver) = self.engine.tokens().giver(session.id).await? else {
             return Ok(None);
         };
-        let mut givers = vec![Some(giver.scope), session.choices.granted];
+        let Some(scope) = narrow(wanted, [Some(giver.scope)]) else {
+            return Ok(None);
+        };
+        let scope = self.narrow_to_granted(scope, session).await?;
+        Ok(scope.map(|scope| Authority { scope, ..giver }))
+    }
+
+    /// What is left of a scope when it is narrowed to what was granted to a session and each session
+    /// above it.
+    pub(crate) async fn narrow_to_granted(
+        self,
+        scope: Scope,
+        session: &Session,
+    ) -> Result<Option<Scope>> {
+        let mut granted = vec![session.choices.granted];
         let mut parent = session.parent_id;
         while let Some(id) = parent {
             let Some(above) = self.engine.store().session(id).await? else {
                 return Ok(None);
             };
-            givers.push(above.choices.granted);
+            granted.push(above.choices.granted);
             parent = above.parent_id;
         }
-        let scope = narrow(wanted, givers);
-        Ok(scope.map(|scope| Authority { scope, ..giver }))
+        Ok(narrow(scope, granted))
     }
 
     /// The scope of the key that a session's agent gets if it is started now.
@@ -69,10 +82,10 @@ impl Sessions<'_> {
     }
 
     /// Checks that a session is below an agent's own.
-    pub(super) async fn check_below(self, own: SessionId, session: &Session) -> Result<()> {
+    pub(crate) async fn check_below(self, own: SessionId, session: &Session) -> Result<()> {
         let refused = EngineError::refused_parameter(
             "session_id",
-            "an agent may send messages only to sessions below its own",
+            "an agent may direct and set back only sessions below its own",
         );
         let own = self.engine.store().session(own).await?;
         let Some(own) = own else { return Err(refused) };

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::restore::Restored;
+use super::unfinished::Unfinished;
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::WorkspaceChoice;
@@ -82,90 +83,110 @@ impl Operation for Fork {
         let transcript = sessions.transcript_until(&source, turn).await?;
         let origin = sessions.origin(actor).await?;
 
-        let workspace = WorkspaceChoice {
-            workspace_id: params.workspace_id,
+        let new_id = || WorkspaceId::from_uuid(Uuid::new_v4());
+        let workspace_id = params.workspace_id.unwrap_or_else(new_id);
+        let found = engine.store().workspace(project.id, &workspace_id).await?;
+        if found.is_some() {
+            return Err(EngineError::AlreadyExists { what: "workspace" });
+        }
+        let unfinished = Unfinished::Fork(workspace_id.clone());
+        let record = checkpoints.record(project.id, unfinished).await?;
+        let choice = WorkspaceChoice {
+            workspace_id: Some(workspace_id),
             create_workspace: true,
             from: Some(source.workspace_id.clone()),
         };
-        let workspace = engine
-            .workspaces()
-            .choose(project.id, &workspace, &call)
-            .await?;
-        if !workspace.created {
-            return Err(EngineError::AlreadyExists { what: "workspace" });
-        }
-        let now = checkpoints.scan(&project, &workspace.id).await;
-        let now = now.map_err(|reason| {
-            EngineError::Failed(format!("the new workspace cannot be read: {reason}"))
-        })?;
-        let restored = checkpoints
-            .restore(&project, &workspace.id, (now.tree, wanted), false)
-            .await?;
+        let chosen = engine.workspaces().choose(project.id, &choice, &call).await;
+        let workspace = match chosen {
+            Ok(workspace) if workspace.created => workspace,
+            other => {
+                record.remove();
+                other?;
+                return Err(EngineError::AlreadyExists { what: "workspace" });
+            }
+        };
+        let forked = async {
+            let now = checkpoints.scan(&project, &workspace.id).await;
+            let now = now.map_err(|reason| {
+                EngineError::Failed(format!("the new workspace cannot be read: {reason}"))
+            })?;
+            let restored = checkpoints
+                .restore(&project, &workspace.id, (now.tree, wanted), false)
+                .await?;
 
-        let id = SessionId::new(Uuid::new_v4());
-        let at = engine.now();
-        let parent = origin.parent.as_ref();
-        let mut choices = source.choices.clone();
-        choices.granted = origin.max_scope;
-        choices.external_id = None;
-        choices.starts_from_transcript = true;
-        if let Some(parent) = parent {
-            let wanted = choices.autonomy;
-            let autonomy = sessions.child_autonomy(parent, &project, wanted).await?;
-            choices.autonomy = Some(autonomy);
+            let id = SessionId::new(Uuid::new_v4());
+            let at = engine.now();
+            let parent = origin.parent.as_ref();
+            let mut choices = source.choices.clone();
+            choices.granted = origin.max_scope;
+            choices.external_id = None;
+            choices.starts_from_transcript = true;
+            if let Some(parent) = parent {
+                let wanted = choices.autonomy;
+                let autonomy = sessions.child_autonomy(parent, &project, wanted).await?;
+                choices.autonomy = Some(autonomy);
+            }
+            let session = Session {
+                parent_id: parent.map(|parent| parent.id),
+                root_id: parent.map_or(id, |parent| parent.root_id),
+                depth: parent.map_or(0, |parent| parent.depth + 1),
+                owner_id: origin.owner,
+                choices,
+                ..Session::new(
+                    id,
+                    project.id,
+                    workspace.id.clone(),
+                    source.agent.clone(),
+                    at,
+                )
+            };
+            let limits = match parent {
+                Some(parent) => sessions.tree_limits(parent).await?,
+                None => sessions.project_tree_limits(&project),
+            };
+            let message = prompt.map(|text| SessionMessage {
+                id: 0,
+                text,
+                attachments: Vec::new(),
+                declaration: None,
+                change_id: None,
+                sender_scope: origin.max_scope,
+                created_at: at,
+            });
+            let new = NewSession {
+                session,
+                message,
+                join: None,
+                call: None,
+                run: None,
+                events: vec![Event::Forked {
+                    from_session_id: source.id,
+                    turn,
+                    transcript,
+                }],
+                limits,
+            };
+            let audit = call.take_audit_entry_for(project.id);
+            let session = match engine.store().spawn_session(&new, audit).await? {
+                SpawnOutcome::New(session) | SpawnOutcome::Joined { session, .. } => session,
+                SpawnOutcome::OverLimit(limit) => {
+                    return Err(crate::sessions::deliver::over_limit(limit, &limits));
+                }
+                SpawnOutcome::Gone => {
+                    return Err(EngineError::Failed(
+                        "the project, the workspace or the parent session was deleted".to_owned(),
+                    ));
+                }
+            };
+            Ok((session, restored))
+        };
+        let forked = forked.await;
+        if forked.is_err() {
+            let workspaces = engine.workspaces();
+            workspaces.undo_creation(project.id, &workspace.id).await;
         }
-        let session = Session {
-            parent_id: parent.map(|parent| parent.id),
-            root_id: parent.map_or(id, |parent| parent.root_id),
-            depth: parent.map_or(0, |parent| parent.depth + 1),
-            owner_id: origin.owner,
-            choices,
-            ..Session::new(
-                id,
-                project.id,
-                workspace.id.clone(),
-                source.agent.clone(),
-                at,
-            )
-        };
-        let limits = match parent {
-            Some(parent) => sessions.tree_limits(parent).await?,
-            None => sessions.project_tree_limits(&project),
-        };
-        let message = prompt.map(|text| SessionMessage {
-            id: 0,
-            text,
-            attachments: Vec::new(),
-            declaration: None,
-            change_id: None,
-            sender_scope: origin.max_scope,
-            created_at: at,
-        });
-        let new = NewSession {
-            session,
-            message,
-            join: None,
-            call: None,
-            run: None,
-            events: vec![Event::Forked {
-                from_session_id: source.id,
-                turn,
-                transcript,
-            }],
-            limits,
-        };
-        let audit = call.take_audit_entry_for(project.id);
-        let session = match engine.store().spawn_session(&new, audit).await? {
-            SpawnOutcome::New(session) | SpawnOutcome::Joined { session, .. } => session,
-            SpawnOutcome::OverLimit(limit) => {
-                return Err(crate::sessions::deliver::over_limit(limit, &limits));
-            }
-            SpawnOutcome::Gone => {
-                return Err(EngineError::Failed(
-                    "the project, the workspace or the parent session was deleted".to_owned(),
-                ));
-            }
-        };
+        record.remove();
+        let (session, restored) = forked?;
         if let Some(parent) = session.parent_id {
             sessions.subscriptions().notify_log(parent, session.root_id);
         }

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
@@ -22,6 +23,14 @@ const SMALL_PACK_BYTES: u64 = 1 << 20;
 pub struct ObjectStore {
     directory: PathBuf,
     state: RwLock<State>,
+    /// Another one after every removal of objects, and in every store.
+    state_id: AtomicU64,
+}
+
+/// What is no longer the id of a state never is again.
+fn new_state_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +85,13 @@ impl ObjectStore {
         Ok(Self {
             directory: directory.to_owned(),
             state: RwLock::new(state),
+            state_id: AtomicU64::new(new_state_id()),
         })
+    }
+
+    /// As long as this is the same, no object has been removed.
+    pub(crate) fn state_id(&self) -> u64 {
+        self.state_id.load(Ordering::Acquire)
     }
 
     /// What the objects take on the disk.
@@ -164,6 +179,7 @@ impl ObjectStore {
         }
         let joined = writer.map(PackWriter::publish).transpose()?;
         let mut state = self.state.write();
+        self.state_id.store(new_state_id(), Ordering::Release);
         let gone: HashSet<&Arc<Path>> = replaced.iter().collect();
         state.objects.retain(|_, (path, ..)| !gone.contains(path));
         if let Some(pack) = joined {
@@ -214,6 +230,10 @@ pub(crate) struct NewObjects<'a> {
 }
 
 impl NewObjects<'_> {
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.max_bytes
+    }
+
     pub(crate) fn contains(&self, hash: Hash) -> bool {
         self.hashes.contains(&hash) || self.store.contains(hash)
     }

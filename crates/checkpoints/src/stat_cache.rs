@@ -1,21 +1,26 @@
-//! What the last scan of a workspace found out about its files, so that the next one reads only those
-//! that have changed.
+//! What the last scan of a workspace found, so that the next one reads only what has changed.
+//!
+//! It is a tree of the directories. A directory that has its old times has its old names, so it is not
+//! listed again; each of its files is still looked at, because the content of a file changes without its
+//! directory.
 
-use std::collections::HashMap;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Stat;
 
-use crate::Hash;
-use crate::ignore_rules::IgnoreRules;
+use crate::ignore_rules::{IgnoreRules, RuleChain};
+use crate::{EntryKind, Hash};
 
-/// Two changes within this time may leave the same times in the file's metadata: the clock of file
-/// systems advances in steps of a few milliseconds.
+/// Two changes within this time may leave the same times in the metadata: the clock of file systems
+/// advances in steps of a few milliseconds.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
+/// The same for file systems that keep whole seconds, or even ones.
+const COARSE_CLOCK_STEP: Duration = Duration::from_secs(3);
 
-/// What tells whether a file has changed. A process in a container can set the time of modification, but
-/// not the time of change.
+/// What tells whether a file or directory has changed. A process in a container can set the time of
+/// modification, but not the time of change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signature {
     device: u64,
@@ -42,14 +47,19 @@ impl Signature {
         }
     }
 
-    /// Whether a later change would leave another signature, if the file was read at `read_at`.
-    fn is_settled(&self, read_at: SystemTime) -> bool {
-        let since_epoch = read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let latest = since_epoch.saturating_sub(CLOCK_STEP);
+    /// Itself, if every change after `read_at` leaves another one. The content must be read after that.
+    pub(crate) fn settled(self, read_at: SystemTime) -> Option<Self> {
         let (seconds, nanoseconds) = self.changed;
+        let step = if nanoseconds == 0 {
+            COARSE_CLOCK_STEP
+        } else {
+            CLOCK_STEP
+        };
+        let since_epoch = read_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let latest = since_epoch.saturating_sub(step);
         let seconds = u64::try_from(seconds).unwrap_or(0);
         let nanoseconds = u32::try_from(nanoseconds).unwrap_or(0);
-        Duration::new(seconds, nanoseconds) < latest
+        (Duration::new(seconds, nanoseconds) < latest).then_some(self)
     }
 
     /// Stands for the content of a file that is not read.
@@ -58,102 +68,108 @@ impl Signature {
     }
 }
 
-#[derive(Debug)]
-struct CachedFile {
-    signature: Signature,
-    hash: Hash,
-    /// The scan that saw it last.
-    seen: u64,
+/// Where a directory is with regard to a directory `.git`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GitPart {
+    Outside,
+    /// `.git` itself.
+    Top,
+    /// `refs` and below.
+    Refs,
+}
+
+/// A file or link that a tree has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KnownFile {
+    /// Absent if a change might leave the same one.
+    pub(crate) signature: Option<Signature>,
+    pub(crate) kind: EntryKind,
+    pub(crate) mode: u16,
+    pub(crate) size: u64,
+    pub(crate) hash: Hash,
+}
+
+/// A directory below another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KnownDirectory {
+    /// Its place in [`StatCache::directories`].
+    pub(crate) place: Option<usize>,
+    /// Its listing.
+    pub(crate) hash: Option<Hash>,
+    /// Whether it could not be read completely.
+    pub(crate) is_unknown: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    File(KnownFile),
+    Directory(KnownDirectory),
+    /// Something that could not be read.
+    Unknown,
+    /// Something that has disappeared; it does not outlast a scan.
+    Gone,
 }
 
 #[derive(Debug)]
-struct CachedRules {
-    signature: Signature,
-    rules: Arc<IgnoreRules>,
-    seen: u64,
+pub(crate) struct Child {
+    pub(crate) name: Box<CStr>,
+    pub(crate) known: Known,
+}
+
+/// The rules of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownRules {
+    pub(crate) signature: Option<Signature>,
+    pub(crate) text: Hash,
+    pub(crate) rules: Arc<IgnoreRules>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    /// Absent if its names have to be read again.
+    pub(crate) signature: Option<Signature>,
+    pub(crate) git: GitPart,
+    /// What is kept of it, sorted by name.
+    pub(crate) children: Vec<Child>,
+    pub(crate) has_ignore_file: bool,
+    pub(crate) own_rules: Option<KnownRules>,
+    /// The rules of the directory above it, and its own with them. The children were chosen by them.
+    pub(crate) rules_above: Arc<RuleChain>,
+    pub(crate) rules: Arc<RuleChain>,
+    /// Its listing, as an object.
+    pub(crate) hash: Option<Hash>,
+}
+
+impl Directory {
+    pub(crate) fn child(&self, name: &CStr) -> Option<&Known> {
+        let found = self.children.binary_search_by(|child| {
+            let known: &CStr = &child.name;
+            known.to_bytes().cmp(name.to_bytes())
+        });
+        found.ok().map(|place| &self.children[place].known)
+    }
 }
 
 /// Belongs to one workspace. An empty one is always right.
 #[derive(Debug, Default)]
 pub struct StatCache {
-    files: HashMap<Vec<u8>, CachedFile>,
-    rules: HashMap<Vec<u8>, CachedRules>,
-    scan: u64,
+    /// A directory comes after those below it; the root is the last one.
+    pub(crate) directories: Vec<Directory>,
+    /// `.git/info/exclude`, and the chain that begins with it.
+    pub(crate) exclude: Option<KnownRules>,
+    pub(crate) first_rules: Arc<RuleChain>,
+    pub(crate) files: usize,
+    /// The state of the object store that has every object of this.
+    pub(crate) store_state: Option<u64>,
 }
 
 impl StatCache {
     /// The number of files that it knows.
     pub fn len(&self) -> usize {
-        self.files.len()
+        self.files
     }
 
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
-    }
-
-    pub(crate) fn start_scan(&mut self) {
-        self.scan += 1;
-    }
-
-    /// Forgets what the scan has not seen.
-    pub(crate) fn end_scan(&mut self) {
-        let scan = self.scan;
-        self.files.retain(|_, file| file.seen == scan);
-        self.rules.retain(|_, rules| rules.seen == scan);
-    }
-
-    /// The content of a file, if it cannot have changed.
-    pub(crate) fn content(&mut self, path: &[u8], signature: &Signature) -> Option<Hash> {
-        let file = self.files.get_mut(path)?;
-        if file.signature != *signature {
-            return None;
-        }
-        file.seen = self.scan;
-        Some(file.hash)
-    }
-
-    pub(crate) fn remember(
-        &mut self,
-        path: &[u8],
-        signature: Signature,
-        hash: Hash,
-        read_at: SystemTime,
-    ) {
-        if signature.is_settled(read_at) {
-            let seen = self.scan;
-            let file = CachedFile {
-                signature,
-                hash,
-                seen,
-            };
-            self.files.insert(path.to_vec(), file);
-        }
-    }
-
-    pub(crate) fn rules(&mut self, path: &[u8], signature: &Signature) -> Option<Arc<IgnoreRules>> {
-        let cached = self.rules.get_mut(path)?;
-        if cached.signature != *signature {
-            return None;
-        }
-        cached.seen = self.scan;
-        Some(cached.rules.clone())
-    }
-
-    pub(crate) fn remember_rules(
-        &mut self,
-        path: &[u8],
-        signature: Signature,
-        rules: Arc<IgnoreRules>,
-        read_at: SystemTime,
-    ) {
-        if signature.is_settled(read_at) {
-            let seen = self.scan;
-            let cached = CachedRules {
-                signature,
-                rules,
-                seen,
-            };
-            self.rules.insert(path.to_vec(), cached);
-        }
+        self.files == 0
     }
 }

@@ -325,6 +325,184 @@ fn a_file_that_changes_within_a_clock_step_is_read_again() {
     }
 }
 
+/// Makes a random change that a scan could miss.
+fn change_something(root: &Path, seed: &mut u64) {
+    const NAMES: [&str; 6] = ["a", "b", "c.log", "dir", "sub", ".gitignore"];
+    let mut path = root.to_owned();
+    let mut pick = |count: u64| next(seed) % count;
+    for _ in 0..pick(3) {
+        path.push(NAMES[pick(6) as usize]);
+    }
+    if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
+        path.pop();
+    }
+    let directory = path.clone();
+    path.push(NAMES[pick(6) as usize]);
+    let other = directory.join(NAMES[pick(6) as usize]);
+    let _ = match pick(10) {
+        // The same length, so that only times tell.
+        0..=3 => fs::write(&path, ["*.log\n", "sub/*\n", "!c.lo\n"][pick(3) as usize]),
+        4 => fs::remove_file(&path),
+        5 => fs::remove_dir_all(&other),
+        6 => fs::create_dir_all(&path),
+        7 => fs::rename(&path, &other),
+        8 => {
+            let _ = fs::remove_file(&path);
+            symlink(["a", "b"][pick(2) as usize], &path)
+        }
+        _ => fs::set_permissions(
+            &path,
+            fs::Permissions::from_mode(0o644 + 0o111 * pick(2) as u32),
+        ),
+    };
+}
+
+#[test]
+fn a_scan_with_a_cache_finds_what_one_without_finds() {
+    let mut workspace = Workspace::new();
+    let mut seed = 11;
+    for round in 0..600 {
+        for _ in 0..next(&mut seed) % 4 {
+            change_something(workspace.directory.path(), &mut seed);
+        }
+        if next(&mut seed).is_multiple_of(97) {
+            // Its objects are gone, except those of packs that have others.
+            workspace.store.collect(&[]).unwrap();
+        }
+        if next(&mut seed).is_multiple_of(50) {
+            // Longer than the clock step, so that the cache is used.
+            std::thread::sleep(Duration::from_millis(70));
+        }
+        let cached = workspace.scan();
+        let root = open_dir(CWD, workspace.directory.path()).unwrap();
+        let fresh = scan(root, &workspace.store, &mut StatCache::default(), &LIMITS).unwrap();
+        assert_eq!(cached, fresh.root, "round {round}");
+        assert_eq!(workspace.cache.len() as u64, fresh.files);
+        // Everything can be read.
+        let empty = Workspace::new().scan_empty(&workspace);
+        workspace.patch(empty, cached);
+    }
+}
+
+#[test]
+fn a_scan_while_files_change_leaves_nothing_wrong_for_the_next_one() {
+    let mut workspace = Workspace::new();
+    let root = workspace.directory.path().to_owned();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let is_over = &is_over;
+    std::thread::scope(|threads| {
+        for number in 0..2 {
+            let root = root.clone();
+            threads.spawn(move || {
+                let mut seed = 100 + number;
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    change_something(&root, &mut seed);
+                }
+            });
+        }
+        for _ in 0..300 {
+            let tree = workspace.scan();
+            let empty = Workspace::new().scan_empty(&workspace);
+            workspace.patch(empty, tree);
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let cached = workspace.scan();
+    let root = open_dir(CWD, &root).unwrap();
+    let fresh = scan(root, &workspace.store, &mut StatCache::default(), &LIMITS);
+    assert_eq!(cached, fresh.unwrap().root);
+}
+
+/// The second part runs in a process that can write only small files, which is how a full disk looks.
+#[test]
+fn a_disk_that_is_full_fails_the_scan_and_loses_nothing() {
+    const IS_LIMITED: &str = "OUBLIETTE_TEST_FILES_ARE_LIMITED";
+    const NAME: &str = "tests::a_disk_that_is_full_fails_the_scan_and_loses_nothing";
+    if std::env::var_os(IS_LIMITED).is_none() {
+        // 200 blocks of 512 bytes.
+        let limited = Command::new("sh")
+            .args(["-c", "trap '' XFSZ; ulimit -f 200; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env(IS_LIMITED, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&limited.stdout);
+        assert!(limited.status.success(), "{text}");
+        assert!(text.contains("1 passed"), "{text}");
+        return;
+    }
+    let mut workspace = Workspace::new();
+    workspace.write("old", "old\n");
+    let old = workspace.scan();
+    for number in 0..10_u8 {
+        workspace.write(&format!("{number}"), [number; 20_000]);
+    }
+    for _ in 0..2 {
+        assert!(matches!(workspace.try_scan(&LIMITS), Err(ScanError::Io(_))));
+    }
+    let objects = workspace.store_directory.path().join("objects");
+    assert_eq!(fs::read_dir(&objects).unwrap().count(), 1);
+    for number in 3..10 {
+        fs::remove_file(workspace.path(&format!("{number}"))).unwrap();
+    }
+    workspace.write("old", "new\n");
+    let new = workspace.scan();
+    workspace.store = ObjectStore::open(&objects).unwrap();
+    assert_eq!(workspace.changes(old, new).len(), 4);
+    assert!(workspace.patch(old, new).contains("-old\n+new\n"));
+}
+
+#[test]
+fn names_of_a_directory_are_read_again_when_its_times_are_new_enough_to_hide_a_change() {
+    let mut workspace = Workspace::new();
+    workspace.write("dir/file", "a");
+    for round in 0..50 {
+        let before = workspace.scan();
+        workspace.write(&format!("dir/new {round}"), "b");
+        assert_ne!(workspace.scan(), before, "round {round}");
+    }
+    // A change of the rules is one of the files, although no directory changes.
+    workspace.write(".gitignore", "new*\n");
+    std::thread::sleep(Duration::from_millis(70));
+    let all = workspace.scan();
+    assert_eq!(workspace.cache.len(), 2);
+    std::thread::sleep(Duration::from_millis(70));
+    assert_eq!(workspace.scan(), all);
+    workspace.write(".gitignore", "none\n");
+    workspace.scan();
+    assert_eq!(workspace.cache.len(), 52);
+}
+
+#[test]
+fn many_files_are_scanned_within_limits() {
+    let mut workspace = Workspace::new();
+    // As many names as 200,000 files have.
+    for number in 0..400 {
+        let first = format!("{number}/0");
+        workspace.write(&first, "x");
+        let first = workspace.path(&first);
+        for file in 1..500 {
+            fs::hard_link(&first, first.with_file_name(file.to_string())).unwrap();
+        }
+    }
+    let many = ScanLimits {
+        max_files: 500_000,
+        ..LIMITS
+    };
+    let scanned = workspace.try_scan(&many).unwrap();
+    assert_eq!(scanned.files, 200_000);
+    assert_eq!(workspace.try_scan(&many).unwrap(), scanned);
+    let few = ScanLimits {
+        max_files: 199_999,
+        ..LIMITS
+    };
+    assert!(matches!(
+        workspace.try_scan(&few),
+        Err(ScanError::TooManyFiles(199_999))
+    ));
+}
+
 #[test]
 fn limits_fail_the_scan_and_leave_no_file() {
     let mut workspace = Workspace::new();

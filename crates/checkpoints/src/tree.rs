@@ -7,6 +7,7 @@ use crate::Hash;
 const FORMAT: u8 = 1;
 /// Kind, permissions, size, hash and the length of the name.
 const FIXED_BYTES: usize = 1 + 2 + 8 + 32 + 2;
+const USUAL_NAME_BYTES: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
@@ -69,6 +70,37 @@ impl TreeEntry {
     }
 }
 
+/// Makes the object of a listing.
+#[derive(Debug)]
+pub(crate) struct TreeEncoder {
+    bytes: Vec<u8>,
+}
+
+impl TreeEncoder {
+    pub(crate) fn new(entries: usize) -> Self {
+        let mut bytes = Vec::with_capacity(1 + entries * (FIXED_BYTES + USUAL_NAME_BYTES));
+        bytes.push(FORMAT);
+        Self { bytes }
+    }
+
+    /// Adds an entry, whose name follows that of the last one.
+    pub(crate) fn add(&mut self, name: &[u8], kind: EntryKind, mode: u16, size: u64, hash: Hash) {
+        let bytes = &mut self.bytes;
+        bytes.push(kind.to_byte());
+        bytes.extend_from_slice(&mode.to_le_bytes());
+        bytes.extend_from_slice(&size.to_le_bytes());
+        bytes.extend_from_slice(hash.as_bytes());
+        // The name of a file has at most 255 bytes.
+        let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(name);
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
 /// The entries of a directory, sorted by the bytes of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
@@ -76,21 +108,13 @@ pub struct Tree {
 }
 
 impl Tree {
+    #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let names: usize = self.entries.iter().map(|entry| entry.name.len()).sum();
-        let mut bytes = Vec::with_capacity(1 + names + self.entries.len() * FIXED_BYTES);
-        bytes.push(FORMAT);
+        let mut encoder = TreeEncoder::new(self.entries.len());
         for entry in &self.entries {
-            bytes.push(entry.kind.to_byte());
-            bytes.extend_from_slice(&entry.mode.to_le_bytes());
-            bytes.extend_from_slice(&entry.size.to_le_bytes());
-            bytes.extend_from_slice(entry.hash.as_bytes());
-            // The name of a file has at most 255 bytes.
-            let length = u16::try_from(entry.name.len()).unwrap_or(u16::MAX);
-            bytes.extend_from_slice(&length.to_le_bytes());
-            bytes.extend_from_slice(&entry.name);
+            encoder.add(&entry.name, entry.kind, entry.mode, entry.size, entry.hash);
         }
-        bytes
+        encoder.into_bytes()
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> io::Result<Self> {

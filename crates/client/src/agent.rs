@@ -1,6 +1,7 @@
 //! `agent`: makes the home directory of an agent and then becomes the agent. In the agent's own process,
 //! because a session waits for every process that is started before its agent.
 
+mod commit_hook;
 mod home;
 
 use std::ffi::{OsStr, OsString};
@@ -68,6 +69,8 @@ fn prepare(plan: &HomePlan, program: &OsStr, command: &mut Command) -> Result<St
     let umask = rustix::process::umask(Mode::from_raw_mode(0o077));
     let made = home::make(plan);
     rustix::process::umask(umask);
+    // An agent starts without the hook, for example where the directory cannot be written.
+    let _ = commit_hook::add(Path::new("."), &plan.commit_hook);
     let home = match made {
         Ok(home) if home == plan.shared && plan.requires_own => return Err(HomeReport::Shared),
         Ok(home) => home,

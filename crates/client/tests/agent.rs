@@ -29,6 +29,7 @@ fn plan(shared: &Path) -> HomePlan {
             ),
             HomeFile::new("bin/data", FileFormat::Whole, "no program"),
         ],
+        commit_hook: String::new(),
         requires_own: false,
     }
 }

@@ -10,6 +10,7 @@ mod range;
 mod restore;
 pub(crate) mod review;
 pub(crate) mod rewind;
+mod unfinished;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub(crate) struct RecoveryState {
 }
 
 impl Engine {
-    /// Repairs what a dead server left behind, in this order. Steps 1 to 3 are done when this
+    /// Repairs what a dead server left behind, in this order. Steps 1 to 4 are done when this
     /// returns, before the first call; the others wait for what they need in the background.
     pub(crate) async fn recover(&self) -> Result<()> {
         // 1. Projects whose creation or deletion was interrupted.
@@ -34,19 +34,23 @@ impl Engine {
         self.recover_trash().await?;
         // 3. Calls of callers' tools that wait for a response.
         self.callers().recover_requests().await?;
+        // 4. Forks, which are undone, and rewinds, whose workspaces wait for their end.
+        let rewinds = self.checkpoints().recover_unfinished().await;
         self.spawn_until_stopping(|engine| async move {
-            // 4. Containers, once the relay lets them in and a runtime works.
+            // 5. Containers, once the relay lets them in and a runtime works.
             let attached_at = *engine.parts.recovery.relay_attached.wait().await;
             let containers = engine.containers();
             engine
                 .retry("containers", || containers.recover(attached_at))
                 .await;
-            // 5. Sessions with work to do, once their containers can connect.
+            // 6. Rewinds, in containers.
+            engine.checkpoints().finish_rewinds(rewinds);
+            // 7. Sessions with work to do, once their containers can connect.
             engine.retry("sessions", || engine.recover_sessions()).await;
             tokio::join!(containers.stop_idle(), containers.measure_disk_usage());
         });
         self.spawn_until_stopping(|engine| async move {
-            // 6. Runs of schedules, once the server runs schedules.
+            // 8. Runs of schedules, once the server runs schedules.
             let schedules = engine.schedules();
             schedules.wait_until_started().await;
             engine.retry("runs", || schedules.recover_runs()).await;

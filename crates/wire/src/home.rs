@@ -37,6 +37,9 @@ pub struct HomePlan {
     pub files: Vec<HomeFile>,
     /// Whether the agent may not run in the shared home.
     pub requires_own: bool,
+    /// The hook `prepare-commit-msg` for a repository in the agent's directory that has none; empty for no hook.
+    #[serde(default)]
+    pub commit_hook: String,
 }
 
 /// A file that is written to an agent's home. Its content can be a secret and is not printed.

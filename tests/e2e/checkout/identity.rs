@@ -52,7 +52,26 @@ async fn commits_have_an_author_who_can_be_changed_and_the_session_of_the_agent(
         text.contains(&format!("Oubliette-Session: {session}")),
         "{made}"
     );
-    let hook = "printf '#!/bin/sh\\nexit 1' > .git/hooks/prepare-commit-msg";
+    // A workspace of an older version gets the hook when an agent starts; one that a user has removed does
+    // not come back, and one of the user's own stays.
+    for (change, has_trailer) in [
+        ("rm -r .git/hooks .git/oubliette", true),
+        ("rm .git/hooks/prepare-commit-msg", false),
+        (
+            "rm -r .git/oubliette; printf '#!/bin/sh\\n' > .git/hooks/prepare-commit-msg",
+            false,
+        ),
+    ] {
+        let changed = admin.exec(&id, change).await;
+        assert_eq!(changed["exit_code"], 0, "{changed}");
+        let spawn = json!({ "new_session": true });
+        let session = admin.spawn_with(&id, &format!("/sh {commit}"), spawn).await;
+        let made = admin.turn(&session, 1).await;
+        let text = made["text"].as_str().unwrap();
+        let trailer = format!("Oubliette-Session: {session}");
+        assert_eq!(text.contains(&trailer), has_trailer, "{change}: {made}");
+    }
+    let hook = "printf '#!/bin/sh\\nexit 1' > .git/hooks/prepare-commit-msg; chmod 755 .git/hooks/prepare-commit-msg";
     let made = admin.exec(&id, &*format!("{hook}; {commit}")).await;
     assert_eq!(made["exit_code"], 1, "{made}");
 }

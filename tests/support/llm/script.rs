@@ -299,15 +299,19 @@ fn read(line: &str) -> Option<Line> {
     }
 }
 
-/// A message without the reminders that the agent adds for the model.
+/// A message without the reminders that the agent adds for the model, and without the transcript of another
+/// session.
 fn without_reminders(message: &str) -> String {
+    let message = without(message, "<system-reminder>", "</system-reminder>");
+    without(&message, "<transcript>", "</transcript>")
+}
+
+fn without(message: &str, start: &str, end: &str) -> String {
     let mut kept = String::new();
     let mut rest = message;
-    while let Some((before, after)) = rest.split_once("<system-reminder>") {
+    while let Some((before, after)) = rest.split_once(start) {
         kept.push_str(before);
-        rest = after
-            .split_once("</system-reminder>")
-            .map_or("", |(_, rest)| rest);
+        rest = after.split_once(end).map_or("", |(_, rest)| rest);
     }
     kept + rest
 }

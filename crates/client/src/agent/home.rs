@@ -232,6 +232,7 @@ mod tests {
                 HomeFile::new(".acme/bin/run", FileFormat::Program, "#!/bin/sh\n"),
             ],
             requires_own: false,
+            commit_hook: String::new(),
         }
     }
 

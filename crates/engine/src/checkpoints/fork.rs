@@ -4,8 +4,10 @@ use oubliette_model::{Access, Event, Mode, SessionId, WorkspaceId};
 use oubliette_store::{SessionChoices, SessionMessage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::restore::Restored;
+use super::unfinished::Unfinished;
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::sessions::create::SessionPlan;
@@ -89,18 +91,28 @@ impl Operation for Fork {
             None => None,
         };
 
-        let workspace = WorkspaceChoice {
-            workspace_id: params.workspace_id,
+        let new_id = || WorkspaceId::from_uuid(Uuid::new_v4());
+        let workspace_id = params.workspace_id.unwrap_or_else(new_id);
+        let found = engine.store().workspace(project.id, &workspace_id).await?;
+        if found.is_some() {
+            return Err(EngineError::AlreadyExists { what: "workspace" });
+        }
+        let unfinished = Unfinished::Fork(workspace_id.clone());
+        let record = checkpoints.record(project.id, unfinished).await?;
+        let choice = WorkspaceChoice {
+            workspace_id: Some(workspace_id),
             create_workspace: true,
             from: Some(source.workspace_id.clone()),
         };
-        let workspace = engine
-            .workspaces()
-            .choose(project.id, &workspace, &call)
-            .await?;
-        if !workspace.created {
-            return Err(EngineError::AlreadyExists { what: "workspace" });
-        }
+        let chosen = engine.workspaces().choose(project.id, &choice, &call).await;
+        let workspace = match chosen {
+            Ok(workspace) if workspace.created => workspace,
+            other => {
+                record.remove();
+                other?;
+                return Err(EngineError::AlreadyExists { what: "workspace" });
+            }
+        };
         let forked = async {
             let now = checkpoints.scan(&project, &workspace.id).await;
             let now = now.map_err(|reason| {
@@ -141,6 +153,7 @@ impl Operation for Fork {
             let workspaces = engine.workspaces();
             workspaces.undo_creation(project.id, &workspace.id).await;
         }
+        record.remove();
         let (session, restored) = forked?;
         engine.callers().record_call(actor.token_id, &session);
         sessions

@@ -1,11 +1,13 @@
 //! `session_rewind`.
 
-use oubliette_model::{Access, Event, Mode, RewoundPart, SessionId, Status};
+use oubliette_model::{Access, Event, Mode, ProjectId, RewoundPart, SessionId, Status};
 use oubliette_store::{Session, SessionFilter, SessionStep, VisibleProjects};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedRwLockWriteGuard, oneshot};
 
 use super::restore::Restored;
+use super::unfinished::{Unfinished, UnfinishedRewind};
 use super::{Checkpoints, checkpoint_id};
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
@@ -90,7 +92,7 @@ impl Operation for Rewind {
         }
         let project = engine.project(session.project_id).await?;
         let workspace = &session.workspace_id;
-        let _blocked = checkpoints.block_turns(project.id, workspace).await;
+        let blocked = checkpoints.block_turns(project.id, workspace).await;
         checkpoints.require_idle(&session).await?;
         let mut restored = Restored::default();
         let mut kept = None;
@@ -113,24 +115,33 @@ impl Operation for Rewind {
             let store = engine.store();
             let (tree, at) = (now.tree, engine.now());
             store.keep_tree(session.id, *tree.as_bytes(), at).await?;
+            // Another scan waits for a collection of garbage, and that for this one.
+            drop(now);
             kept = Some(checkpoint_id(tree));
-            restored = checkpoints
-                .restore(&project, workspace, (tree, wanted), true)
-                .await?;
-        }
-        let step = SessionStep {
-            at: engine.now(),
-            events: vec![Event::Rewound {
+            let rewind = UnfinishedRewind {
+                session: session.id,
+                workspace: workspace.clone(),
                 turn,
                 what,
-                checkpoint_id: kept.clone(),
-            }],
-            forget_conversation: what.has_conversation(),
-            ..SessionStep::default()
-        };
-        let committed = engine.sessions().commit_step(session.id, step).await?;
-        if committed.is_none() {
-            return Err(EngineError::session_not_found(session.id));
+                kept: *tree.as_bytes(),
+                wanted: *wanted.as_bytes(),
+            };
+            restored = checkpoints.rewind(project.id, rewind, blocked).await?;
+        } else {
+            let step = SessionStep {
+                at: engine.now(),
+                events: vec![Event::Rewound {
+                    turn,
+                    what,
+                    checkpoint_id: None,
+                }],
+                forget_conversation: true,
+                ..SessionStep::default()
+            };
+            let committed = engine.sessions().commit_step(session.id, step).await?;
+            if committed.is_none() {
+                return Err(EngineError::session_not_found(session.id));
+            }
         }
         Ok(Output {
             session_id: session.id,
@@ -147,6 +158,44 @@ impl Operation for Rewind {
 }
 
 impl Checkpoints<'_> {
+    /// Makes a workspace what a rewind wants. From the first change on that is done whatever happens to the
+    /// caller and to this server.
+    async fn rewind(
+        self,
+        project: ProjectId,
+        rewind: UnfinishedRewind,
+        blocked: OwnedRwLockWriteGuard<()>,
+    ) -> Result<Restored> {
+        let unfinished = Unfinished::Rewind(rewind.clone());
+        let record = self.record(project, unfinished).await?;
+        let (sender, receiver) = oneshot::channel();
+        let engine = self.engine.clone();
+        self.engine.spawn(async move {
+            let checkpoints = engine.checkpoints();
+            let done = checkpoints.finish_rewind(project, &rewind).await;
+            let is_over = matches!(done, Ok(_) | Err(EngineError::NotFound { .. }));
+            if is_over {
+                record.remove();
+                drop(blocked);
+                let _ = sender.send(done);
+            } else {
+                let _ = sender.send(done);
+                checkpoints
+                    .finish_with_retries(project, &rewind, record)
+                    .await;
+                drop(blocked);
+            }
+        });
+        let done = receiver.await.map_err(EngineError::fault)?;
+        done.map_err(|error| match error {
+            EngineError::Failed(reason) => EngineError::Failed(format!(
+                "the files are not set back yet: {reason}; the server tries it again, and the log of the \
+                 session says so if that fails"
+            )),
+            error => error,
+        })
+    }
+
     /// Fails while a turn runs in the workspace of a session. The caller keeps others from starting.
     async fn require_idle(self, session: &Session) -> Result<()> {
         for status in [Status::Running, Status::Waiting] {

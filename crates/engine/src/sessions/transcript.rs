@@ -1,15 +1,20 @@
 //! What was said in a session, for an agent that does not remember it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use oubliette_model::{Event, Status};
 use oubliette_store::Session;
+use serde_json::Value;
 
 use super::Sessions;
 use crate::Result;
 
-/// A longer transcript might not fit into the agent's context; its start is cut off.
+/// A longer transcript might not fit into the agent's context: the oldest uses of tools are left out, then the
+/// oldest words.
 const MAX_TRANSCRIPT_BYTES: usize = 100 << 10;
+/// How much of the input and of the output of a tool is kept, from its start and from its end.
+const MAX_TOOL_TEXT_BYTES: usize = 1000;
 const PAGE_EVENTS: u32 = 1000;
 const PAGE_BYTES: usize = 4 << 20;
 
@@ -32,28 +37,19 @@ impl Sessions<'_> {
         } else {
             Some(self.turns_of_conversation(session, until).await?)
         };
-        let first = self.first_turn(session).await?;
-        let mut turn = first;
-        let mut text = String::new();
+        let mut turn = self.first_turn(session).await?;
+        let mut transcript = Transcript::default();
         self.for_each_event(session, |event| {
             let is_wanted = wanted.as_ref().is_none_or(|wanted| wanted.contains(&turn));
             match event {
-                Event::Forked { transcript, .. } => text.push_str(&transcript),
-                Event::Prompt { text: said, .. } if is_wanted => {
-                    text.push_str(&format!("User: {said}\n\n"));
-                }
-                Event::Message { text: said } if is_wanted => {
-                    text.push_str(&format!("You: {said}\n\n"));
-                }
                 Event::Completion { .. } => turn += 1,
+                Event::Forked { .. } => transcript.add(&event),
+                _ if is_wanted => transcript.add(&event),
                 _ => {}
-            }
-            if text.len() > 2 * MAX_TRANSCRIPT_BYTES {
-                text = end_of(&text).to_owned();
             }
         })
         .await?;
-        Ok(end_of(&text).to_owned())
+        Ok(transcript.into_text())
     }
 
     /// The turns that led to the state after a turn, or to the state now: each turn continues the one
@@ -128,7 +124,132 @@ impl Sessions<'_> {
     }
 }
 
-fn end_of(text: &str) -> &str {
-    let start = text.len().saturating_sub(MAX_TRANSCRIPT_BYTES);
-    &text[text.floor_char_boundary(start)..]
+/// What was said and done, within [`MAX_TRANSCRIPT_BYTES`] or a little more while it is made.
+#[derive(Debug, Default)]
+struct Transcript {
+    parts: VecDeque<Part>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Part {
+    text: String,
+    is_tool: bool,
+}
+
+impl Transcript {
+    fn add(&mut self, event: &Event) {
+        let (text, is_tool) = match event {
+            Event::Forked { transcript, .. } => (transcript.clone(), false),
+            Event::Prompt { text, .. } => (format!("User: {text}\n\n"), false),
+            Event::Message { text } => (format!("You: {text}\n\n"), false),
+            Event::ToolCall { title, input, .. } => {
+                let input = match input {
+                    Value::Null => String::new(),
+                    input => format!(" {}", shortened(&input.to_string())),
+                };
+                (format!("You used a tool: {title}{input}\n\n"), true)
+            }
+            Event::ToolResult { status, output, .. } => {
+                let output = shortened(output.trim_end());
+                (format!("Output of the tool ({status}): {output}\n\n"), true)
+            }
+            _ => return,
+        };
+        self.bytes += text.len();
+        self.parts.push_back(Part { text, is_tool });
+        if self.bytes > 2 * MAX_TRANSCRIPT_BYTES {
+            self.trim();
+        }
+    }
+
+    /// Leaves out the oldest parts until the rest fits.
+    fn trim(&mut self) {
+        let mut excess = self.bytes.saturating_sub(MAX_TRANSCRIPT_BYTES);
+        self.parts.retain(|part| {
+            let is_kept = !part.is_tool || excess == 0;
+            if !is_kept {
+                excess = excess.saturating_sub(part.text.len());
+            }
+            is_kept
+        });
+        self.bytes = self.parts.iter().map(|part| part.text.len()).sum();
+        while self.bytes > MAX_TRANSCRIPT_BYTES
+            && let Some(mut part) = self.parts.pop_front()
+        {
+            self.bytes -= part.text.len();
+            let room = MAX_TRANSCRIPT_BYTES.saturating_sub(self.bytes);
+            if room > 0 {
+                let start = part.text.len().saturating_sub(room);
+                part.text.drain(..part.text.ceil_char_boundary(start));
+                self.bytes += part.text.len();
+                self.parts.push_front(part);
+            }
+        }
+    }
+
+    fn into_text(mut self) -> String {
+        self.trim();
+        self.parts.into_iter().map(|part| part.text).collect()
+    }
+}
+
+/// The start and the end of a text that is too long.
+fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= 2 * MAX_TOOL_TEXT_BYTES {
+        return text.into();
+    }
+    let start = &text[..text.floor_char_boundary(MAX_TOOL_TEXT_BYTES)];
+    let end = &text[text.ceil_char_boundary(text.len() - MAX_TOOL_TEXT_BYTES)..];
+    let left_out = text.len() - start.len() - end.len();
+    format!("{start} […{left_out} bytes left out…] {end}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> Event {
+        Event::Message {
+            text: text.to_owned(),
+        }
+    }
+
+    fn result(output: String) -> Event {
+        Event::ToolResult {
+            tool_call_id: "1".to_owned(),
+            status: "completed".to_owned(),
+            output,
+            truncated: false,
+        }
+    }
+
+    #[test]
+    fn output_of_tools_is_shortened_and_left_out_before_words_are() {
+        let mut transcript = Transcript::default();
+        transcript.add(&message("the first word"));
+        transcript.add(&result(format!("begin{}end", "é".repeat(100_000))));
+        let text = transcript.into_text();
+        assert!(text.starts_with("You: the first word\n\nOutput of the tool (completed): begin"));
+        assert!(text.ends_with("end\n\n") && text.len() < 3000, "{text}");
+
+        let mut transcript = Transcript::default();
+        transcript.add(&message("the first word"));
+        for number in 0..1000 {
+            transcript.add(&result(format!("{number} {}", "x".repeat(1500))));
+        }
+        let text = transcript.into_text();
+        assert!(text.starts_with("You: the first word\n\n"));
+        assert!(text.contains("999 xx") && !text.contains(": 0 xx"));
+        assert!(text.len() <= MAX_TRANSCRIPT_BYTES);
+        assert!(text.len() > MAX_TRANSCRIPT_BYTES - 2000);
+
+        let mut transcript = Transcript::default();
+        for number in 0..1000 {
+            transcript.add(&message(&format!("é{number} {}", "é".repeat(1000))));
+        }
+        let text = transcript.into_text();
+        assert!(text.contains("é999 ") && !text.contains("é1 "));
+        assert!(text.len() <= MAX_TRANSCRIPT_BYTES);
+    }
 }

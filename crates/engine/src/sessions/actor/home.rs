@@ -18,6 +18,7 @@ use super::start::StartError;
 use crate::containers::process::ProcessError;
 use crate::credentials::GivenLogin;
 use crate::files::SESSION_HOMES_DIR;
+use crate::git::COMMIT_MESSAGE_HOOK;
 
 /// The home of the container's other processes.
 const PROJECT_HOME: &str = "/root";
@@ -62,6 +63,7 @@ impl SessionActor<'_> {
                 .collect(),
             files: files.collect(),
             requires_own: login.is_some(),
+            commit_hook: COMMIT_MESSAGE_HOOK.to_owned(),
         }
     }
 

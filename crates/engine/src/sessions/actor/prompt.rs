@@ -68,8 +68,11 @@ impl SessionActor<'_> {
         if transcript.is_empty() {
             return Ok(None);
         }
+        // What was said must not look like the end of it.
+        let transcript = transcript.replace("</transcript>", "</ transcript>");
         Ok(Some(format!(
-            "This conversation began in another session. What was said in it before:\n\n{transcript}"
+            "This conversation began in another session. What was said and done in it before:\n\
+             <transcript>\n{transcript}</transcript>\n"
         )))
     }
 }

@@ -34,10 +34,14 @@ impl SessionActor<'_> {
             .callers()
             .wait_until_tools_known(self.session.id, self.awaited_tools())
             .await?;
-        let transcript = self.transcript().await?;
-        let workspace = &self.session.workspace_id;
+        let workspace = self.session.workspace_id.clone();
         let checkpoints = self.engine.checkpoints();
-        let _starting = checkpoints.start_turn(self.project.id, workspace).await;
+        let _starting = checkpoints.start_turn(self.project.id, &workspace).await;
+        // The session may have been set back while this waited: then its agent is started anew.
+        if !self.reload().await? || self.has_forgotten_conversation() {
+            return Ok(());
+        }
+        let transcript = self.transcript().await?;
         self.add_start_checkpoint().await;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
         let Some(live) = &mut self.process.live else {

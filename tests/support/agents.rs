@@ -10,7 +10,14 @@ use serde_json::{Value, json};
 use crate::{Llm, Server, ServerOptions, docker};
 
 pub(crate) const VARIABLE: &str = "OUBLIETTE_TEST_AGENTS";
+/// The agents with which everything is tested.
 pub const KNOWN: [&str; 5] = ["claude", "codex", "droid", "gemini", "opencode"];
+/// Those whose capabilities and levels are tested.
+pub const OTHERS: [&str; 2] = ["copilot", "qwen"];
+/// All that the environment can name.
+pub(crate) const ALL: [&str; 7] = [
+    "claude", "codex", "copilot", "droid", "gemini", "opencode", "qwen",
+];
 
 /// The value of every credential.
 pub const KEY: &str = "sk-mock-0123456789abcdef";
@@ -58,10 +65,12 @@ impl Setup {
         match name {
             "claude" => claude(llm),
             "codex" => codex(llm),
+            "copilot" => copilot(llm),
             "droid" => droid(llm),
             "gemini" => gemini(llm),
             "opencode" => opencode(llm),
-            _ => panic!("no setup for {name}; known are {}", KNOWN.join(", ")),
+            "qwen" => qwen(llm),
+            _ => panic!("no setup for {name}; known are {}", ALL.join(", ")),
         }
     }
 
@@ -197,6 +206,30 @@ fn codex(llm: &Llm) -> Setup {
         other_model: ("gpt-5.5", "gpt-5.5"),
         credential: Some("openai"),
         files: vec![(".codex/config.toml", config)],
+        ..Setup::default()
+    }
+}
+
+fn copilot(llm: &Llm) -> Setup {
+    Setup {
+        model: Some("mock-model"),
+        other_model: ("other-model", "other-model"),
+        credential: Some("openai"),
+        env: vec![
+            ("COPILOT_OFFLINE", "true".to_owned()),
+            ("COPILOT_PROVIDER_BASE_URL", llm.v1()),
+        ],
+        ..Setup::default()
+    }
+}
+
+fn qwen(llm: &Llm) -> Setup {
+    Setup {
+        // It sends pictures only to models that it knows to take them.
+        model: Some("qwen3-vl-plus"),
+        other_model: ("qwen3-vl-flash", "qwen3-vl-flash"),
+        credential: Some("openai"),
+        env: vec![("OPENAI_BASE_URL", llm.v1())],
         ..Setup::default()
     }
 }

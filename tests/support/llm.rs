@@ -170,6 +170,12 @@ impl Llm {
         requests
     }
 
+    /// How many requests so far mention this text.
+    pub fn count_requests(&self, text: &str) -> usize {
+        let requests = self.recorded.requests.lock().unwrap();
+        requests.iter().filter(|one| one.mentions(text)).count()
+    }
+
     /// How many steps so far mention this text.
     pub fn count_steps(&self, text: &str) -> usize {
         let requests = self.recorded.requests.lock().unwrap();

@@ -30,9 +30,7 @@ pub fn missing(need: &str) -> Option<String> {
         "sandbox" | "docker" | "docker-channel" => missing_runtime(need),
         "namespaces" => missing_namespaces(),
         "root" => (!rustix::process::geteuid().is_root()).then(|| "this is not root".to_owned()),
-        _ if agents::KNOWN.contains(&need) => {
-            missing_download(agents::VARIABLE, &agents::KNOWN, need)
-        }
+        _ if agents::ALL.contains(&need) => missing_download(agents::VARIABLE, &agents::ALL, need),
         _ if clients::KNOWN.contains(&need) => {
             missing_download(clients::VARIABLE, &clients::KNOWN, need)
         }

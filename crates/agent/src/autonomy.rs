@@ -7,7 +7,7 @@
 use oubliette_model::Level;
 use serde_json::Value;
 
-use crate::catalogue::Agent;
+use crate::agent::Agent;
 use crate::permission_request::PermissionRequest;
 use crate::tool_filter::captured_by_pattern;
 
@@ -16,16 +16,18 @@ const MAX_FILES: usize = 64;
 
 /// Names of files and directories whose content makes an agent or git run commands, or gives an agent
 /// more permissions.
-const GUARDED_NAMES: [&str; 12] = [
+const GUARDED_NAMES: [&str; 14] = [
     ".agents",
     ".claude",
     ".codex",
+    ".copilot",
     ".factory",
     ".gemini",
     ".git",
     ".gitmodules",
     ".mcp.json",
     ".opencode",
+    ".qwen",
     "opencode.json",
     "opencode.jsonc",
     "opencode.toml",
@@ -94,6 +96,10 @@ impl AutonomyPolicy<'_> {
     /// autonomy, and callers decide on each call. The tools of the agent's key, which can do more, are
     /// those with the prefix `oubliette_`.
     fn is_own_tool(&self, request: &PermissionRequest) -> bool {
+        // The title of a command can be what the model calls it.
+        if request.kind == "execute" && command_of(&request.input).is_some() {
+            return false;
+        }
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
         let mut patterns = self.agent.own_tools.iter();
         patterns.any(|pattern| {

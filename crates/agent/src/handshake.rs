@@ -15,7 +15,7 @@ use oubliette_wire::{Message, RpcError};
 use serde_json::{Value, json};
 
 use crate::message::AgentMessage;
-use crate::opened_session::{find_config_option, model_in_use, offered_models};
+use crate::opened_session::{find_config_option, model_in_use, offered_models, value_by_name};
 use crate::request::method_not_found;
 use crate::update::AgentUpdate;
 
@@ -322,11 +322,17 @@ impl Handshake {
             return self.set_reasoning();
         };
         let Some((option, values)) = find_config_option(&self.opened, "model", &["model"]) else {
+            if self.options.is_model_set {
+                return self.set_reasoning();
+            }
             // Not in the protocol; agents without configuration options support it.
             let params = json!({ "sessionId": self.session, "modelId": model });
             return self.send_request(Stage::Model, "session/set_model", &params);
         };
         if !values.is_empty() && !values.contains(&model) {
+            if let Some(value) = value_by_name(&self.opened, &option, &model) {
+                return self.set_config_option(Stage::Model, option, value);
+            }
             if self.options.is_model_set {
                 self.warnings.push(format!(
                     "the agent does not offer the model `{model}`; it was started with it all the same"

@@ -4,9 +4,9 @@
 //! Nothing here does I/O. Functions take lines of an agent's output and return lines for its input,
 //! so that the session actor can commit both together with the events that they cause.
 
+mod agent;
 mod autonomy;
 mod catalogue;
-mod droid;
 mod failure;
 mod handshake;
 mod home;
@@ -22,10 +22,12 @@ mod tool_input;
 mod update;
 mod usage;
 
-pub use autonomy::{AutonomyPolicy, Ruling};
-pub use catalogue::{
-    Agent, ModelSetting, Package, SessionFile, ToolRefresh, TranscriptFile, UsageFile, catalogue,
+pub use agent::{
+    Agent, McpFile, ModelSetting, OwnTexts, Package, SessionFile, ToolRefresh, TranscriptFile,
+    UsageFile,
 };
+pub use autonomy::{AutonomyPolicy, Ruling};
+pub use catalogue::catalogue;
 pub use failure::{FailureCause, failure_reason};
 pub use handshake::{
     Handshake, HandshakeStep, McpServerConfig, OpenedSession, ResumeMethod, SessionOptions,
@@ -37,7 +39,7 @@ pub use permission_request::PermissionRequest;
 pub use request::{Attachment, Image, cancel_notification, method_not_found, prompt_request};
 pub use restrictions::{RestrictionSettings, Restrictions};
 pub use sign_in::{
-    Gateway, GatewayPath, GatewaySetting, Login, LoginCommand, LoginFile, SignInMethods,
+    Gateway, GatewayPath, GatewaySetting, Login, LoginCommand, LoginFile, OwnModels, SignInMethods,
 };
 pub use signals::{AgentState, Signal};
 pub use tool_filter::{PermissionRules, ToolEnforcement, ToolFilter};

@@ -38,8 +38,13 @@ struct PermissionOption {
 
 /// The name of a tool, which some agents send in an extension of the protocol.
 fn tool_name(call: &Value) -> Option<&str> {
-    let name = call["name"].as_str();
-    name.or_else(|| call["_meta"]["claudeCode"]["toolName"].as_str())
+    let meta = &call["_meta"];
+    let names = [
+        &call["name"],
+        &meta["claudeCode"]["toolName"],
+        &meta["toolName"],
+    ];
+    names.into_iter().find_map(Value::as_str)
 }
 
 impl PermissionRequest {

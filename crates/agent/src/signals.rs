@@ -24,6 +24,13 @@ pub enum Signal {
     Notice(String),
 }
 
+impl Signal {
+    /// A text that an agent has written itself.
+    pub fn agent_notice(text: &str) -> Self {
+        Self::Notice(shortened(&format!("the agent reported: {text}")))
+    }
+}
+
 /// The notification in which Claude Code's adapter passes on messages that the protocol has no update for.
 pub(crate) const CLAUDE_MESSAGE: &str = "_claude/sdkMessage";
 

@@ -108,7 +108,11 @@ impl AgentUpdate {
         let update = &params["update"];
         let kind = update["sessionUpdate"].as_str().unwrap_or_default();
         match kind {
-            "agent_message_chunk" => text_chunk(update).map_or(Self::Ignored, Self::Text),
+            "agent_message_chunk" => match (text_chunk(update), UsageReport::from_chunk(update)) {
+                (Some(chunk), _) => Self::Text(chunk),
+                (None, Some(usage)) => Self::Usage(usage),
+                (None, None) => Self::Ignored,
+            },
             "agent_thought_chunk" => text_chunk(update).map_or(Self::Ignored, Self::Thought),
             "plan" => Self::Plan(update["entries"].clone()),
             "tool_call" | "tool_call_update" => tool_call(update).map_or(Self::Ignored, Self::Tool),

@@ -9,6 +9,8 @@ use crate::opened_session::MAX_MODEL_CHARS;
 pub struct UsageReport {
     /// Tokens of the turn that has just ended.
     pub turn: Option<Usage>,
+    /// Tokens of one call of the model, in the turn that has not ended.
+    pub call: Option<Usage>,
     /// The cost of the agent's session so far.
     pub cost_usd: Option<f64>,
     pub context_used: Option<u64>,
@@ -22,12 +24,22 @@ impl UsageReport {
         let is_usd = cost["currency"].as_str().is_none_or(|unit| unit == "USD");
         Self {
             turn: None,
+            call: None,
             cost_usd: cost["amount"]
                 .as_f64()
                 .filter(|cost| is_usd && is_plausible(*cost)),
             context_used: update["used"].as_u64(),
             context_size: update["size"].as_u64(),
         }
+    }
+
+    /// From a part of an answer, in whose extensions some agents report the tokens of the call that made it.
+    pub(crate) fn from_chunk(update: &Value) -> Option<Self> {
+        let call = token_counts(&update["_meta"]["usage"])?;
+        Some(Self {
+            call: Some(call),
+            ..Self::default()
+        })
     }
 
     /// From the response to a prompt: `usage`, or the quota that some agents send instead.

@@ -16,6 +16,7 @@ fn acme() -> Agent {
             version: "1.2.3",
             program: "acme",
             binary: None,
+            unpack_variable: None,
         }),
         // A credential of the kind `acme` reaches the agent in this variable.
         credentials: BTreeMap::from([(text("acme"), text("ACME_API_KEY"))]),

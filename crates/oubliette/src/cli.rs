@@ -270,7 +270,7 @@ fn agent_command() -> Command {
                 .arg(
                     Arg::new("NAME")
                         .required(true)
-                        .help("One of claude, codex, droid, gemini, opencode"),
+                        .help("One of claude, codex, copilot, droid, gemini, opencode, qwen"),
                 ),
         )
 }

@@ -115,7 +115,8 @@ async fn the_table_of_failures_is_what_a_person_sees() {
     let columns = join_all(columns).await;
     let mut problems = columns.iter().flatten().filter(|cell| cell.contains(": "));
     assert_eq!(problems.next(), None, "{columns:#?}");
-    tables::check("failures.rs", &FAILURES.map(Failure::row), &columns);
+    let rows = FAILURES.map(Failure::row);
+    tables::check("failures.rs", &agents::KNOWN, &rows, &columns);
 }
 
 /// Tries failures one after the other in one session, which goes on after each.
@@ -191,6 +192,11 @@ async fn try_failure(
         let cause = failure.cause().filter(|_| !is_stalled);
         let is_named = cause.is_none_or(|cause| FailureCause::of(error) == Some(cause));
         check(is_named, "the error names another cause");
+        let is_about_key = error.contains(wrong_key(agent));
+        check(
+            failure != Failure::Key || is_about_key,
+            "the advice is about another key",
+        );
         match tries {
             _ if is_stalled => "tries on, at most for `stalled_seconds`".to_owned(),
             1 => "fails at once".to_owned(),
@@ -201,6 +207,15 @@ async fn try_failure(
         true => cell,
         // Not a panic: it would leave the commands of the other sessions waiting for their server.
         false => format!("{problems:?}: {}\n{log:#?}", stderr(&run)),
+    }
+}
+
+/// What the advice about a wrong key must name: where the key is that was not accepted.
+fn wrong_key(agent: &str) -> &'static str {
+    match agent {
+        "droid" => "`/root/.factory/settings.json`",
+        "opencode" => "`/root/.config/opencode/opencode.json`",
+        _ => "oubliette credential add",
     }
 }
 

@@ -9,6 +9,9 @@ use support::{Llm, Modern, Server, agents, eventually};
 /// Far longer than anything here takes, on a busy machine too.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// An agent is not killed because a busy machine lets it stop late.
+const SETTINGS: &str = "[sessions]\ncancel_seconds = 60\n";
+
 // Not codex: an interrupt leaves its command running. Not gemini: it does not report the output of
 // commands. `kills.rs` has both.
 #[test(each(claude, droid, opencode), needs(sandbox), limit = 300)]
@@ -23,7 +26,7 @@ async fn an_agent_in_docker_works_and_survives_every_kill(agent: &'static str) {
 
 /// One session, because agents take seconds to start.
 async fn works_and_survives(agent: &'static str, runtime: &str) {
-    let (server, llm) = agents::server_with_agent(agent, runtime);
+    let (server, llm) = agents::server_with(&[agent], runtime, SETTINGS);
     let admin = server.admin();
     let project = agents::project(&server, agent, &llm, json!({})).await;
     let prompt = "say Hello.\nuse bash: printf 'made by %d\\n' 42 | tee made.txt";

@@ -36,7 +36,7 @@ enum Answer {
 /// What an agent does at a level, with the exceptions that `docs/agents.md` names.
 fn expected(agent: &str, level: &str, action: Action) -> Answer {
     match (agent, level, action) {
-        ("droid", _, Action::Read) | ("codex", _, Action::Tool) => Answer::Allowed,
+        ("copilot" | "droid", _, Action::Read) | ("codex", _, Action::Tool) => Answer::Allowed,
         ("gemini", _, Action::EditOutside) => Answer::Refused,
         (_, "high", _) => Answer::Allowed,
         (_, "low" | "medium", Action::Read | Action::Tool) => Answer::Allowed,
@@ -186,6 +186,15 @@ async fn a_level_means_the_same_for_every_agent() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
+#[test(needs(copilot, qwen, sandbox), limit = 400)]
+async fn a_level_means_the_same_for_other_agents() {
+    let (server, llm) = agents::server_with_agents(&agents::OTHERS, "sandbox");
+    let agents = agents::OTHERS.iter();
+    let found = join_all(agents.map(|agent| differences(&server, &llm, agent))).await;
+    let found: Vec<String> = found.into_iter().flatten().collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 300)]
 async fn a_level_holds_after_a_restart_and_a_resume() {
     let (mut server, llm) = agents::server_with_agents(&agents::KNOWN, "sandbox");
@@ -221,15 +230,29 @@ async fn a_level_holds_after_a_restart_and_a_resume() {
     assert_eq!(found, allowed, "after a resume: {:?}", agents::KNOWN);
 }
 
+#[test(needs(copilot, qwen, sandbox), limit = 300)]
+async fn other_agents_keep_to_the_tools_of_their_session() {
+    keep_to_their_tools(&[
+        ("copilot", "bash", "view"),
+        ("qwen", "run_shell_command", "read_file"),
+    ])
+    .await;
+}
+
 #[test(needs(claude, droid, gemini, opencode, sandbox), limit = 300)]
 async fn agents_keep_to_the_tools_of_their_session() {
-    let rows = [
+    keep_to_their_tools(&[
         ("claude", "Bash", "Read"),
         ("droid", "Execute", "Read"),
         ("gemini", "run_shell_command", "read_file"),
         ("opencode", "bash", "read"),
-    ];
-    let names = rows.map(|(agent, ..)| agent);
+    ])
+    .await;
+}
+
+/// Tries agents without their shell, and with nothing but their tool for reading.
+async fn keep_to_their_tools(rows: &[(&str, &str, &str)]) {
+    let names: Vec<&str> = rows.iter().map(|(agent, ..)| *agent).collect();
     let (server, llm) = agents::server_with_agents(&names, "sandbox");
     let try_agent = async |(agent, shell, reader): (&str, &str, &str)| {
         let project = agents::project(&server, agent, &llm, json!({})).await;
@@ -265,7 +288,7 @@ async fn agents_keep_to_the_tools_of_their_session() {
         }
         session.end().await;
     };
-    join_all(rows.map(try_agent)).await;
+    join_all(rows.iter().copied().map(try_agent)).await;
 }
 
 #[test(needs(claude, codex, droid, gemini, opencode, sandbox), limit = 300)]

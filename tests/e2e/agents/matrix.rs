@@ -56,7 +56,28 @@ async fn the_table_of_capabilities_is_what_the_agents_do() {
     let columns = trials.iter_mut().zip(early);
     let columns = columns.map(|(trial, early)| trial.column(early));
     let columns = join_all(columns).await;
-    tables::check("matrix.rs", &CAPABILITIES, &columns);
+    tables::check("matrix.rs", &agents::KNOWN, &CAPABILITIES, &columns);
+}
+
+#[test(needs(copilot, qwen, sandbox), limit = 400, multi_thread)]
+async fn the_table_of_other_agents_is_what_they_do() {
+    // A model for each, because all of its answers fail at once.
+    let servers = agents::OTHERS.map(|agent| agents::server_with_agent(agent, "sandbox"));
+    let columns = agents::OTHERS.iter().zip(&servers);
+    let columns = columns.map(async |(agent, (server, llm))| {
+        let mut trial = AgentTrial::start(server, llm, agent).await;
+        trial.has_own_model = true;
+        let early = trial.has_first_words().await;
+        llm.release();
+        trial.column(early).await
+    });
+    let columns = join_all(columns).await;
+    tables::check(
+        "matrix.rs, others",
+        &agents::OTHERS,
+        &CAPABILITIES,
+        &columns,
+    );
 }
 
 /// A session of an agent in which everything is tried.
@@ -67,6 +88,8 @@ struct AgentTrial<'a> {
     admin: Modern,
     project: String,
     session: String,
+    /// Whether no other agent uses the model.
+    has_own_model: bool,
     /// The index of the last event that was looked at.
     since: Cell<i64>,
 }
@@ -93,6 +116,7 @@ impl<'a> AgentTrial<'a> {
             admin,
             project,
             session,
+            has_own_model: false,
             since: Cell::new(-1),
         }
     }
@@ -154,6 +178,13 @@ impl<'a> AgentTrial<'a> {
         let of = |kind: &str| log.iter().filter(|event| event["type"] == kind).count();
         let text = log.last().unwrap()["text"].to_string();
         let answered = text.contains("made by 42");
+        assert!(
+            !text.contains("Warning"),
+            "{agent} warns in its answer: {text}"
+        );
+        // Two steps, and one for a title or for the choice of a model.
+        let calls = self.llm.count_requests(&format!("This is {agent}."));
+        assert!(calls <= 3, "{agent} asked its model {calls} times");
         let result = log.iter().find(|event| event["type"] == "tool_result");
         let result = result.map(ToString::to_string).unwrap_or_default();
         let seen = self.admin.session(&self.session).await;
@@ -206,12 +237,7 @@ impl<'a> AgentTrial<'a> {
         self.turn().await;
         let place_of_plan = cells.len();
         cells.push(self.interrupt().await);
-        let log = self.say("fail 400", json!({})).await;
-        cells.push(cell(
-            log.last().unwrap()["stop_reason"] == "error",
-            true,
-            "",
-        ));
+        cells.push(cell(self.fails().await, true, ""));
 
         self.end(&self.session).await;
         let prompt = format!("What did {agent} do before?");
@@ -233,6 +259,23 @@ impl<'a> AgentTrial<'a> {
         cells.extend(chosen);
         cells.extend(self.question().await);
         cells
+    }
+
+    /// Whether a turn fails if its model does.
+    async fn fails(&self) -> bool {
+        let prompt = match self.has_own_model {
+            // Not a part of the message: some agents send a message that failed again, before the next one.
+            true => "This fails.",
+            false => "fail 400",
+        };
+        if self.has_own_model {
+            self.llm.fail_with(Some(400));
+        }
+        let log = self.say(prompt, json!({})).await;
+        if self.has_own_model {
+            self.llm.fail_with(None);
+        }
+        log.last().unwrap()["stop_reason"] == "error"
     }
 
     /// Whether a tool of the caller is called and its result reaches the model.
@@ -268,7 +311,8 @@ impl<'a> AgentTrial<'a> {
         }
         let command = match self.agent {
             "claude" => "/context",
-            "codex" => "/status",
+            "codex" | "qwen" => "/status",
+            "copilot" => "/permissions show",
             "gemini" => "/memory show",
             _ => "/init",
         };
@@ -300,7 +344,8 @@ impl<'a> AgentTrial<'a> {
     }
 
     async fn interrupt(&self) -> String {
-        let place = agents::KNOWN.iter().position(|name| *name == self.agent);
+        let mut names = agents::KNOWN.iter().chain(&agents::OTHERS);
+        let place = names.position(|name| *name == self.agent);
         let seconds = 7000 + place.unwrap();
         let prompt = format!("use bash: touch started; sleep {seconds}");
         let message = json!({ "session_id": self.session, "prompt": prompt });

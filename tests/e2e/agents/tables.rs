@@ -3,33 +3,33 @@
 
 use std::fs::File;
 
-use support::agents;
+use support::agents::row;
 
 const WRITE_VARIABLE: &str = "OUBLIETTE_TEST_WRITE_MATRIX";
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/agents.md");
 const END: &str = "<!-- end of the table -->\n";
 
-/// Compares the table that a test has found with the one in the document. `columns` has the cells of each
-/// agent, in the order of `rows`.
-pub(super) fn check(test_file: &str, rows: &[&str], columns: &[Vec<String>]) {
+/// Compares the table that a test has found with the one in the document, which names the test. `columns` has
+/// the cells of each agent, in the order of `rows`.
+pub(super) fn check(test: &str, agents: &[&str], rows: &[&str], columns: &[Vec<String>]) {
     let mut head = "| |".to_owned();
     let mut rule = "| --- |".to_owned();
-    for agent in agents::KNOWN {
-        let version = agents::row(agent).package.unwrap().version;
+    for agent in agents {
+        let version = row(agent).package.unwrap().version;
         head += &format!(" `{agent}` {version} |");
         rule += " --- |";
     }
     let mut table = format!("{head}\n{rule}\n");
-    for (n, row) in rows.iter().enumerate() {
+    for (n, name) in rows.iter().enumerate() {
         let cells: Vec<&str> = columns.iter().map(|column| column[n].as_str()).collect();
-        table += &format!("| {row} | {} |\n", cells.join(" | "));
+        table += &format!("| {name} | {} |\n", cells.join(" | "));
     }
 
     // Two tests may write their tables at once.
     let lock = File::open(DOCUMENT).unwrap();
     lock.lock().unwrap();
     let document = std::fs::read_to_string(DOCUMENT).unwrap();
-    let start = format!("<!-- written by tests/e2e/agents/{test_file} -->\n");
+    let start = format!("<!-- written by tests/e2e/agents/{test} -->\n");
     let (before, rest) = document.split_once(&start).unwrap();
     let (written, after) = rest.split_once(END).unwrap();
     if std::env::var_os(WRITE_VARIABLE).is_some() {

@@ -9,13 +9,18 @@ use super::files_with;
 
 const KEY: &str = "sk-gateway-0123456789abcdef";
 
-#[test(each(claude, codex, gemini, opencode), needs(sandbox), limit = 300)]
+#[test(
+    each(claude, codex, copilot, gemini, opencode, qwen),
+    needs(sandbox),
+    limit = 300
+)]
 async fn an_agent_reaches_a_gateway_by_its_credential_alone(agent: &'static str) {
     let (server, llm) = agents::server_without_setup(agent);
     let admin = server.admin();
     let (kind, base_url, model) = match agent {
         "claude" => ("anthropic", llm.base(), None),
         "codex" => ("openai", llm.v1(), None),
+        "copilot" | "qwen" => ("openai", llm.v1(), Some("mock-model")),
         "gemini" => ("gemini", llm.base(), None),
         _ => ("anthropic", llm.base(), Some("anthropic/claude-sonnet-4-6")),
     };

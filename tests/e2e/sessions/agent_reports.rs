@@ -172,6 +172,25 @@ async fn silence_is_logged_once_and_not_while_a_tool_runs() {
 }
 
 #[test(needs(sandbox))]
+async fn a_report_of_usage_that_says_nothing_new_is_no_event() {
+    let (_server, admin, project) = sandboxed("").await;
+    let usage = |used: u64, cost: f64| {
+        let cost = json!({ "amount": cost, "currency": "USD" });
+        update(json!({ "sessionUpdate": "usage_update", "used": used, "size": 1000, "cost": cost }))
+    };
+    let reports = [(100, 0.5), (101, 0.5), (100, 0.5), (100, 0.75)];
+    let reports = reports.map(|(used, cost)| usage(used, cost)).concat();
+    let session = admin.spawn(&project, &format!("{reports}/say done")).await;
+    admin.turn(&session, 1).await;
+    let log = admin.log(&session).await;
+    let costs: Vec<f64> = of_type(&log, "usage")
+        .iter()
+        .map(|event| event["cost_usd"].as_f64().unwrap())
+        .collect();
+    assert_eq!(costs, [0.5, 0.75], "{log:#?}");
+}
+
+#[test(needs(sandbox))]
 async fn commands_and_modes_are_events_and_pictures_are_images() {
     let (_server, admin, project) = sandboxed("").await;
     let mode = update(json!({ "sessionUpdate": "current_mode_update", "currentModeId": "plan" }));

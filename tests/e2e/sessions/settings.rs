@@ -214,13 +214,11 @@ async fn files_of_the_configuration_are_not_shadowed_by_older_ones() {
     assert_eq!(output_of(&admin, &session, 2).await, "new");
 }
 
-#[test(needs(droid, sandbox))]
-async fn droid_is_told_what_its_tools_are_for() {
-    let (server, llm) = agents::server_with_agent("droid", "sandbox");
+#[test(each(copilot, droid, qwen), needs(sandbox))]
+async fn an_agent_is_told_what_its_tools_are_for(agent: &str) {
+    let (server, llm) = agents::server_with_agent(agent, "sandbox");
     let admin = server.admin();
-    let made = json!({ "name": "p", "agent": "droid", "model": "custom:Mock-0" });
-    let made = admin.call("project_create", made).await;
-    let project = made.ok()["project_id"].as_str().unwrap().to_owned();
+    let project = agents::project(&server, agent, &llm, json!({})).await;
     let session = admin.spawn(&project, "say Hello.").await;
     admin.turn(&session, 1).await;
     let step = llm.steps().pop().unwrap();

@@ -29,8 +29,10 @@ const SHELLS: [&str; 7] = [
     "shell_command",
     "run_shell_command",
 ];
-const READERS: [&str; 3] = ["Read", "read", "read_file"];
-const WRITERS: [&str; 4] = ["Create", "Write", "write", "write_file"];
+const READERS: [&str; 4] = ["Read", "read", "read_file", "view"];
+const WRITERS: [&str; 5] = ["Create", "Write", "create", "write", "write_file"];
+/// What agents put around texts that they add to a message for the model, and Oubliette around a transcript.
+const REMINDERS: [&str; 3] = ["system-reminder", "current_datetime", "transcript"];
 const PLANNERS: [&str; 5] = [
     "TaskCreate",
     "TodoWrite",
@@ -302,18 +304,18 @@ fn read(line: &str) -> Option<Line> {
 /// A message without the reminders that the agent adds for the model, and without the transcript of another
 /// session.
 fn without_reminders(message: &str) -> String {
-    let message = without(message, "<system-reminder>", "</system-reminder>");
-    without(&message, "<transcript>", "</transcript>")
-}
-
-fn without(message: &str, start: &str, end: &str) -> String {
-    let mut kept = String::new();
-    let mut rest = message;
-    while let Some((before, after)) = rest.split_once(start) {
-        kept.push_str(before);
-        rest = after.split_once(end).map_or("", |(_, rest)| rest);
+    let mut message = message.to_owned();
+    for tag in REMINDERS {
+        let (start, end) = (format!("<{tag}>"), format!("</{tag}>"));
+        let mut kept = String::new();
+        let mut rest = message.as_str();
+        while let Some((before, after)) = rest.split_once(&start) {
+            kept.push_str(before);
+            rest = after.split_once(&end).map_or("", |(_, rest)| rest);
+        }
+        message = kept + rest;
     }
-    kept + rest
+    message
 }
 
 /// The arguments of the shell tool: some agents take the command as a list of words.
@@ -354,7 +356,11 @@ fn file_arguments(tool: &Tool, path: String, content: Option<String>) -> Map<Str
     let mut names = ["file_path", "filePath", "absolute_path"].into_iter();
     let name = names.find(|name| properties.get(name).is_some());
     let path = (name.unwrap_or("path").to_owned(), Value::from(path));
-    let content = content.map(|text| ("content".to_owned(), Value::from(text)));
+    let name = match properties.get("file_text") {
+        Some(_) => "file_text",
+        None => "content",
+    };
+    let content = content.map(|text| (name.to_owned(), Value::from(text)));
     [path].into_iter().chain(content).collect()
 }
 
@@ -409,9 +415,12 @@ fn patch_arguments(path: &str, content: &str) -> Map<String, Value> {
 
 /// A tool by its name, or by the end of it: agents put a prefix before the tools of a server.
 fn find<'a>(tools: &'a [Tool], name: &str) -> Option<&'a Tool> {
-    let end = format!("_{name}");
     let exact = tools.iter().find(|tool| tool.name == name);
-    exact.or_else(|| tools.iter().find(|tool| tool.name.ends_with(&end)))
+    let has_end = |tool: &&Tool| {
+        let prefix = tool.name.strip_suffix(name);
+        prefix.is_some_and(|prefix| prefix.ends_with(['_', '-']))
+    };
+    exact.or_else(|| tools.iter().find(has_end))
 }
 
 /// The search for a tool that the agent has named to the model and not shown.

@@ -13,6 +13,8 @@ use crate::{EngineError, Result};
 pub(crate) struct SignIn {
     /// Secrets with their environment variables.
     pub(crate) env: Vec<(String, Secret)>,
+    /// The kinds of these credentials.
+    kinds: Vec<String>,
     /// Addresses with the kind and the name of their credential.
     gateways: Vec<(String, String, BaseUrl)>,
     pub(crate) login: Option<GivenLogin>,
@@ -29,12 +31,19 @@ pub(crate) struct GivenLogin {
 }
 
 impl SignIn {
-    /// Puts the addresses of gateways into an environment.
-    pub(crate) fn set_gateways(
+    /// Puts what the agent has to know about the providers into an environment, and the addresses of
+    /// gateways.
+    pub(crate) fn set_providers(
         &self,
         agent: &Agent,
         env: &mut BTreeMap<String, String>,
     ) -> Result<()> {
+        let needed = agent.sign_in.kind_env.iter();
+        let needed = needed.filter(|(kind, _)| self.kinds.iter().any(|used| used == kind));
+        for (name, value) in needed.flat_map(|(_, variables)| *variables) {
+            let set = env.entry((*name).to_owned());
+            set.or_insert_with(|| (*value).to_owned());
+        }
         for (kind, name, url) in &self.gateways {
             let gateway = agent.sign_in.gateways.iter().find(|row| row.kind == kind);
             let set = match gateway {
@@ -82,6 +91,10 @@ impl Credentials<'_> {
                     quoted(name)
                 ))
             };
+            // The first one counts of those that the agent takes in one variable.
+            if variable.is_some_and(|variable| keys.iter().any(|(name, _)| name == variable)) {
+                continue;
+            }
             let secret = credential.read().map_err(|why| unusable(why.to_string()))?;
             if let Some(url) = &credential.base_url {
                 let gateway = (kind.to_owned(), name.clone(), url.clone());
@@ -93,7 +106,10 @@ impl Credentials<'_> {
                     sign_in.login = Some(login.map_err(|why| unusable(why.to_owned()))?);
                 }
                 (Some(_), _) => {}
-                (None, Some(variable)) => keys.push((variable.clone(), secret)),
+                (None, Some(variable)) => {
+                    keys.push((variable.clone(), secret));
+                    sign_in.kinds.push(kind.to_owned());
+                }
                 (None, None) => {}
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use oubliette_model::{TurnKind, WorkspaceId};
+use oubliette_model::{TurnKind, Usage, WorkspaceId};
 use oubliette_runtime::ContainerId;
 use oubliette_store::{Project, Session};
 use serde::{Deserialize, Serialize};
@@ -57,6 +57,12 @@ pub(super) struct LiveAgent {
     /// The cost of the agent's own session that it reported last.
     #[serde(default, rename = "cost_seen")]
     pub(super) reported_cost_usd: f64,
+    /// The tokens of its process that the agent reported last, if it reports all of them.
+    #[serde(default, skip_serializing_if = "has_no_tokens")]
+    pub(super) reported_tokens: Usage,
+    /// The tokens of the calls of the model in this turn, if the agent reports each.
+    #[serde(default, skip_serializing_if = "has_no_tokens")]
+    pub(super) call_tokens: Usage,
     /// The used and total context tokens that the log has.
     #[serde(default, rename = "context_seen")]
     pub(super) logged_context: (Option<u64>, Option<u64>),
@@ -90,6 +96,10 @@ pub(super) struct LiveAgent {
     /// A hash of the agent's slash commands that the log has.
     #[serde(default)]
     pub(super) commands_hash: u64,
+}
+
+fn has_no_tokens(usage: &Usage) -> bool {
+    usage.is_zero()
 }
 
 impl LiveAgent {

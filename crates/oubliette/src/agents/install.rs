@@ -111,6 +111,15 @@ fn script_advice(package: Package) -> String {
     )
 }
 
+/// The architecture of this machine, as npm's packages call it.
+fn npm_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
 /// Creates `bin/PROGRAM` from the installed npm package.
 fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
     let bin = directory.join("bin");
@@ -118,13 +127,26 @@ fn assemble(directory: &Path, package: Package) -> std::io::Result<()> {
     let target = bin.join(package.program);
     match package.binary {
         Some(file) => {
+            let file = &file.replace("{arch}", npm_architecture());
             let modules = directory.join("node_modules");
             let whole = modules.join(package.npm).join(file).canonicalize()?;
             // Some packages contain a small script instead until their install step has run.
             if fs::metadata(&whole)?.len() < 1 << 20 {
                 return Err(std::io::Error::other(format!("{file} is not a program")));
             }
-            fs::rename(whole, &target)?;
+            match package.unpack_variable {
+                None => fs::rename(whole, &target)?,
+                // So that it unpacks itself once, now, and not in the home of each session.
+                Some(variable) => {
+                    fs::rename(whole, directory.join(package.program))?;
+                    let script = format!(
+                        "#!/bin/sh\nhere=$(dirname \"$0\")/..\n{variable}=$here/unpacked exec \
+                         \"$here/{}\" \"$@\"\n",
+                        package.program
+                    );
+                    fs::write(&target, script)?;
+                }
+            }
             fs::remove_dir_all(modules)?;
         }
         None => {
@@ -153,6 +175,7 @@ mod tests {
             version: "1.0.0",
             program: "agent",
             binary,
+            unpack_variable: None,
         }
     }
 
@@ -169,6 +192,25 @@ mod tests {
             (2 << 20, 0o755)
         );
         assert!(!directory.path().join("node_modules").exists());
+    }
+
+    #[test]
+    fn a_program_that_unpacks_itself_is_told_where() {
+        let directory = tempfile::tempdir().unwrap();
+        let modules = directory.path().join("node_modules");
+        fs::create_dir_all(modules.join("some-agent")).unwrap();
+        let platform = modules.join(format!("some-agent-{}", npm_architecture()));
+        fs::create_dir_all(&platform).unwrap();
+        fs::write(platform.join("agent"), vec![0; 2 << 20]).unwrap();
+        let package = Package {
+            unpack_variable: Some("AGENT_CACHE"),
+            ..package(Some("../some-agent-{arch}/agent"))
+        };
+        assemble(directory.path(), package).unwrap();
+        let made = fs::read_to_string(directory.path().join("bin/agent")).unwrap();
+        let line = "AGENT_CACHE=$here/unpacked exec \"$here/agent\" \"$@\"";
+        assert!(made.contains(line), "{made}");
+        assert!(directory.path().join("agent").exists() && !modules.exists());
     }
 
     #[test]

@@ -68,6 +68,7 @@ mod tests {
             version,
             program: "agent",
             binary,
+            unpack_variable: None,
         }
     }
 

@@ -18,6 +18,18 @@ fn is_notable_change(logged: (Option<u64>, Option<u64>), now: (Option<u64>, Opti
     used(now).abs_diff(used(logged)) >= size.div_ceil(20)
 }
 
+/// What a total has grown by. One that is lower than before is that of a new process.
+fn increase(total: Usage, before: Usage) -> Usage {
+    let increase = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
+    Usage {
+        input_tokens: increase(total.input_tokens, before.input_tokens),
+        output_tokens: increase(total.output_tokens, before.output_tokens),
+        cached_tokens: increase(total.cached_tokens, before.cached_tokens),
+        thought_tokens: increase(total.thought_tokens, before.thought_tokens),
+        unpriced_turns: 0,
+    }
+}
+
 impl SessionActor<'_> {
     /// Adds the usage that an agent reported; whether usage or cost changed.
     pub(super) fn add_usage(&mut self, reported: UsageReport) -> bool {
@@ -26,6 +38,9 @@ impl SessionActor<'_> {
         };
         if reported.context_used.is_some() {
             live.context = (reported.context_used, reported.context_size);
+        }
+        if let Some(call) = reported.call {
+            live.call_tokens = live.call_tokens.saturating_add(call);
         }
         let context = live.context;
         let context_changed = is_notable_change(live.logged_context, context);
@@ -104,6 +119,20 @@ impl SessionActor<'_> {
         )
     }
 
+    /// The tokens of the turn that ends, from what the agent reports with its end or has reported during it.
+    pub(super) fn tokens_of_turn(&mut self, reported: Option<Usage>) -> Option<Usage> {
+        let live = self.process.live.as_mut()?;
+        let calls = std::mem::take(&mut live.call_tokens);
+        let turn = match reported {
+            Some(total) if self.agent.reports_totals => {
+                let before = std::mem::replace(&mut live.reported_tokens, total);
+                Some(increase(total, before))
+            }
+            reported => reported,
+        };
+        turn.or(Some(calls)).filter(|turn| !turn.is_zero())
+    }
+
     /// The tokens of this turn, computed from the totals that the agent keeps in a file.
     pub(super) async fn read_usage_file(&self, file: UsageFile) -> Option<Usage> {
         let path = file
@@ -111,15 +140,7 @@ impl SessionActor<'_> {
             .glob(self.agent_home(), self.session.agent_session_id.as_deref()?)?;
         let text = self.run_script(&format!("cat {path}")).await?;
         let total = (file.parse_totals)(&text)?;
-        let before = self.session.usage;
-        let increase = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
-        Some(Usage {
-            input_tokens: increase(total.input_tokens, before.input_tokens),
-            output_tokens: increase(total.output_tokens, before.output_tokens),
-            cached_tokens: increase(total.cached_tokens, before.cached_tokens),
-            thought_tokens: increase(total.thought_tokens, before.thought_tokens),
-            unpriced_turns: 0,
-        })
+        Some(increase(total, self.session.usage))
     }
 
     /// The cost limit of each tree in the project of the root. A child can be in another project,

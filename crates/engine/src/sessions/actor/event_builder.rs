@@ -256,6 +256,11 @@ impl EventBuilder {
                 other.clone_from(own);
             }
         }
+        // Some agents name the server of a tool only when they announce the call.
+        let announced = open.title.strip_suffix(&request.title);
+        if announced.is_some_and(|server| server.ends_with('-')) && request.tool.is_none() {
+            request.tool = Some(open.title.clone());
+        }
         if request.input.is_null() {
             let mut events = self.events.iter();
             let logged = events.find_map(|event| input_of(event, id));

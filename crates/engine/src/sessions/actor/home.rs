@@ -21,11 +21,15 @@ use crate::files::SESSION_HOMES_DIR;
 use crate::git::COMMIT_MESSAGE_HOOK;
 
 /// The home of the container's other processes.
-const PROJECT_HOME: &str = "/root";
+pub(super) const PROJECT_HOME: &str = "/root";
 
 impl SessionActor<'_> {
     /// What the home of the agent has.
-    pub(super) fn home_plan(&self, login: Option<&GivenLogin>) -> HomePlan {
+    pub(super) fn home_plan(
+        &self,
+        login: Option<&GivenLogin>,
+        mcp_file: Option<HomeFile>,
+    ) -> HomePlan {
         let owned = |path: &&'static str| (*path).to_owned();
         let layout = &self.agent.home;
         let agents = catalogue();
@@ -39,6 +43,8 @@ impl SessionActor<'_> {
         let removed = removed.chain(self.agent.files.keys().map(String::as_str));
         // A login of an earlier start does not outlive its credential.
         let removed = removed.chain(self.agent.sign_in.login_files.iter().map(|file| file.path));
+        // Nor do keys of servers.
+        let removed = removed.chain(self.agent.mcp_file.map(|file| file.path));
         let removed: BTreeSet<&str> = removed.collect();
         let removed = removed.into_iter().map(str::to_owned).collect();
         let configured = self.agent.files.iter();
@@ -50,6 +56,7 @@ impl SessionActor<'_> {
         let login_file = login
             .map(|login| HomeFile::new(login.file.path, FileFormat::Whole, login.text.reveal()));
         let files = configured.chain(ours).chain(settings).chain(login_file);
+        let files = files.chain(mcp_file);
         let leftovers = layout.leftovers.iter();
         HomePlan {
             shared: PROJECT_HOME.to_owned(),

@@ -1,6 +1,6 @@
 //! Handles what the agent writes.
 
-use oubliette_agent::{AgentMessage, AgentUpdate, ToolCall, TranscriptFile};
+use oubliette_agent::{AgentMessage, AgentUpdate, Signal, ToolCall, TranscriptFile};
 use oubliette_wire::{ExitStatus, LineTooLong};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -151,6 +151,15 @@ impl SessionActor<'_> {
             }
             return Ok(());
         }
+        if let (AgentUpdate::Text(chunk), Some(own)) = (&update, self.agent.own_texts) {
+            if let Some(notice) = chunk.text.strip_prefix(own.notice) {
+                let notice = Signal::agent_notice(&self.redactor.redact_text(notice.to_owned()));
+                return self.handle_signal(notice).await;
+            }
+            self.note_own_failure(chunk.text.starts_with(own.failure));
+        } else if update.is_work() && self.agent.own_texts.is_some() {
+            self.note_own_failure(false);
+        }
         let log_end = self.session.log_end;
         if let Some(live) = &mut self.process.live {
             let plan = match &update {
@@ -163,6 +172,20 @@ impl SessionActor<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Records whether the last that an agent wrote is why its turn has failed.
+    fn note_own_failure(&mut self, has_failed: bool) {
+        let Some(live) = &mut self.process.live else {
+            return;
+        };
+        if has_failed {
+            // The reason is a text of its own.
+            self.step.events.end_text(live);
+        }
+        if let Some(turn) = &mut live.turn {
+            turn.failed = has_failed;
+        }
     }
 
     /// An update, redacted except for texts that arrive in pieces, which are redacted when they are put

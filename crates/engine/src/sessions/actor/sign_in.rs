@@ -7,6 +7,7 @@ use oubliette_agent::FailureCause;
 use oubliette_model::quoted;
 
 use super::SessionActor;
+use super::home::PROJECT_HOME;
 use crate::agents;
 use crate::containers::ContainerScope;
 use crate::credentials::{MAX_VALUE_BYTES, SignIn};
@@ -41,6 +42,13 @@ impl SessionActor<'_> {
             return error;
         };
         let name = &self.agent.name;
+        if let Some((model, path)) = self.own_model_in_use(&error) {
+            return format!(
+                "{error}; the provider of the model {} does not accept the key that the settings of `{name}` \
+                 have for it: correct it in `{PROJECT_HOME}/{path}` in the container",
+                quoted(&model)
+            );
+        }
         let settings = &self.project.settings;
         let credentials = self.engine.credentials();
         let used = settings.credential_refs.iter().find_map(|name| {
@@ -68,6 +76,19 @@ impl SessionActor<'_> {
             quoted.join(" or "),
             shell_word(self.project.name.as_str()),
         )
+    }
+
+    /// The model in use, with the file of its key, if the user has added it to the agent's own settings. None
+    /// if the error is that the agent itself is not signed in.
+    fn own_model_in_use(&self, error: &str) -> Option<(String, &'static str)> {
+        let own = self.agent.sign_in.own_models?;
+        let mut variables = self.agent.credentials.values();
+        if variables.any(|name| error.contains(name.as_str())) {
+            return None;
+        }
+        let used = || self.session.choices.used_model.clone();
+        let model = self.chosen_model().or_else(used)?;
+        (own.is_own)(&model).then_some((model, own.settings_path))
     }
 
     /// Keeps the login file of the agent if the agent has refreshed its tokens.

@@ -9,7 +9,9 @@ use oubliette_agent::{
 };
 use oubliette_model::{Event, Secret};
 use oubliette_store::StoreError;
-use oubliette_wire::{AGENT_SUBCOMMAND, CLIENT_PATH, RELAY_SOCKET_PATH, StreamKind};
+use oubliette_wire::{
+    AGENT_SUBCOMMAND, CLIENT_PATH, FileFormat, HomeFile, RELAY_SOCKET_PATH, StreamKind,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -47,15 +49,18 @@ impl SessionActor<'_> {
     }
 
     async fn try_start_agent(&mut self) -> Result<(), StartError> {
-        let reports_home = self.start_process().await?;
+        let (reports_home, servers) = self.start_process().await?;
         let seconds = self.engine.settings().sessions.start_seconds;
         let deadline = Instant::now() + Duration::from_secs(seconds);
-        let opened = self.perform_handshake(deadline, reports_home).await?;
+        let opened = self
+            .perform_handshake(deadline, reports_home, servers)
+            .await?;
         Ok(self.finish_start(opened).await?)
     }
 
-    /// Starts the process. Returns whether the first line of its output is a report of its home.
-    async fn start_process(&mut self) -> Result<bool, StartError> {
+    /// Starts the process. Returns whether the first line of its output is a report of its home, and the
+    /// MCP servers that it is given over ACP.
+    async fn start_process(&mut self) -> Result<(bool, Vec<McpServerConfig>), StartError> {
         let engine = self.engine;
         let settings = engine.settings();
         // Looked up again: the configuration may have changed.
@@ -111,7 +116,16 @@ impl SessionActor<'_> {
         self.process.live = Some(live);
         self.commit().await?;
         let tools = engine.callers().tools(self.session.id).await?;
-        let plan = self.home_plan(sign_in.login.as_ref());
+        let api_key = self.create_api_key().await?;
+        if self.step.changes.token.is_some() {
+            self.commit().await?;
+        }
+        let mut servers = self.mcp_servers(api_key);
+        let mcp_file = self.agent.mcp_file.map(|file| {
+            let content = (file.content)(&std::mem::take(&mut servers)).to_string();
+            HomeFile::new(file.path, FileFormat::Json, content)
+        });
+        let plan = self.home_plan(sign_in.login.as_ref(), mcp_file);
         let makes_home = link.makes_homes();
         let home = if makes_home {
             plan.own_path()
@@ -132,6 +146,9 @@ impl SessionActor<'_> {
             env.insert(name.clone(), value.reveal().to_owned());
         }
         env.extend(self.agent.environment(self.autonomy(), &self.tools()));
+        for (name, path) in self.agent.home_env {
+            env.insert((*name).to_owned(), format!("{home}/{path}"));
+        }
         let restrictions = self.agent.restricted(self.autonomy(), &self.tools());
         if let (Some(programs), Some(path)) = (restrictions.programs, env.get_mut("PATH")) {
             *path = format!("{home}/{programs}:{path}");
@@ -143,7 +160,7 @@ impl SessionActor<'_> {
         for (name, secret) in &sign_in.env {
             env.insert(name.clone(), secret.reveal().to_owned());
         }
-        sign_in.set_gateways(&self.agent, &mut env)?;
+        sign_in.set_providers(&self.agent, &mut env)?;
         let mut argv = agents::command_line(settings, &self.agent);
         let mut input = Vec::new();
         if makes_home {
@@ -169,7 +186,7 @@ impl SessionActor<'_> {
         };
         self.process.connection = Some(connection.map_err(|error| self.start_failure(error))?);
         self.send_uncommitted(&input);
-        Ok(makes_home)
+        Ok((makes_home, servers))
     }
 
     pub(super) fn start_failure(&self, error: ProcessError) -> StartError {
@@ -194,8 +211,9 @@ impl SessionActor<'_> {
         &mut self,
         deadline: Instant,
         mut reports_home: bool,
+        servers: Vec<McpServerConfig>,
     ) -> Result<OpenedSession, StartError> {
-        let plan = self.handshake_plan().await?;
+        let plan = self.handshake_plan(servers);
         let (mut handshake, first) = Handshake::start(plan);
         self.send_uncommitted(&first);
         loop {
@@ -259,19 +277,15 @@ impl SessionActor<'_> {
     }
 
     /// What the handshake opens the agent's session with.
-    async fn handshake_plan(&mut self) -> Result<SessionOptions, StartError> {
-        let api_key = self.create_api_key().await?;
-        if self.step.changes.token.is_some() {
-            self.commit().await?;
-        }
+    fn handshake_plan(&self, servers: Vec<McpServerConfig>) -> SessionOptions {
         let choices = &self.session.choices;
         let defaults = &self.project.settings;
         let model = self.chosen_model();
         let reasoning = choices.reasoning.or(defaults.reasoning);
         let (mode, requires_mode) = self.agent.mode(self.autonomy(), &self.tools());
-        Ok(SessionOptions {
+        SessionOptions {
             cwd: path_in_container(&self.session.workspace_id),
-            servers: self.mcp_servers(api_key),
+            servers,
             resume: self.session.agent_session_id.clone(),
             auth_method: self
                 .agent
@@ -287,7 +301,7 @@ impl SessionActor<'_> {
                 .agent
                 .restricted(self.autonomy(), &self.tools())
                 .session_meta,
-        })
+        }
     }
 
     /// The agent's MCP servers: Oubliette's own and the project's.

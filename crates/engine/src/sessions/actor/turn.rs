@@ -99,6 +99,7 @@ impl SessionActor<'_> {
             .as_ref()
             .map(UsageReport::from_response)
             .unwrap_or_default();
+        reported.turn = self.tokens_of_turn(reported.turn);
         if let Some(file) = self.agent.usage_file.filter(|_| reported.turn.is_none()) {
             reported.turn = self.read_usage_file(file).await;
         }

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_the_owner_of_a_persons_directory_which_nobody_else_gets() {
+    fn processes_are_the_owner_of_a_persons_directory_which_is_given_to_no_other_user() {
         let spec = |owner| ContainerSpec {
             mounts: vec![
                 Mount {

@@ -1,6 +1,6 @@
 //! Binds of a person's own directory. Nothing in it may change its owner, so the mount itself shows the
 //! person's files as those of the sandbox's root, and what root makes there is stored as the person's.
-//! Files of other users in the directory belong to nobody inside: root has no rights to them.
+//! Files of other users in the directory have no owner inside: root has no rights to them.
 
 use std::fs;
 use std::io;

@@ -10,7 +10,7 @@ use rustix::fs::XattrFlags;
 
 use crate::support::{Host, Mode, in_modes, init_binary};
 
-/// Who owns the directory if the launcher is root; nobody on a test machine.
+/// Who owns the directory if the launcher is root: ids without a user on a test machine.
 const PERSON: (u32, u32) = (54_322, 54_323);
 
 /// Of each entry: owner, group, mode, time of the last change of its content, and an attribute.
@@ -92,7 +92,7 @@ fn a_persons_directory_keeps_its_owners_and_gets_files_of_its_owner(host: &Host)
             // Root inside is the person, not the host's root: these are the host's root's.
             assert!(!sandbox.can("cat /workspace/foreign"));
             assert!(!sandbox.can("echo x >> /workspace/open"));
-            // Nobody else exists there.
+            // No other user exists there.
             assert!(!sandbox.can("chown 1 /workspace/private"));
         }
         sandbox.stop();

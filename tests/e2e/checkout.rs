@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod identity;
+mod mount;
 mod push;
 mod round_trip;
 

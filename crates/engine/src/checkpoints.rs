@@ -186,14 +186,13 @@ impl Checkpoints<'_> {
         let permit = self.state().permits.clone().acquire_owned().await;
         let permit = permit.map_err(|error| error.to_string())?;
         let state = self.workspace(project.id, workspace);
-        let directory = self.engine.files().workspace_dir(project.id, workspace);
+        let (files, id) = (self.engine.files().clone(), (project.id, workspace.clone()));
         let limits = self.engine.settings().limits.clone();
         let used_state = state.clone();
         let scanned = tokio::task::spawn_blocking(move || {
             // Held until the thread ends: it goes on when the session's actor is dropped.
             let _permit = permit;
-            let root = oubliette_trees::open_dir(rustix::fs::CWD, &directory)
-                .map_err(|error| ScanError::Io(error.into()))?;
+            let root = files.open_workspace(id.0, &id.1).map_err(ScanError::Io)?;
             let quota = u64::from(limits.checkpoint_mb) << 20;
             let limits = ScanLimits {
                 max_files: MAX_SCANNED_FILES,

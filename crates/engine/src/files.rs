@@ -1,9 +1,10 @@
 //! The files of projects: the only module that reads and writes them.
 //!
-//! Everything is below `DIR/projects`. Files that an agent may have written are never followed
-//! through a symlink and never executed. A removal has two steps, so that a crash leaves either all
+//! Everything is below `DIR/projects`, but for directories of people (`mount.rs`). Files that an agent may
+//! have written are never followed through a symlink and never executed. A removal has two steps, so that a crash leaves either all
 //! files or none: a rename into `.deleted`, then the deletion, which the next start finishes.
 
+mod mount;
 mod session_homes;
 mod tree;
 
@@ -20,6 +21,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
+pub use mount::MOUNT_LINK;
 pub use session_homes::SESSION_HOMES_DIR;
 pub(crate) use tree::{ListRequest, ListedEntry, ReadLimits, WorkspaceTree};
 
@@ -93,7 +95,16 @@ impl Files {
         self.root.join(project.to_string())
     }
 
+    /// The directory of a workspace, which for the default one can be a person's own.
     pub(crate) fn workspace_dir(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
+        let mounted = self
+            .mounted_path(project)
+            .filter(|_| workspace.is_default());
+        mounted.unwrap_or_else(|| self.own_workspace_dir(project, workspace))
+    }
+
+    /// The server's own directory of a workspace: what is made, moved and removed.
+    fn own_workspace_dir(&self, project: ProjectId, workspace: &WorkspaceId) -> PathBuf {
         let project = self.project_dir(project);
         if workspace.is_default() {
             project.join("workspace")
@@ -109,7 +120,7 @@ impl Files {
 
     /// Creates a project's directories. Returns the path of the empty default workspace.
     pub(crate) async fn create_project_dirs(&self, project: ProjectId) -> Result<PathBuf> {
-        let workspace = self.workspace_dir(project, &WorkspaceId::default());
+        let workspace = self.own_workspace_dir(project, &WorkspaceId::default());
         let workspaces = self.project_dir(project).join("workspaces");
         blocking(move || {
             create_private_dir(&workspaces)?;
@@ -197,7 +208,7 @@ impl Files {
         workspace: &WorkspaceId,
     ) -> Result<()> {
         for directory in [
-            self.workspace_dir(project, workspace),
+            self.own_workspace_dir(project, workspace),
             self.home_path(project, workspace),
         ] {
             self.remove(directory, Uuid::new_v4().to_string()).await?;
@@ -333,7 +344,7 @@ impl Files {
         workspace: &WorkspaceId,
         draft: &Draft,
     ) -> Result<()> {
-        let target = self.workspace_dir(project, workspace);
+        let target = self.own_workspace_dir(project, workspace);
         let from = self.draft_dir(project, draft);
         let renamed = tokio::task::spawn_blocking(move || rename_noreplace(&from, &target)).await;
         match renamed.map_err(EngineError::fault)? {
@@ -346,7 +357,7 @@ impl Files {
 
     pub(crate) fn has_workspace(&self, project: ProjectId, workspace: &WorkspaceId) -> bool {
         // A process in the container can replace it by a link, which must not be followed.
-        fs::symlink_metadata(self.workspace_dir(project, workspace)).is_ok()
+        fs::symlink_metadata(self.own_workspace_dir(project, workspace)).is_ok()
     }
 
     /// Whether one of these paths of a workspace leads through a link, or cannot be examined.
@@ -385,7 +396,7 @@ impl Files {
         limits: ReadLimits,
         read: impl FnOnce(&WorkspaceTree) -> T + Send + 'static,
     ) -> Result<T> {
-        let directory = self.workspace_dir(project, workspace);
+        let (files, id) = (self.clone(), workspace.clone());
         let container_root = path_in_container(workspace);
         let permit = Arc::clone(&self.read_permits)
             .acquire_owned()
@@ -394,7 +405,9 @@ impl Files {
         let result = blocking(move || {
             // Held until the thread ends: it goes on when the call is cancelled.
             let _permit = permit;
-            let tree = WorkspaceTree::open(&directory, container_root, limits);
+            let tree = files
+                .open_workspace(project, &id)
+                .map(|root| WorkspaceTree::new(root, container_root, limits));
             Ok(tree.map(|tree| read(&tree)))
         });
         result.await?.map_err(|error| {

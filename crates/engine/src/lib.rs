@@ -43,7 +43,7 @@ pub use containers::{
 pub use credentials::{Credential, CredentialError, credential_kinds};
 pub use engine::Engine;
 pub use error::{EngineError, Result};
-pub use files::SESSION_HOMES_DIR;
+pub use files::{MOUNT_LINK, SESSION_HOMES_DIR};
 pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics, StateCounts};
 pub use schedules::Schedules;

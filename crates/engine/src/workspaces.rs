@@ -264,7 +264,10 @@ impl Workspaces<'_> {
             .lock_container(default_container)
             .await;
         let store = self.engine.store();
-        if store.container(default_container.as_str()).await?.is_some() {
+        // Agents of other projects may have written to a person's directory, too.
+        if self.files().mounted_path(project.id).is_some()
+            || store.container(default_container.as_str()).await?.is_some()
+        {
             return Ok(false);
         }
         // A deletion needs the lock, too, before it moves the files away.
@@ -329,6 +332,11 @@ impl Workspaces<'_> {
         source: &WorkspaceId,
         id: &WorkspaceId,
     ) -> Result<()> {
+        let mounted = self
+            .engine
+            .containers()
+            .mount_workspace(project, source, "/workspace", true)
+            .await?;
         let draft = self.files().new_draft();
         let directory = self.files().create_draft_dir(project.id, &draft).await?;
         // The files belong to the users of the container that last had them.
@@ -339,11 +347,7 @@ impl Workspaces<'_> {
         } else {
             ContainerScope::default_container_id(project.id)
         };
-        let source = self.files().workspace_dir(project.id, source);
-        let mounts = vec![
-            mount(source, "/workspace", true),
-            mount(directory, "/workspaces/new", false),
-        ];
+        let mounts = vec![mounted, mount(directory, "/workspaces/new", false)];
         let container = ContainerId::from_bits(Uuid::new_v4().as_u128());
         let plan = ContainerPlan {
             project,

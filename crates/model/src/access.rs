@@ -116,6 +116,12 @@ pub fn may_read_metrics(scope: Scope) -> bool {
     allows_class(scope, Access::Admin)
 }
 
+/// Whether a call may name a directory of the server's machine that agents then work in. No agent may,
+/// whatever its scope: the directory is outside of its container.
+pub fn may_mount(scope: Scope, is_from_agent: bool) -> bool {
+    allows_class(scope, Access::Admin) && !is_from_agent
+}
+
 /// Whether a token with the scope `held` may give an agent a key of the scope `wanted`. An agent
 /// without a key has no scope and can give none.
 pub fn may_grant(held: Option<Scope>, wanted: Scope) -> bool {
@@ -320,6 +326,10 @@ mod tests {
         assert!(!allows_restricted_parameter(own));
         assert!(may_read_metrics(Scope::Admin));
         assert!(!may_read_metrics(Scope::Write) && !may_read_metrics(Scope::Read));
+        assert!(may_mount(Scope::Admin, false) && !may_mount(Scope::Admin, true));
+        for scope in [Scope::Write, Scope::Read, own] {
+            assert!(!may_mount(scope, false), "{scope}");
+        }
     }
 
     #[test]

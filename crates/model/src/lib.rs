@@ -23,8 +23,8 @@ mod string_type;
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
     allows_restricted_parameter, allows_session, autonomy_below, is_below, is_in_tree, may_direct,
-    may_grant, may_read_metrics, may_respond_as_caller, narrow, owns_session, schedule_decision,
-    sees, unattached_may,
+    may_grant, may_mount, may_read_metrics, may_respond_as_caller, narrow, owns_session,
+    schedule_decision, sees, unattached_may,
 };
 pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};

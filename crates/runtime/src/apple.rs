@@ -135,6 +135,15 @@ impl Runtime for Apple {
     }
 
     async fn create(&self, spec: &ContainerSpec) -> Result<()> {
+        let user = rustix::process::geteuid().as_raw();
+        let mut owned = spec.mounts.iter().filter_map(|mount| mount.owner);
+        if owned.any(|(uid, _)| uid != user) {
+            return Err(RuntimeError::Unsupported(
+                "Files in a directory of another user would not stay that user's; run the server as its \
+                 owner, or let the agent work on a copy."
+                    .to_owned(),
+            ));
+        }
         let spec = &protected_mounts::resolve(spec)?;
         let image = self.names.image_name(&spec.image)?;
         let create = commands::create(spec, &image, &self.names, self.cpus)?;

@@ -42,6 +42,7 @@ fn mounts(spec: &ContainerSpec, protected: &ProtectedPath) -> Result<Vec<Mount>>
         host: host.to_owned(),
         inside: inside.to_owned(),
         read_only,
+        owner: base.owner,
     };
     let mut mounts = Vec::new();
     if inside != base.inside {
@@ -52,7 +53,7 @@ fn mounts(spec: &ContainerSpec, protected: &ProtectedPath) -> Result<Vec<Mount>>
         host.push(name);
         inside.push(name);
         let is_last = index + 1 == count;
-        make_directory(&host, is_last).map_err(|error| {
+        make_directory(&host, is_last, base.owner).map_err(|error| {
             RuntimeError::Failed(format!(
                 "the protected path {} cannot be protected: {error}; every part of it but the last must \
                  be a directory, and none a symbolic link",
@@ -64,13 +65,20 @@ fn mounts(spec: &ContainerSpec, protected: &ProtectedPath) -> Result<Vec<Mount>>
     Ok(mounts)
 }
 
-/// Makes a directory if nothing is there; refuses links, and files on the way to the path.
-fn make_directory(host: &Path, is_last: bool) -> io::Result<()> {
+/// Makes a directory if nothing is there, and gives it to `owner`; refuses links, and files on the way to the
+/// path.
+fn make_directory(host: &Path, is_last: bool, owner: Option<(u32, u32)>) -> io::Result<()> {
     match std::fs::symlink_metadata(host) {
         Ok(found) if found.is_symlink() => Err(io::Error::other("it is behind a symbolic link")),
         Ok(found) if !found.is_dir() && !is_last => Err(io::ErrorKind::NotADirectory.into()),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::create_dir(host),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            std::fs::create_dir(host)?;
+            match owner {
+                Some((uid, gid)) => std::os::unix::fs::lchown(host, Some(uid), Some(gid)),
+                None => Ok(()),
+            }
+        }
         Err(error) => Err(error),
     }
 }

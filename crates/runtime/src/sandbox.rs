@@ -151,6 +151,7 @@ impl Sandbox {
             host: mount.host.clone(),
             inside: mount.inside.clone(),
             read_only: mount.read_only,
+            owner: mount.owner,
         };
         Ok(sandbox::Spec {
             id: spec.id.to_string(),

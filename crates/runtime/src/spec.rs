@@ -115,6 +115,10 @@ pub struct Mount {
     pub host: PathBuf,
     pub inside: PathBuf,
     pub read_only: bool,
+    /// The user and group of a person whose own directory it is. Nothing in it changes its owner, and files
+    /// that are made in it belong to the person; a driver that cannot do that refuses the mount. Other
+    /// directories are the server's: a driver may give them to the users of the container.
+    pub owner: Option<(u32, u32)>,
 }
 
 /// A path that processes in a container can read but not change. If it does not exist, it becomes an

@@ -13,6 +13,7 @@ mod child;
 mod devices;
 mod enter;
 pub(crate) mod ids;
+mod kept_owner;
 mod landlock;
 mod mask;
 mod mount_point;

@@ -46,6 +46,11 @@ pub struct Bind {
     /// Absolute, without symbolic links in it.
     pub inside: PathBuf,
     pub read_only: bool,
+    /// The uid and gid of a person whose own directory it is. Its files keep their owners: inside they
+    /// are those of the sandbox's root, and files that it makes belong to this person. No part of `host`
+    /// may be a symbolic link. The launch fails where the kernel cannot do that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
 }
 
 /// A path that processes inside can read but not change. If it does not exist, it becomes an empty
@@ -234,6 +239,7 @@ mod tests {
                     host: "/tmp".into(),
                     inside: "/proc".into(),
                     read_only: false,
+                    owner: None,
                 }];
             },
         ];

@@ -84,6 +84,22 @@ pub(crate) fn set_mount_attributes(
     check(result)
 }
 
+/// Does something to files as another user and group. Only for single-threaded programs of root.
+pub(crate) fn with_file_owner<T>(owner: (u32, u32), work: impl FnOnce() -> T) -> T {
+    // SAFETY: these take only numbers and never fail for root.
+    unsafe {
+        libc::setfsgid(owner.1);
+        libc::setfsuid(owner.0);
+    }
+    let result = work();
+    // SAFETY: as above; the user that was before is the effective one.
+    unsafe {
+        libc::setfsuid(libc::geteuid());
+        libc::setfsgid(libc::getegid());
+    }
+    result
+}
+
 /// Closes every descriptor from `first` on at the next `execve`.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     close_range(first, libc::CLOSE_RANGE_CLOEXEC)

@@ -17,7 +17,7 @@ mod tests;
 
 pub use chown::{NewOwner, chown_tree};
 pub use measure::{Usage, disk_usage};
-pub use open::{open_dir, open_file};
+pub use open::{open_dir, open_file, open_without_links};
 pub use position::Position;
 pub use remove::{move_tree, remove_tree};
 pub use walk::{Entry, Next, Visitor, walk};

@@ -3,8 +3,9 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 
@@ -16,6 +17,29 @@ const DIR_FLAGS: OFlags = OFlags::DIRECTORY
 /// Opens a directory to read it. The last name of the path is not followed if it is a link.
 pub fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd> {
     openat(at, path, DIR_FLAGS, Mode::empty())
+}
+
+/// Opens a directory by an absolute path to read it. No name of the path may be a link.
+pub fn open_without_links(path: &Path) -> Result<OwnedFd> {
+    // A directory on the way need not be readable.
+    #[cfg(target_os = "linux")]
+    const STEP_FLAGS: OFlags = OFlags::PATH
+        .union(OFlags::DIRECTORY)
+        .union(OFlags::NOFOLLOW)
+        .union(OFlags::CLOEXEC);
+    #[cfg(not(target_os = "linux"))]
+    const STEP_FLAGS: OFlags = DIR_FLAGS;
+    let mut directory = openat(CWD, "/", STEP_FLAGS, Mode::empty())?;
+    for part in path.components() {
+        match part {
+            Component::RootDir => {}
+            Component::Normal(name) => {
+                directory = openat(&directory, name, STEP_FLAGS, Mode::empty())?;
+            }
+            _ => return Err(Errno::INVAL),
+        }
+    }
+    open_dir(&directory, ".")
 }
 
 /// Opens a regular file to read it, with what it was when it was opened. `None` if the name is
@@ -43,13 +67,7 @@ fn open_regular(at: impl AsFd, name: &CStr) -> Result<Option<OwnedFd>> {
     if FileType::from_raw_mode(fstat(&path)?.st_mode) != FileType::RegularFile {
         return Ok(None);
     }
-    openat(
-        rustix::fs::CWD,
-        descriptor_path(&path),
-        FILE_FLAGS,
-        Mode::empty(),
-    )
-    .map(Some)
+    openat(CWD, descriptor_path(&path), FILE_FLAGS, Mode::empty()).map(Some)
 }
 
 #[cfg(not(target_os = "linux"))]

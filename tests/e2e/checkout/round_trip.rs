@@ -300,12 +300,6 @@ async fn a_prompt_has_files_and_a_time() {
         "{}",
         stderr(&late)
     );
-    let mount = user.cli(&["run", "--mount", "hi"]).await;
-    assert!(
-        stderr(&mount).contains("works on a copy"),
-        "{}",
-        stderr(&mount)
-    );
     // A home directory is not sent unless it is asked for.
     git(user.directory.path(), ["init", "-q"]);
     let ran = user

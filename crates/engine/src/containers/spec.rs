@@ -91,6 +91,7 @@ impl Containers<'_> {
                 host: path.clone(),
                 inside: path.clone(),
                 read_only: true,
+                owner: None,
             });
         }
         let own = &project.settings;
@@ -171,17 +172,36 @@ impl Containers<'_> {
         let files = self.engine.files();
         let default = WorkspaceId::default();
         let own = scope.workspace.as_ref().unwrap_or(&default);
-        let (workspace, inside) = (files.workspace_dir(project.id, own), path_in_container(own));
+        let inside = path_in_container(own);
+        let workspace = self.mount_workspace(project, own, &inside, false).await?;
         let home = files.create_home_dir(project.id, own).await?;
-        let mut mounts = vec![
-            mount(workspace, &inside, false),
-            mount(home, "/root", false),
-        ];
+        let mut mounts = vec![workspace, mount(home, "/root", false)];
         if scope.workspace.is_none() {
             let all = files.project_dir(project.id).join("workspaces");
             mounts.push(mount(all, "/workspaces", false));
         }
         Ok(mounts)
+    }
+
+    /// The mount of a workspace. A person's own directory keeps its owner.
+    pub(crate) async fn mount_workspace(
+        self,
+        project: &Project,
+        workspace: &WorkspaceId,
+        inside: &str,
+        read_only: bool,
+    ) -> Result<Mount> {
+        let files = self.engine.files();
+        if workspace.is_default()
+            && let Some(mounted) = files.mounted_dir(project.id).await?
+        {
+            return Ok(Mount {
+                owner: Some(mounted.owner),
+                ..mount(mounted.path, inside, read_only)
+            });
+        }
+        let directory = files.workspace_dir(project.id, workspace);
+        Ok(mount(directory, inside, read_only))
     }
 }
 
@@ -190,5 +210,6 @@ pub(crate) fn mount(host: PathBuf, inside: &str, read_only: bool) -> Mount {
         host,
         inside: PathBuf::from(inside),
         read_only,
+        owner: None,
     }
 }

@@ -12,14 +12,13 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use oubliette_checkpoints::path_to_text;
 use oubliette_openspec::{Entry, FileKind, FileTree, Found, TreeError};
 use oubliette_trees::{open_dir, open_file};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Stat, fstat, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
 pub(crate) use browse::{ListRequest, ListedEntry};
@@ -151,13 +150,8 @@ impl FileTree for WorkspaceTree {
 }
 
 impl WorkspaceTree {
-    pub(super) fn open(
-        directory: &Path,
-        container_root: String,
-        limits: ReadLimits,
-    ) -> Result<Self, TreeError> {
-        let root = open_dir(CWD, directory).map_err(io_error)?;
-        Ok(Self {
+    pub(super) fn new(root: OwnedFd, container_root: String, limits: ReadLimits) -> Self {
+        Self {
             root: Rc::new(root),
             container_root,
             max_file_bytes: limits.max_file_bytes,
@@ -166,7 +160,7 @@ impl WorkspaceTree {
             deadline: Instant::now() + limits.max_time,
             bytes_left: Cell::new(limits.max_total_bytes),
             open_path: RefCell::default(),
-        })
+        }
     }
 
     fn count_lookup(&self) -> Result<(), TreeError> {
@@ -327,6 +321,9 @@ fn modified_ms(stat: &Stat) -> i64 {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
+    use std::path::Path;
+
+    use rustix::fs::CWD;
 
     use super::*;
 
@@ -339,7 +336,12 @@ mod tests {
     };
 
     fn open(directory: &Path) -> WorkspaceTree {
-        WorkspaceTree::open(directory, "/workspace".to_owned(), LIMITS).unwrap()
+        with_limits(directory, LIMITS)
+    }
+
+    fn with_limits(directory: &Path, limits: ReadLimits) -> WorkspaceTree {
+        let root = open_dir(CWD, directory).unwrap();
+        WorkspaceTree::new(root, "/workspace".to_owned(), limits)
     }
 
     #[test]
@@ -422,7 +424,7 @@ mod tests {
                 max_time: Duration::ZERO,
                 ..LIMITS
             };
-            let late = WorkspaceTree::open(inside.path(), "/workspace".to_owned(), limits).unwrap();
+            let late = with_limits(inside.path(), limits);
             assert_eq!(lookup(&late), spent);
         }
     }

@@ -1,6 +1,10 @@
 //! `project_create`.
 
-use oubliette_model::{Access, Mode, ProjectId, ProjectName, ProjectSettings, RemoteUrl};
+use std::path::PathBuf;
+
+use oubliette_model::{
+    Access, Mode, ProjectId, ProjectName, ProjectSettings, RemoteUrl, may_mount,
+};
 use oubliette_store::{Project, StoreError};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -19,6 +23,10 @@ pub(crate) struct Params {
     remote_url: Option<RemoteUrl>,
     /// The name of the credential to clone with, from the server's configuration.
     git_credential: Option<String>,
+    /// The absolute path of a directory on the server's machine that is the default workspace itself, instead of
+    /// one of the server's own: agents change its files directly, and can read everything in it. Only admin
+    /// tokens can set this, and no agent. Cannot be changed after creation.
+    mount: Option<String>,
     /// Whether a project without `remote_url` starts as an empty git repository (default true).
     init_git: Option<bool>,
     /// Whether each workspace gets its own container, which cannot see other workspaces and has its
@@ -42,8 +50,11 @@ impl Operation for Create {
     type Params = Params;
     type Output = ProjectView;
 
-    fn reach(_: &Params) -> Reach {
-        Reach::everywhere()
+    fn reach(params: &Params) -> Reach {
+        Reach {
+            restricted: params.mount.as_ref().map(|_| "mount"),
+            ..Reach::everywhere()
+        }
     }
 
     async fn run(
@@ -53,6 +64,7 @@ impl Operation for Create {
         call: Call,
     ) -> Result<ProjectView> {
         let settings = settings(engine, actor, &params)?;
+        let mount = find_mount(engine, actor, &params).await?;
         let now = engine.now();
         let project = Project {
             id: ProjectId::new(Uuid::new_v4()),
@@ -72,7 +84,13 @@ impl Operation for Create {
             })?;
         let init_git = params.init_git.unwrap_or(true);
         let confirmed = async {
-            create_files(engine, &project, init_git, &call).await?;
+            match mount {
+                Some(mount) => {
+                    engine.files().create_project_dirs(project.id).await?;
+                    engine.files().set_mount(project.id, mount).await?;
+                }
+                None => create_files(engine, &project, init_git, &call).await?,
+            }
             let audit = call.take_audit_entry_for(project.id);
             Ok(engine.store().confirm_project(project.id, audit).await?)
         };
@@ -87,6 +105,29 @@ impl Operation for Create {
             }
         }
     }
+}
+
+/// The directory of a person that the project works in, if the call names one and may.
+async fn find_mount(engine: &Engine, actor: &Actor, params: &Params) -> Result<Option<PathBuf>> {
+    let Some(given) = &params.mount else {
+        return Ok(None);
+    };
+    let is_from_agent = actor.session.is_some() || actor.unattached;
+    if !may_mount(actor.scope, is_from_agent) {
+        return Err(EngineError::refused_parameter(
+            "mount",
+            format!(
+                "this token (`{}`) may not set `mount`; an `admin` token that is not an agent's can",
+                actor.scope
+            ),
+        ));
+    }
+    if params.remote_url.is_some() || params.init_git == Some(true) {
+        return Err(EngineError::invalid(
+            "`mount` is a directory that exists already; omit `remote_url` and `init_git`",
+        ));
+    }
+    engine.files().find_mountable(given).await.map(Some)
 }
 
 fn settings(engine: &Engine, actor: &Actor, params: &Params) -> Result<ProjectSettings> {

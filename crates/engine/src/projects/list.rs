@@ -51,7 +51,10 @@ impl Operation for List {
             .await?;
         let (projects, next_cursor) = paging::rows_and_cursor(page, LIST);
         Ok(Output {
-            projects: projects.into_iter().map(ProjectSummary::from).collect(),
+            projects: projects
+                .into_iter()
+                .map(|project| ProjectSummary::new(project, engine))
+                .collect(),
             next_cursor,
         })
     }

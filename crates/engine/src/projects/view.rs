@@ -21,6 +21,9 @@ pub(crate) struct ProjectView {
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     remote_url: Option<String>,
+    /// The directory on the server's machine that is its default workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     git_credential: Option<String>,
     git_identity: GitIdentity,
@@ -105,6 +108,7 @@ impl ProjectView {
             name: project.name.to_string(),
             description: settings.description,
             remote_url: settings.remote_url.map(String::from),
+            mount: mount_of(project.id, engine),
             git_credential: settings.git_credential,
             git_identity: settings
                 .git_identity
@@ -171,6 +175,11 @@ impl ProjectView {
     }
 }
 
+fn mount_of(project: ProjectId, engine: &Engine) -> Option<String> {
+    let mounted = engine.files().mounted_path(project);
+    mounted.map(|path| path.display().to_string())
+}
+
 /// A warning about variables that look like secrets and are too short to be hidden.
 fn short_secrets(env: &BTreeMap<String, EnvValue>) -> Option<String> {
     let short = env
@@ -195,18 +204,22 @@ pub(crate) struct ProjectSummary {
     description: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     agent: Option<String>,
+    /// The directory on the server's machine that is its default workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount: Option<String>,
     created_at: String,
     updated_at: String,
 }
 
-impl From<Project> for ProjectSummary {
-    fn from(project: Project) -> Self {
+impl ProjectSummary {
+    pub(super) fn new(project: Project, engine: &Engine) -> Self {
         Self {
             id: project.id,
             project_id: project.id,
             name: project.name.to_string(),
             description: project.settings.description,
             agent: project.settings.agent,
+            mount: mount_of(project.id, engine),
             created_at: project.created_at.to_string(),
             updated_at: project.updated_at.to_string(),
         }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use oubliette_agent::catalogue;
-use oubliette_engine::SESSION_HOMES_DIR;
+use oubliette_engine::{MOUNT_LINK, SESSION_HOMES_DIR};
 use oubliette_trees::{Entry as Found, Next, Visitor, open_dir, open_file, walk};
 use rustix::fs::{CWD, FileType, SeekFrom, Stat, fstat, readlinkat, seek};
 use rustix::io::Errno;
@@ -128,6 +128,16 @@ impl<W: Write> Visitor for Collector<'_, W> {
         let Some(path) = self.path(found) else {
             return Ok(Next::Continue);
         };
+        if is_mount(&found.path()) {
+            let directory = readlinkat(found.dir, found.name, Vec::new()).unwrap_or_default();
+            let reason = format!(
+                "the directory {} that the project works in is not copied, and the restored project has an \
+                 empty workspace instead",
+                directory.to_string_lossy()
+            );
+            self.skipped.add(&path, reason);
+            return Ok(Next::Continue);
+        }
         match FileType::from_raw_mode(found.stat.st_mode) {
             FileType::Symlink => match readlinkat(found.dir, found.name, Vec::new()) {
                 Ok(target) => {
@@ -249,6 +259,12 @@ impl<W: Write> Collector<'_, W> {
         let content = SegmentReader::new(file, &segments);
         append(self.out, &entry(path, kind, stat), content)
     }
+}
+
+/// Whether this is the link of a project to the directory of a person that it works in.
+fn is_mount(path: &[u8]) -> bool {
+    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+    matches!(names.as_slice(), [_, name] if *name == MOUNT_LINK.as_bytes())
 }
 
 fn in_archive(path: &[u8]) -> Vec<u8> {

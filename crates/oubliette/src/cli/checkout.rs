@@ -1,11 +1,12 @@
 //! The user's checkout: a copy of it goes into a workspace, and the work of a session comes out again.
 //!
 //! A snapshot of the files is sent with the history; the container never sees the user's directory. Here
-//! nothing changes until `apply`, `fetch` or `cp`.
+//! nothing changes until `apply`, `fetch` or `cp`. Only with `run --mount` is the directory itself the workspace.
 
 mod apply;
 mod copy;
 mod git;
+mod mount;
 mod receive;
 mod record;
 mod remote;
@@ -94,13 +95,14 @@ impl<'a> Checkout<'a> {
         Ok(file)
     }
 
-    /// The newest session that worked on a copy.
-    pub(super) fn latest_session(&self) -> Result<Option<String>, Failure> {
+    /// The newest session of the directory, and whether it works in the directory itself; with `mounted`
+    /// only of those.
+    pub(super) fn latest_session(&self, mounted: bool) -> Result<Option<(String, bool)>, Failure> {
         let file = self.open_record()?;
-        Ok(file
-            .record
-            .latest()
-            .map(|session| session.session_id.clone()))
+        let sessions = file.record.sessions.iter().rev();
+        let mut fitting = sessions.filter(|session| !mounted || session.is_mounted());
+        let latest = fitting.next();
+        Ok(latest.map(|session| (session.session_id.clone(), session.is_mounted())))
     }
 
     /// Sends the files into a workspace: one whose work the user has already, or a new one.
@@ -154,13 +156,13 @@ impl<'a> Checkout<'a> {
         let project_id = match (wanted, &file.record.project_id) {
             (Some(name), _) => match names::find_project(name, &client.current()).await? {
                 Lookup::Found(id) => id,
-                Lookup::Missing { .. } => create_project(client, &[name.to_owned()]).await?,
+                Lookup::Missing { .. } => create_project(client, &[name.to_owned()], None).await?,
             },
             (None, Some(id)) if project_exists(client, id).await? => return Ok(id.clone()),
-            (None, _) => create_project(client, &self.project_names()).await?,
+            (None, _) => create_project(client, &self.project_names(), None).await?,
         };
         if file.record.project_id.as_ref() != Some(&project_id) {
-            file.record.sessions.clear();
+            file.record.sessions.retain(SentSession::is_mounted);
             file.record.project_id = Some(project_id.clone());
             file.save()?;
         }
@@ -214,9 +216,9 @@ impl<'a> Checkout<'a> {
             workspace_id: workspace.to_owned(),
         };
         let busy = busy_workspaces(client, project_id).await?;
-        let sessions = &file.record.sessions;
+        let sessions = file.record.sessions.iter();
         let mut newest: Vec<&SentSession> = Vec::new();
-        for session in sessions.iter().rev() {
+        for session in sessions.rev().filter(|session| !session.is_mounted()) {
             if !newest
                 .iter()
                 .any(|other| other.workspace_id == session.workspace_id)
@@ -268,8 +270,7 @@ impl Copy {
             workspace_id: self.place.workspace_id,
             sent: self.sent,
             head: self.head,
-            taken: None,
-            fetched: None,
+            ..SentSession::default()
         });
         self.file.save()
     }
@@ -291,6 +292,13 @@ pub(super) async fn changed(
         };
         (place, session)
     };
+    if session.is_mounted() {
+        let changed = mount::changed(client, session_id).await?;
+        return Ok(Some(ChangedFiles {
+            changed,
+            is_here: true,
+        }));
+    }
     let work = receive::receive(client, &place, &session, Into::Nowhere).await?;
     let mut file = checkout.open_record()?;
     let is_taken =
@@ -298,23 +306,40 @@ pub(super) async fn changed(
     let taken = is_taken.then_some(work.commit.as_str());
     file.record.set_taken(session_id, taken);
     file.save()?;
-    Ok(Some(ChangedFiles(work.changed)))
+    Ok(Some(ChangedFiles {
+        changed: work.changed,
+        is_here: false,
+    }))
 }
 
 /// What a session has changed, for people and programs.
-pub(super) struct ChangedFiles(Changed);
+pub(super) struct ChangedFiles {
+    changed: Changed,
+    /// Whether it has changed the files here.
+    pub(super) is_here: bool,
+}
 
 impl ChangedFiles {
     pub(super) fn is_nothing(&self) -> bool {
-        self.0.files == 0
+        self.changed.files == 0
     }
 
     pub(super) fn describe(&self) -> String {
-        self.0.describe()
+        let place = if self.is_here && !self.is_nothing() {
+            " here"
+        } else {
+            ""
+        };
+        format!("{}{place}", self.changed.describe())
     }
 
     pub(super) fn to_json(&self) -> Value {
-        json!({ "files": self.0.files, "added": self.0.added, "removed": self.0.removed })
+        let Changed {
+            files,
+            added,
+            removed,
+        } = self.changed;
+        json!({ "files": files, "added": added, "removed": removed })
     }
 }
 
@@ -350,14 +375,18 @@ async fn project_exists(client: &ReconnectingClient<'_>, id: &str) -> Result<boo
     }
 }
 
-/// Creates a project with the first of the names that is free.
+/// Creates a project with the first of the names that is free; with `mount` it works in that directory.
 async fn create_project(
     client: &ReconnectingClient<'_>,
     candidates: &[String],
+    mount: Option<&Path>,
 ) -> Result<String, Failure> {
     let mut taken = Failure::new("no name is left for a project");
     for name in candidates {
-        let create = arguments(json!({ "name": name }));
+        let mut create = arguments(json!({ "name": name }));
+        if let Some(mount) = mount {
+            create.insert("mount".to_owned(), json!(mount));
+        }
         match client.call("project_create", &create).await {
             Ok(project) => {
                 eprintln!("Created the project {name}.");

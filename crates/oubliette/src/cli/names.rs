@@ -303,7 +303,10 @@ async fn find_by_name(noun: &str, text: &str, client: &Client) -> Result<Lookup,
 }
 
 /// All rows of a list.
-async fn all_rows(noun: &str, client: &Client) -> Result<Vec<Map<String, Value>>, Failure> {
+pub(super) async fn all_rows(
+    noun: &str,
+    client: &Client,
+) -> Result<Vec<Map<String, Value>>, Failure> {
     let mut rows = Vec::new();
     let mut page = Map::from_iter([("limit".to_owned(), Value::from(1000))]);
     loop {

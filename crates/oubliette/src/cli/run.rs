@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value, json};
 
 use self::summary::Summary;
-use super::access::Access;
+use super::access::{Access, ServerAddress};
 use super::checkout::{self, Checkout};
 use super::client::{CallError, Client};
 use super::confirm;
@@ -25,6 +25,7 @@ use crate::terminal::printable;
 const DEFAULT_PROJECT: &str = "playground";
 const PROMPT_FILE: &str = "prompt-file";
 const CREATE_WORKSPACE: &str = "create-workspace";
+const MOUNT: &str = "mount";
 
 pub(super) fn command() -> Command {
     let flag = |name: &'static str, value: &'static str, help: &'static str| {
@@ -47,7 +48,8 @@ pub(super) fn command() -> Command {
         )
         .after_help(
             "Examples:\n  oubliette run \"fix the failing test\"          in a repository: on a copy of it\n  \
-             oubliette run --continue \"now add another\"    the same session, on the same copy\n  oubliette run \
+             oubliette run --continue \"now add another\"    the same session, on the same copy\n  oubliette run --mount \
+             \"fix the failing test\"  in the directory itself, after a question\n  oubliette run \
              --empty \"/sh uname -a\"           the demo agent runs the command after /sh\n  oubliette run --agent \
              opencode --project app \"fix the failing test\"\n  oubliette run --prompt-file task.md --file \
              design.png --timeout 600\n  oubliette run --tool 'notify=./notify.sh' \"tell me when it is done\"",
@@ -73,7 +75,11 @@ pub(super) fn command() -> Command {
                 .conflicts_with("here"),
         )
         .arg(switch("empty", "Do not send files: work in the project `playground`").conflicts_with_all(["here", "dir", "project"]))
-        .arg(switch("mount", "Not available: agents work on copies").hide(true))
+        .arg(
+            switch(MOUNT, "Work in this directory itself, not on a copy: the agent changes your files at once and can read everything in it. Only with a server on this machine; asks first")
+                .conflicts_with_all(["empty", "project", "workspace", CREATE_WORKSPACE]),
+        )
+        .arg(switch("yes", "With --mount: do not ask").short('y').requires(MOUNT))
         .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
         .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist. With --here or --dir, the copy goes there"))
         .arg(
@@ -110,6 +116,9 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
     let ended = runtime.block_on(async {
         // Before anything is created.
         let request = Request::read(matches)?;
+        if matches.get_flag(MOUNT) {
+            require_local(access).await?;
+        }
         let (client, embedded) = connect(home, access).await?;
         let ended = Box::pin(request.run(home, access, matches, client)).await;
         if let Some(embedded) = embedded {
@@ -147,12 +156,6 @@ struct Request {
 
 impl Request {
     fn read(matches: &ArgMatches) -> Result<Self, Failure> {
-        if matches.get_flag("mount") {
-            return Err(Failure::new(
-                "--mount is not available: an agent works on a copy, and the files here change only when you \
-                 take its work with `oubliette apply` or `oubliette fetch`; leave it out",
-            ));
-        }
         let files = matches.get_many::<PathBuf>("file").into_iter().flatten();
         Ok(Self {
             prompt: prompt::read(matches)?,
@@ -187,19 +190,32 @@ impl Request {
             call.insert("context".to_owned(), context);
         }
         let continued = matches.get_flag("continue");
+        let mounts = matches.get_flag(MOUNT);
         let reconnecting = checkout::reconnecting(access, client);
         let spawned = match &checkout {
             Some(checkout) if continued => {
-                let session = checkout.latest_session()?.ok_or_else(|| {
-                    Failure::new(
-                        "no session has worked on a copy of this directory; leave out --continue",
-                    )
+                let latest = checkout.latest_session(mounts)?;
+                let (session, is_mounted) = latest.ok_or_else(|| {
+                    Failure::new("no session has worked on this directory; leave out --continue")
                 })?;
-                eprintln!(
-                    "Continuing {session} on its copy; changes made here since then are not sent."
-                );
+                if is_mounted {
+                    eprintln!("Continuing {session} on the files here.");
+                } else {
+                    eprintln!(
+                        "Continuing {session} on its copy; changes made here since then are not sent."
+                    );
+                }
                 call.insert("session_id".to_owned(), json!(session));
                 reconnecting.current().call("session_message", call).await?
+            }
+            Some(checkout) if mounts => {
+                let has_agreed = matches.get_flag("yes");
+                let mounted = checkout.mount(&reconnecting, has_agreed).await?;
+                call.extend(mounted.spawn_parameters());
+                call.insert("new_session".to_owned(), json!(true));
+                let spawned = reconnecting.current().call("session_spawn", call).await?;
+                mounted.started(session_id(&spawned))?;
+                spawned
             }
             Some(checkout) => {
                 let project = given("project");
@@ -261,19 +277,30 @@ impl Request {
     }
 }
 
+/// Fails if the server may be on another machine, where the same path is another directory.
+async fn require_local(access: &Access) -> Result<(), Failure> {
+    if access.has_explicit_url() && !matches!(access.server().await?, ServerAddress::Local(_)) {
+        return Err(Failure::new(
+            "--mount needs the server of this machine, by its data directory: leave out --url, or leave out \
+             --mount and the agent works on a copy",
+        ));
+    }
+    Ok(())
+}
+
 fn session_id(spawned: &Map<String, Value>) -> &str {
     let session = spawned.get("session_id").and_then(Value::as_str);
     session.unwrap_or_default()
 }
 
-/// The directory of which the agent gets a copy, if any.
+/// The directory of which the agent gets a copy, or that it works in, if any.
 fn find_checkout<'a>(
     home: &'a Home,
     access: &Access,
     matches: &ArgMatches,
 ) -> Result<Option<Checkout<'a>>, Failure> {
     let dir = matches.get_one::<PathBuf>("dir");
-    let is_explicit = matches.get_flag("here") || dir.is_some();
+    let is_explicit = matches.get_flag("here") || matches.get_flag(MOUNT) || dir.is_some();
     let has_place = ["project", "workspace"]
         .iter()
         .any(|name| matches.get_one::<String>(name).is_some());

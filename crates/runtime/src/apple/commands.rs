@@ -217,11 +217,13 @@ mod tests {
                     host: "/data/my files".into(),
                     inside: "/workspace".into(),
                     read_only: false,
+                    owner: None,
                 },
                 Mount {
                     host: "/data/tools".into(),
                     inside: "/tools".into(),
                     read_only: true,
+                    owner: None,
                 },
             ],
             protected: Vec::new(),

@@ -39,6 +39,7 @@ impl<'a> TestContainer<'a> {
                 host,
                 inside: Path::new("/").join(name),
                 read_only: false,
+                owner: None,
             });
         }
         let id = format!("c-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);

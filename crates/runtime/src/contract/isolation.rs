@@ -92,6 +92,7 @@ pub(super) async fn read_only_mounts_cannot_be_written(runtime: &dyn Runtime, fi
         host: host.clone(),
         inside: "/shared".into(),
         read_only: true,
+        owner: None,
     });
     let mut supervisor = container.create_and_start().await;
     assert_eq!(

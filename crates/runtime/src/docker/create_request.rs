@@ -50,7 +50,7 @@ pub(super) fn build(
         .env
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
-    let variables = own.chain(user_variables(spec, host.user_ids));
+    let variables = own.chain(user_variables(spec, host.user_ids)?);
     Ok(ContainerCreateBody {
         hostname: Some(spec.hostname.clone()),
         // Overrides the image: the supervisor switches users for each process.
@@ -73,11 +73,18 @@ pub(super) fn build(
 }
 
 /// Tells the supervisor which user processes run as, and which directories that user must own.
-fn user_variables(spec: &ContainerSpec, ids: UserIds) -> Vec<String> {
-    let Some((uid, gid)) = ids.of_project(&spec.project) else {
-        return Vec::new();
+fn user_variables(spec: &ContainerSpec, ids: UserIds) -> Result<Vec<String>> {
+    let owned = spec.mounts.iter().find(|mount| mount.owner.is_some());
+    let user = match owned.and_then(|mount| Some((mount, mount.owner?))) {
+        Some((mount, owner)) => ids.of_owner(owner, &mount.host)?,
+        None => ids.of_project(&spec.project),
     };
-    let writable = || spec.mounts.iter().filter(|mount| !mount.read_only);
+    let Some((uid, gid)) = user else {
+        return Ok(Vec::new());
+    };
+    // Directories of a person keep their owners.
+    let mounts = spec.mounts.iter().filter(|mount| mount.owner.is_none());
+    let writable = || mounts.clone().filter(|mount| !mount.read_only);
     // The others are in one of these.
     let tops = writable().filter(|mount| {
         let is_above = |other: &&Mount| {
@@ -88,10 +95,10 @@ fn user_variables(spec: &ContainerSpec, ids: UserIds) -> Vec<String> {
     let owned: Vec<String> = tops
         .map(|mount| mount.inside.display().to_string())
         .collect();
-    vec![
+    Ok(vec![
         format!("OUBLIETTE_USER={uid}:{gid}"),
         format!("OUBLIETTE_OWNED={}", owned.join(":")),
-    ]
+    ])
 }
 
 fn labels(spec: &ContainerSpec, names: &DataDirNames) -> HashMap<String, String> {
@@ -238,6 +245,7 @@ mod tests {
                 host: "/data/with:colon".into(),
                 inside: "/workspace".into(),
                 read_only: false,
+                owner: None,
             }],
             protected: Vec::new(),
             hostname: "p1".to_owned(),
@@ -323,6 +331,7 @@ mod tests {
             host: "/data".into(),
             inside: inside.into(),
             read_only,
+            owner: None,
         };
         let spec = ContainerSpec {
             mounts: vec![
@@ -334,13 +343,65 @@ mod tests {
             ],
             ..spec()
         };
-        let variables = user_variables(&spec, FEATURES.user_ids);
+        let variables = user_variables(&spec, FEATURES.user_ids).unwrap();
         assert_eq!(variables[1], "OUBLIETTE_OWNED=/workspace:/root:/workspaces");
         let rootless = UserIds {
             is_rootless: true,
             ..FEATURES.user_ids
         };
-        assert!(user_variables(&spec, rootless).is_empty());
+        assert!(user_variables(&spec, rootless).unwrap().is_empty());
+    }
+
+    #[test]
+    fn processes_are_the_owner_of_a_persons_directory_which_is_given_to_no_other_user() {
+        let spec = |owner| ContainerSpec {
+            mounts: vec![
+                Mount {
+                    host: "/home/p/app".into(),
+                    inside: "/workspace".into(),
+                    read_only: false,
+                    owner: Some(owner),
+                },
+                Mount {
+                    host: "/data".into(),
+                    inside: "/root".into(),
+                    read_only: false,
+                    owner: None,
+                },
+            ],
+            ..spec()
+        };
+        let server = FEATURES.user_ids;
+        let root = UserIds {
+            server: (0, 0),
+            ..server
+        };
+        let rootless = UserIds {
+            is_rootless: true,
+            ..server
+        };
+        let owned = "OUBLIETTE_OWNED=/root";
+        for (ids, owner, expected) in [
+            (
+                server,
+                (1001, 7),
+                Some(vec!["OUBLIETTE_USER=1001:1002", owned]),
+            ),
+            (server, (1002, 7), None),
+            (root, (1001, 7), Some(vec!["OUBLIETTE_USER=1001:7", owned])),
+            (root, (0, 0), None),
+            (rootless, (1001, 7), Some(vec![])),
+            (rootless, (1002, 7), None),
+        ] {
+            let variables = user_variables(&spec(owner), ids);
+            match expected {
+                Some(expected) => assert_eq!(variables.unwrap(), expected, "{ids:?} {owner:?}"),
+                None => assert!(
+                    matches!(variables, Err(RuntimeError::Unsupported(_))),
+                    "{ids:?} {owner:?}"
+                ),
+            }
+        }
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! The user that agents and commands run as. The engine has no user ids of its own for containers: an
 //! id in a container is the same id on the host, where it owns the project's files.
 
+use std::path::Path;
+
 use sha2::{Digest, Sha256};
+
+use crate::{Result, RuntimeError};
 
 /// The ids that the embedded sandbox also uses: above those of systemd's containers and the
 /// subordinate ids of users.
@@ -49,6 +53,33 @@ impl UserIds {
         let hash = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
         let id = FIRST_ID + hash % MAX_PROJECT_RANGES * IDS_PER_PROJECT + ORDINARY_USER;
         Some((id, id))
+    }
+
+    /// The user and group of the processes of a project that works in a person's own directory; none for root
+    /// in the container.
+    pub(super) fn of_owner(
+        self,
+        owner: (u32, u32),
+        directory: &Path,
+    ) -> Result<Option<(u32, u32)>> {
+        let directory = directory.display();
+        if self.server.0 == 0 && owner.0 == 0 {
+            return Err(RuntimeError::Unsupported(format!(
+                "{directory} belongs to root, and nothing in Docker's containers runs as root of this \
+                 machine; give the directory to an ordinary user, use the runtime `sandbox`, or let the agent \
+                 work on a copy"
+            )));
+        }
+        match self.server {
+            (0, _) if !self.is_rootless => Ok(Some(owner)),
+            (uid, _) if uid == owner.0 && self.is_rootless => Ok(None),
+            (uid, gid) if uid == owner.0 => Ok(Some((uid, gid))),
+            (uid, _) => Err(RuntimeError::Unsupported(format!(
+                "{directory} belongs to user {}, but files that are made in the container would belong to user \
+                 {uid}, who runs the server; run the server as the owner, or let the agent work on a copy",
+                owner.0
+            ))),
+        }
     }
 }
 

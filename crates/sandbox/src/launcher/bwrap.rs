@@ -18,7 +18,8 @@ use rustix::process::{Pid, Resource, Rlimit};
 
 use super::rootfs::{self, STORES, TOP_LEVEL};
 use super::{
-    Directories, StepContext, StepResult, died, mask, name_resolution, overlay, privileges, seccomp,
+    Directories, StepContext, StepResult, died, kept_owner, mask, name_resolution, overlay,
+    privileges, seccomp,
 };
 use crate::capabilities::CONTAINER_CAPABILITIES;
 use crate::cgroup;
@@ -116,8 +117,13 @@ impl Arguments {
         arguments.namespaces(spec, program);
         let directories = arguments.directories(spec, program)?;
         for bind in rootfs::in_order(&spec.binds) {
-            let source = rootfs::open_source(spec, &bind.host);
-            source.step(format!("bind {}", bind.inside.display()))?;
+            let source = rootfs::open_source(spec, bind).step(rootfs::bind_step(bind))?;
+            if let Some(owner) = bind.owner {
+                let uid = rustix::process::geteuid().as_raw();
+                kept_owner::check(&source, owner)
+                    .and_then(|()| kept_owner::require_user(owner, uid))
+                    .step(rootfs::bind_step(bind))?;
+            }
             arguments.bind(spec, bind)?;
         }
         arguments.protect(spec)?;
@@ -125,6 +131,7 @@ impl Arguments {
             host: spec.init.binary.clone(),
             inside: spec.init.inside.clone(),
             read_only: true,
+            owner: None,
         };
         fs::metadata(&init.host).step("bind the program of PID 1")?;
         arguments.bind(spec, &init)?;

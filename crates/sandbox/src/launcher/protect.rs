@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::{StepContext, StepResult};
 use crate::mounts::{self, NODEV, NOSUID, RDONLY};
 use crate::spec::ProtectedPath;
+use crate::sys;
 
 /// Protects paths below `root`; `owner` owns the directories that are made.
 pub(super) fn protect(
@@ -73,7 +74,13 @@ fn open_or_make(
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         other => return other.map(Some),
     }
-    match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+    let make = || rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755));
+    let made = match make() {
+        // In a person's directory only the sandbox's root is a user.
+        Err(Errno::OVERFLOW) => sys::with_file_owner(owner, make),
+        made => made,
+    };
+    match made {
         Err(Errno::ROFS) => return Ok(None),
         other => other?,
     }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use super::overlay::Content::{Local, Public, Settings};
 use super::{
-    Directories, Launch, StepContext, StepResult, devices, mount_point, name_resolution, overlay,
-    protect,
+    Directories, Launch, StepContext, StepResult, devices, kept_owner, mount_point,
+    name_resolution, overlay, protect,
 };
 use crate::launch::MOUNT_POINT;
 use crate::mounts::{self, NODEV, NOSUID, RDONLY, TargetKind};
@@ -99,12 +99,13 @@ pub(super) fn build(launch: &Launch<'_>, scratch: &OwnedFd) -> StepResult<Direct
             .step(format!("make {dir}"))?;
     }
     for bound in in_order(&launch.spec.binds) {
-        bind(launch, root, bound).step(format!("bind {}", bound.inside.display()))?;
+        bind(launch, root, bound).step(bind_step(bound))?;
     }
     let init = Bind {
         host: launch.spec.init.binary.clone(),
         inside: launch.spec.init.inside.clone(),
         read_only: true,
+        owner: None,
     };
     bind(launch, root, &init).step("bind the program of PID 1")?;
     protect::protect(root, &launch.spec.protected, launch.owner())?;
@@ -172,6 +173,7 @@ fn read_only(dir: &Path) -> Bind {
         host: dir.to_owned(),
         inside: dir.to_owned(),
         read_only: true,
+        owner: None,
     }
 }
 
@@ -183,11 +185,17 @@ pub(super) fn in_order(binds: &[Bind]) -> Vec<&Bind> {
 }
 
 fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()> {
-    let source = open_source(launch.spec, &bind.host)?;
+    let source = open_source(launch.spec, bind)?;
     let kind = TargetKind::from_fd(source.as_fd())?;
-    let recursive = bind.read_only && matches!(launch.ids, IdMapping::Single { .. });
+    // In a user namespace of its own, a process cannot leave out the filesystems below a directory.
+    let may_have_mounts = bind.read_only || bind.owner.is_some();
+    let recursive = may_have_mounts && matches!(launch.ids, IdMapping::Single { .. });
     let mount = mounts::copy(source.as_fd(), recursive)?;
-    if bind.read_only {
+    if let Some(owner) = bind.owner {
+        kept_owner::show_as_roots(launch, &mount, &source, owner)?;
+        let read_only = if bind.read_only { RDONLY } else { 0 };
+        mounts::restrict(&mount, read_only | NOSUID | NODEV, recursive)?;
+    } else if bind.read_only {
         // Files of the host's root appear as root's; without support for that, as the overflow user's.
         let owner = rustix::fs::fstat(&source)?.st_uid;
         if let Some(userns) = &launch.userns
@@ -211,13 +219,33 @@ fn bind(launch: &Launch<'_>, root: BorrowedFd<'_>, bind: &Bind) -> io::Result<()
     mounts::attach(&mount, target.as_fd())
 }
 
+/// The step of a launch that makes a bind.
+pub(super) fn bind_step(bind: &Bind) -> String {
+    let inside = bind.inside.display();
+    match bind.owner {
+        None => format!("bind {inside}"),
+        Some((uid, _)) => format!(
+            "mount {} at {inside} so that its files stay those of user {uid} (as root that needs a \
+             filesystem with id-mapped mounts, such as ext4, xfs, btrfs or tmpfs of a recent kernel; without \
+             root the directory must belong to the server's user; no part of its path may be a link)",
+            bind.host.display()
+        ),
+    }
+}
+
 /// Opens the source of a bind. In a directory that the sandbox may write to, symbolic links are not
 /// followed, because the sandbox may have made them.
-pub(super) fn open_source(spec: &Spec, host: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_source(spec: &Spec, bind: &Bind) -> io::Result<OwnedFd> {
+    let host = &bind.host;
+    if bind.owner.is_some() {
+        // A sandbox of another directory above it may have made links.
+        let root = mounts::open_host(Path::new("/"))?;
+        return mounts::open_beneath(root.as_fd(), host.strip_prefix("/").unwrap_or(host));
+    }
     let writable = spec
         .binds
         .iter()
-        .filter(|other| !other.read_only && other.host != host)
+        .filter(|other| !other.read_only && other.host != *host)
         .filter_map(|other| Some((other, host.strip_prefix(&other.host).ok()?)))
         .min_by_key(|(other, _)| other.host.components().count());
     match writable {
@@ -243,12 +271,14 @@ fn mount_at(
     mounts::attach(mount, target.as_fd())
 }
 
-/// Makes the sandbox's root the owner of the writable binds, unless it is already.
+/// Makes the sandbox's root the owner of the writable binds, unless it is already. Those of a person are
+/// left alone.
 pub(super) fn chown_binds(launch: &Launch<'_>) -> StepResult<()> {
     let owner = launch.owner();
-    for bind in launch.spec.binds.iter().filter(|bind| !bind.read_only) {
+    let binds = launch.spec.binds.iter();
+    for bind in binds.filter(|bind| !bind.read_only && bind.owner.is_none()) {
         let step = format!("change the owner of {}", bind.host.display());
-        let source = open_source(launch.spec, &bind.host).step(&*step)?;
+        let source = open_source(launch.spec, bind).step(&*step)?;
         if rustix::fs::fstat(&source).step(&*step)?.st_uid == owner.0 {
             continue;
         }

@@ -279,6 +279,7 @@ fn directories_above_a_read_only_bind_cannot_be_renamed(host: &Host) {
         host: tools,
         inside: "/opt/oubliette-test/tools".into(),
         read_only: true,
+        owner: None,
     });
     let sandbox = host.launch(spec);
     sandbox.sh(

@@ -300,6 +300,7 @@ fn symbolic_links_of_the_workspace_are_not_followed_on_the_host(host: &Host) {
         host: workspace.join("link"),
         inside: "/workspace/link".into(),
         read_only: true,
+        owner: None,
     });
     let launched = oubliette_sandbox::launch(&spec, &crate::support::init_binary());
     assert!(launched.is_err(), "a link was followed");
@@ -330,6 +331,7 @@ fn read_only_binds_cannot_be_written(host: &Host) {
             host: from,
             inside: inside.into(),
             read_only: true,
+            owner: None,
         });
     }
     let sandbox = host.launch(spec);

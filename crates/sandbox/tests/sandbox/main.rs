@@ -20,6 +20,8 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod modes;
 #[cfg(target_os = "linux")]
+mod persons;
+#[cfg(target_os = "linux")]
 mod probe;
 #[cfg(target_os = "linux")]
 mod probes;

@@ -200,6 +200,7 @@ pub(crate) fn writable(host: PathBuf, inside: &str) -> Bind {
         host,
         inside: inside.into(),
         read_only: false,
+        owner: None,
     }
 }
 

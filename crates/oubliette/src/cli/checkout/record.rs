@@ -29,11 +29,14 @@ pub(super) struct Record {
     pub(super) sessions: Vec<SentSession>,
 }
 
-/// A session with a copy of the checkout.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A session with a copy of the checkout, or in the checkout itself.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct SentSession {
     pub(super) session_id: String,
     pub(super) workspace_id: String,
+    /// The project that works in the checkout itself; then nothing was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mounted_project: Option<String>,
     /// The commit with the files that were sent.
     pub(super) sent: String,
     /// The commit of HEAD when they were sent.
@@ -131,6 +134,13 @@ impl RecordFile {
     }
 }
 
+impl SentSession {
+    /// Whether it works on the files here, not on a copy.
+    pub(super) fn is_mounted(&self) -> bool {
+        self.mounted_project.is_some()
+    }
+}
+
 impl Record {
     pub(super) fn latest(&self) -> Option<&SentSession> {
         self.sessions.last()
@@ -152,8 +162,9 @@ impl Record {
     }
 
     pub(super) fn place(&self, session: &SentSession) -> Option<Place> {
+        let mounted = session.mounted_project.clone();
         Some(Place {
-            project_id: self.project_id.clone()?,
+            project_id: mounted.or_else(|| self.project_id.clone())?,
             workspace_id: session.workspace_id.clone(),
         })
     }

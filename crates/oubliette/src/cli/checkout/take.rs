@@ -181,7 +181,7 @@ fn choose<'a>(
         })),
         _ if given.is_some() => Ok(None),
         _ => Err(Failure::new(format!(
-            "no session has worked on a copy of {}; start one there with `oubliette run`, or name a session",
+            "no session has worked on {}; start one there with `oubliette run`, or name a session",
             checkout.root().display()
         ))),
     }
@@ -197,7 +197,10 @@ async fn take(
     let chosen = choose(home, matches, access)?;
     let by_turn = verb == "diff" && matches.get_one::<u64>("turn").is_some();
     match chosen {
-        Some(chosen) if !by_turn => {
+        Some(chosen) if chosen.session.is_mounted() && verb != "diff" => {
+            chosen.say_that_files_are_here(verb, matches)
+        }
+        Some(chosen) if !by_turn && !chosen.session.is_mounted() => {
             let client = reconnecting(access, client);
             match verb {
                 "diff" => chosen.diff(&client, matches).await,
@@ -206,6 +209,16 @@ async fn take(
             }
         }
         chosen if verb == "diff" => {
+            if !by_turn
+                && chosen
+                    .as_ref()
+                    .is_some_and(|chosen| chosen.session.is_mounted())
+            {
+                eprintln!(
+                    "note: the session works on the files here, which have all of this already; shown is what \
+                     changed during its turns"
+                );
+            }
             let session = chosen.map(|chosen| chosen.session.session_id);
             let given = matches.get_one::<String>("SESSION").cloned();
             let session = session.or(given).unwrap_or_default();
@@ -219,6 +232,23 @@ async fn take(
 }
 
 impl Chosen<'_> {
+    /// The answer to `apply` and `fetch` for a session that works in this directory itself.
+    fn say_that_files_are_here(&self, verb: &str, matches: &ArgMatches) -> Result<(), Failure> {
+        let id = &self.session.session_id;
+        if verb == "fetch" {
+            return Err(Failure::new(format!(
+                "the session {id} works on the files here and in this repository: its commits are on the branch \
+                 that it committed to, and there is nothing to fetch"
+            )));
+        }
+        if matches.get_flag("json") {
+            print_json(json!({ "session_id": id, "written": 0, "removed": 0, "skipped": [] }));
+        } else {
+            eprintln!("There is nothing to apply: the session {id} works on the files here.");
+        }
+        Ok(())
+    }
+
     async fn diff(
         &self,
         client: &ReconnectingClient<'_>,

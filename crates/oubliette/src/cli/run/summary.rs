@@ -51,11 +51,17 @@ impl Summary {
         parts.extend(self.changed.as_ref().map(ChangedFiles::describe));
         eprintln!("\n{}", parts.join(" · "));
         let command = access.command();
-        if self
+        let changed = self
             .changed
             .as_ref()
-            .is_some_and(|changed| !changed.is_nothing())
-        {
+            .filter(|changed| !changed.is_nothing());
+        if changed.is_some_and(|changed| changed.is_here) {
+            let session = &self.session;
+            eprintln!("  {command} diff     see the changes");
+            eprintln!(
+                "  {command} session rewind {session} --turn 0 --what files    take them back"
+            );
+        } else if changed.is_some() {
             eprintln!("  {command} diff     see the changes");
             eprintln!("  {command} apply    merge them into the files here");
             eprintln!("  {command} fetch    get them as a branch");

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-/// Patterns become one automaton; more of them than people write would take its time and memory.
-const MAX_PATTERNS: usize = 2000;
+/// Patterns become automata; more of them than people write would take time and memory. Each counts as one, and
+/// each of its wildcards as another.
+const MAX_FILE_WEIGHT: usize = 10_000;
 
 /// The rules of one file, for the directory that has it.
 #[derive(Debug)]
 pub(crate) struct IgnoreRules {
     rules: Gitignore,
+    /// What its patterns count.
+    pub(crate) weight: usize,
 }
 
 impl IgnoreRules {
@@ -22,13 +25,22 @@ impl IgnoreRules {
     pub(crate) fn parse(text: &[u8]) -> Self {
         let mut builder = GitignoreBuilder::new("");
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        for line in text.split(|byte| *byte == b'\n').take(MAX_PATTERNS) {
+        let mut weight = 0;
+        for line in text.split(|byte| *byte == b'\n') {
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let wildcards = line.iter().filter(|byte| b"*?[{".contains(byte));
+            weight += 1 + wildcards.count();
+            if weight > MAX_FILE_WEIGHT {
+                break;
+            }
             if let Ok(line) = std::str::from_utf8(line) {
                 let _ = builder.add_line(None, line.trim_end_matches('\r'));
             }
         }
         let rules = builder.build().unwrap_or_else(|_| Gitignore::empty());
-        Self { rules }
+        Self { rules, weight }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

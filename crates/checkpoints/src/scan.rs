@@ -31,6 +31,8 @@ pub struct Scan {
 pub enum ScanError {
     #[error("it has more than {0} files, or directories, that git would not ignore")]
     TooManyFiles(u64),
+    #[error("its `.gitignore` files have too many patterns")]
+    TooManyRules,
     #[error("it takes longer than {} s to read it", .0.as_secs())]
     TooSlow(Duration),
     #[error("its new content takes more than the {} MB that are left for checkpoints", .0 >> 20)]

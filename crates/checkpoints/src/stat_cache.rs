@@ -150,6 +150,9 @@ impl Directory {
     }
 }
 
+/// A pattern takes up to 1 KB, a file about 100 bytes.
+const FILES_PER_PATTERN: usize = 10;
+
 /// Belongs to one workspace. An empty one is always right.
 #[derive(Debug, Default)]
 pub struct StatCache {
@@ -159,17 +162,18 @@ pub struct StatCache {
     pub(crate) exclude: Option<KnownRules>,
     pub(crate) first_rules: Arc<RuleChain>,
     pub(crate) files: usize,
+    pub(crate) rules_weight: usize,
     /// The state of the object store that has every object of this.
     pub(crate) store_state: Option<u64>,
 }
 
 impl StatCache {
-    /// The number of files that it knows.
+    /// The number of files that it knows. Patterns, which take more memory, count as several.
     pub fn len(&self) -> usize {
-        self.files
+        self.files + self.rules_weight * FILES_PER_PATTERN
     }
 
     pub fn is_empty(&self) -> bool {
-        self.files == 0
+        self.len() == 0
     }
 }

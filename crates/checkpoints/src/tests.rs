@@ -571,3 +571,29 @@ fn texts_that_would_take_long_to_compare_are_replaced_as_a_whole() {
     let far_apart = format!("first\n{old}last\n");
     assert_eq!(lines::count(&old, &far_apart), (2, 0));
 }
+
+/// Each pattern is compiled to an automaton, and kept.
+#[test]
+fn patterns_of_ignore_files_are_limited_in_all() {
+    let mut workspace = Workspace::new();
+    let pattern = |number: usize| format!("a{number}*[a-z]?x*y?[0-9]*z\n");
+    let many: String = (0..1000).map(pattern).collect();
+    for number in 0..4 {
+        workspace.write(&format!("d{number}/.gitignore"), &many);
+    }
+    workspace.scan();
+    assert!(
+        workspace.cache.len() > 4 * 8000 * 10,
+        "{}",
+        workspace.cache.len()
+    );
+    for number in 4..20 {
+        workspace.write(&format!("d{number}/.gitignore"), &many);
+    }
+    let root = open_dir(CWD, workspace.directory.path()).unwrap();
+    let refused = scan(root, &workspace.store, &mut workspace.cache, &LIMITS);
+    assert!(
+        matches!(refused, Err(ScanError::TooManyRules)),
+        "{refused:?}"
+    );
+}

@@ -124,6 +124,27 @@ async fn nothing_is_set_back_while_a_turn_runs_in_the_workspace() {
     assert!(admin.call("session_rewind", late).await.is_error());
 }
 
+#[test(needs(sandbox))]
+async fn the_later_work_of_another_session_is_not_undone_unasked() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let first = admin.spawn(&project, "/sh echo a > a").await;
+    admin.turn(&first, 1).await;
+    let other = json!({ "new_session": true });
+    let second = admin.spawn_with(&project, "/sh echo b > b", other).await;
+    admin.turn(&second, 1).await;
+    admin.status(&second, "idle").await;
+    let call =
+        |force: bool| json!({ "session_id": first, "turn": 0, "what": "files", "force": force });
+    let refused = admin.call("session_rewind", call(false)).await;
+    assert!(refused.sentence().contains(&second), "{}", refused.text);
+    let workspace = server.workspace(&project);
+    assert!(workspace.join("a").exists() && workspace.join("b").exists());
+    admin.call("session_rewind", call(true)).await.ok();
+    assert!(!workspace.join("a").exists() && !workspace.join("b").exists());
+}
+
 /// The demo agent's own answer tells which prompts it has had; the transcript is in its first prompt.
 #[test(needs(sandbox))]
 async fn a_conversation_is_set_back_and_forked_with_its_transcript() {

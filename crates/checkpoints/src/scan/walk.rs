@@ -26,6 +26,8 @@ const MAX_PATH_BYTES: usize = 4096;
 const KEPT_OF_GIT: [&[u8]; 4] = [b"HEAD", b"index", b"packed-refs", b"refs"];
 /// How many entries are visited between two looks at the clock.
 const ENTRIES_PER_CLOCK_READ: u64 = 256;
+/// Of all files with rules: some megabytes, and seconds to compile them.
+const MAX_RULES_WEIGHT: usize = 50_000;
 
 pub(super) struct Scanner<'a> {
     objects: NewObjects<'a>,
@@ -47,6 +49,8 @@ pub(super) struct Scanner<'a> {
     files: u64,
     /// What is in the tree besides files.
     others: u64,
+    /// What the patterns of all files with rules count.
+    rules_weight: usize,
 }
 
 /// A directory whose subdirectories are being visited.
@@ -84,11 +88,13 @@ impl<'a> Scanner<'a> {
             entries: 0,
             files: 0,
             others: 0,
+            rules_weight: 0,
         }
     }
 
     pub(super) fn run(mut self) -> Result<(Scan, NewObjects<'a>, StatCache), ScanError> {
         let exclude = self.read_exclude_file();
+        self.count_rules(exclude.as_ref())?;
         let same = same_rules(exclude.as_ref(), self.known_exclude.as_ref());
         let first_rules = if same {
             self.known_first_rules.clone()
@@ -108,6 +114,7 @@ impl<'a> Scanner<'a> {
             exclude,
             first_rules,
             files: usize::try_from(self.files).unwrap_or(usize::MAX),
+            rules_weight: self.rules_weight,
             store_state: None,
         };
         let scan = Scan {
@@ -183,7 +190,9 @@ impl<'a> Scanner<'a> {
         let own_rules = if has_rules {
             let old = known.as_ref().and_then(|known| known.own_rules.as_ref());
             let dir = self.position.dir().map_err(io::Error::from)?;
-            read_rules(dir, c".gitignore", old)
+            let own = read_rules(dir, c".gitignore", old);
+            self.count_rules(own.as_ref())?;
+            own
         } else {
             None
         };
@@ -449,6 +458,18 @@ impl<'a> Scanner<'a> {
     fn count_entry(&mut self) -> Result<(), ScanError> {
         self.entries += 1;
         if self.entries.is_multiple_of(ENTRIES_PER_CLOCK_READ) && Instant::now() > self.deadline {
+            return Err(ScanError::TooSlow(self.limits.max_time));
+        }
+        Ok(())
+    }
+
+    fn count_rules(&mut self, rules: Option<&KnownRules>) -> Result<(), ScanError> {
+        let Some(rules) = rules else { return Ok(()) };
+        self.rules_weight += rules.rules.weight;
+        if self.rules_weight > MAX_RULES_WEIGHT {
+            return Err(ScanError::TooManyRules);
+        }
+        if Instant::now() > self.deadline {
             return Err(ScanError::TooSlow(self.limits.max_time));
         }
         Ok(())

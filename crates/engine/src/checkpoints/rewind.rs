@@ -13,6 +13,9 @@ use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
+/// The newest ones of the workspace.
+const MAX_EXAMINED_SESSIONS: u32 = 500;
+
 /// What is set back.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -41,6 +44,9 @@ pub(crate) struct Params {
     turn: u32,
     /// `files` of the workspace, `conversation` of the agent, or `both`.
     what: What,
+    /// Set the files back although another session has worked in the workspace since; its changes are undone, too.
+    #[serde(default)]
+    force: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -62,7 +68,8 @@ impl Operation for Rewind {
     const NAME: &'static str = "session_rewind";
     const ABOUT: &'static str = "Set a session back to where it was after a turn: the files of its workspace, the \
          conversation of its agent, or both. A checkpoint of the files as they are is kept first. Files that \
-         git ignores stay as they are. Fails while a turn runs in the workspace.";
+         git ignores stay as they are. Fails while a turn runs in the workspace, and if another session has worked \
+         there since.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -97,6 +104,9 @@ impl Operation for Rewind {
         let mut restored = Restored::default();
         let mut kept = None;
         if what.has_files() {
+            if !params.force {
+                checkpoints.require_last(&session).await?;
+            }
             let wanted = checkpoints.turn_trees(session.id).await?.after(turn)?;
             engine
                 .workspaces()
@@ -216,6 +226,32 @@ impl Checkpoints<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Fails if a session of another tree was at work in the workspace after this one.
+    async fn require_last(self, session: &Session) -> Result<()> {
+        let filter = SessionFilter {
+            workspace_id: Some(session.workspace_id.clone()),
+            ..SessionFilter::default()
+        };
+        let visible = VisibleProjects::Only(session.project_id);
+        let store = self.engine.store();
+        let page = store
+            .sessions(visible, &filter, None, MAX_EXAMINED_SESSIONS)
+            .await?;
+        let later = page.rows.iter().find(|other| {
+            other.root_id != session.root_id
+                && other.turns > 0
+                && other.updated_at > session.updated_at
+        });
+        match later {
+            Some(later) => Err(EngineError::Failed(format!(
+                "the session {} has worked in this workspace since, and its changes would be undone, too; \
+                 continue from the turn in a workspace of its own with `session_fork`, or give `force`",
+                later.id
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Fails if an agent names a session outside of its own tree.

@@ -118,7 +118,8 @@ async fn nothing_is_set_back_while_a_turn_runs_in_the_workspace() {
     fs::write(server.workspace(&project).join("go"), "").unwrap();
     admin.turn(&busy, 1).await;
     admin.status(&busy, "idle").await;
-    rewind(&admin, &session, 0, "both").await;
+    let call = json!({ "session_id": session, "turn": 0, "what": "both", "force": true });
+    admin.call("session_rewind", call).await.ok();
     assert!(!server.workspace(&project).join("one").exists());
     let late = json!({ "session_id": session, "turn": 7, "what": "files" });
     assert!(admin.call("session_rewind", late).await.is_error());

@@ -2,6 +2,7 @@
 
 mod background;
 mod failures;
+mod forks;
 mod full_session;
 mod keys;
 mod kills;

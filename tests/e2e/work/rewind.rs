@@ -1,9 +1,10 @@
 //! Setting a session back, and continuing it in another direction.
 
 use std::fs;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, server_with};
+use support::{Modern, Random, server_with};
 
 async fn rewind(admin: &Modern, session: &str, turn: u32, what: &str) -> Value {
     let call = json!({ "session_id": session, "turn": turn, "what": what });
@@ -212,5 +213,77 @@ async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
     ] {
         let word = format!("{word} word");
         assert_eq!(transcript.contains(&word), is_there, "{word}: {transcript}");
+    }
+}
+
+/// Kills the server at random moments of rewinds and forks: afterwards each is done, or is not.
+#[test(needs(sandbox), limit = 300)]
+async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
+    const ROUNDS: u32 = 6;
+    let mut server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let mut random = Random::new();
+    let first = "/sh for n in $(seq 300); do echo one > file-$n; done";
+    let session = admin.spawn(&project, first).await;
+    admin.turn(&session, 1).await;
+    let second = "/sh for n in $(seq 250); do echo two > file-$n; done; rm file-2?? file-300; \
+                  mkdir new; for n in $(seq 100); do echo two > new/file-$n; done";
+    admin.message(&session, second).await;
+    admin.turn(&session, 2).await;
+    admin.status(&session, "idle").await;
+    let states = ["one 300", "two 299"];
+    let look =
+        "cat file-* new/file-* 2>/dev/null | sort -u; ls file-* new/file-* 2>/dev/null | wc -l";
+    let mut turns = 2;
+    let (mut state, mut known_rewinds) = (1, 0);
+    for round in 0..ROUNDS {
+        // Back and forth.
+        let wanted = 1 - state;
+        let rewind = json!({ "session_id": session, "turn": wanted + 1, "what": "both" });
+        let fork =
+            json!({ "session_id": session, "turn": 1, "workspace_id": format!("fork-{round}") });
+        let (one, other) = (server.admin(), server.admin());
+        let calls = async {
+            tokio::join!(
+                one.call_until_answered("session_rewind", rewind.clone()),
+                other.call_until_answered("session_fork", fork.clone()),
+            )
+        };
+        let moment = random.duration_below(Duration::from_millis(400));
+        let _ = tokio::time::timeout(moment, calls).await;
+        server.kill();
+        server.start_again();
+        // The turn starts when the rewind is over.
+        admin.message(&session, &format!("/sh {look}")).await;
+        turns += 1;
+        let completion = admin.turn(&session, turns).await;
+        let text = completion["text"].as_str().unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        // An agent that has forgotten everything greets first.
+        let seen = states
+            .iter()
+            .position(|state| words.join(" ").ends_with(state) && !text.contains("one\ntwo"));
+        let seen = seen.unwrap_or_else(|| panic!("round {round}: {text}"));
+        let log = admin.log(&session).await;
+        let rewinds = log.iter().filter(|event| event["type"] == "rewound");
+        let done = usize::from(seen == wanted);
+        assert_eq!(rewinds.count(), known_rewinds + done, "round {round}");
+        known_rewinds += done;
+        state = seen;
+        admin.status(&session, "idle").await;
+
+        let id = fork["workspace_id"].as_str().unwrap();
+        let in_project = json!({ "project_id": project });
+        let sessions = admin.call("session_list", in_project.clone()).await;
+        let has_session = sessions.ok().to_string().contains(id);
+        let workspaces = admin.call("workspace_list", in_project).await;
+        let has_workspace = workspaces.ok().to_string().contains(id);
+        assert_eq!(has_session, has_workspace, "round {round}");
+        if has_workspace {
+            let list = json!({ "project_id": project, "workspace_id": id });
+            let files = admin.call("workspace_files", list).await.ok().to_string();
+            assert_eq!(files.matches("file-").count(), 300, "round {round}");
+        }
     }
 }

@@ -88,8 +88,9 @@ impl<'a> Checkout<'a> {
     /// Reads what is known about the checkout, and finishes an apply that was killed.
     fn open_record(&self) -> Result<RecordFile, Failure> {
         let file = RecordFile::open(self.home, &self.server, self.root())?;
-        if apply::finish_left(&file.apply_dir())? {
+        if let Some(kept) = apply::finish_left(&file.apply_dir())? {
             eprintln!("Finished an `oubliette apply` that had been interrupted.");
+            report_kept(&kept);
         }
         Ok(file)
     }
@@ -315,6 +316,23 @@ impl ChangedFiles {
 
     pub(super) fn to_json(&self) -> Value {
         json!({ "files": self.0.files, "added": self.0.added, "removed": self.0.removed })
+    }
+}
+
+/// Says which files an apply has left alone.
+fn report_kept(kept: &[apply::KeptFile]) {
+    for file in kept {
+        let shown = |path: &Path| printable(&path.display().to_string());
+        let path = shown(&file.path);
+        match &file.merged_version {
+            Some(version) => eprintln!(
+                "note: {path} was changed meanwhile and left as it is; the merged version is {}",
+                shown(version)
+            ),
+            None => eprintln!(
+                "note: {path} was changed meanwhile and left as it is; the session has removed it"
+            ),
+        }
     }
 }
 

@@ -228,16 +228,17 @@ mod tests {
         let text =
             format!("oubliette://projects/{id}/workspaces/default/files/src/a%20b%3F.rs?offset=7");
         assert_eq!(file("src/a b?.rs", 7).to_string(), text);
-        let events = ResourceUri::SessionEvents(SessionId::new(id));
-        let text = format!("oubliette://sessions/{id}/events");
+        let session = SessionId::new(id);
+        let events = ResourceUri::SessionEvents(session);
+        let text = format!("oubliette://sessions/{session}/events");
         assert_eq!(text.parse(), Ok(events));
         for wrong in [
             "",
             "oubliette://",
             "file:///etc/passwd",
-            &format!("oubliette://sessions/{id}"),
-            &format!("oubliette://sessions/{id}/events?x=1"),
-            &format!("oubliette://sessions/{id}/diff?turn=x"),
+            &format!("oubliette://sessions/{session}"),
+            &format!("oubliette://sessions/{session}/events?x=1"),
+            &format!("oubliette://sessions/{session}/diff?turn=x"),
             &format!("oubliette://projects/{id}/workspaces/default/files/"),
             &format!("oubliette://projects/{id}/workspaces/default/files/a%+1"),
             &format!("oubliette://projects/{id}/workspaces/default/files/a%ff"),

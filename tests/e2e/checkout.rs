@@ -1,9 +1,12 @@
 //! The user's checkout: a copy of it goes to an agent, and the agent's work comes back.
 
 mod bad_input;
+mod git_server;
 mod identity;
+mod killed;
 mod mount;
 mod push;
+mod remote;
 mod round_trip;
 
 use std::ffi::OsStr;

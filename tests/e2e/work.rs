@@ -3,3 +3,4 @@
 mod checkpoints;
 mod files;
 mod rewind;
+mod transfers;

@@ -41,7 +41,18 @@ pub struct Pty {
 
 impl Pty {
     /// Runs the command line on a data directory in a new terminal.
-    pub fn run(home: &Path, (rows, columns): (u16, u16), arguments: &[&str]) -> Self {
+    pub fn run(home: &Path, size: (u16, u16), arguments: &[&str]) -> Self {
+        let own = home.display().to_string();
+        Self::run_in(home, size, arguments, &[("OUBLIETTE_HOME".to_owned(), own)])
+    }
+
+    /// Runs the command line in a directory, with these variables, in a new terminal.
+    pub fn run_in(
+        directory: &Path,
+        (rows, columns): (u16, u16),
+        arguments: &[&str],
+        variables: &[(String, String)],
+    ) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC);
         let master = master.unwrap();
         grantpt(&master).unwrap();
@@ -60,10 +71,10 @@ impl Pty {
             .args(arguments)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", home)
+            .env("HOME", directory)
             .env("TERM", "dumb")
-            .env("OUBLIETTE_HOME", home)
-            .current_dir(home)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .current_dir(directory)
             .spawn()
             .unwrap();
         let master = File::from(master);

@@ -1,19 +1,20 @@
 //! `apply-files`: makes changes of files that the server asks for, as a user of the container.
 //!
 //! Everything is done by descriptors below one directory and never through a link, so that a link that
-//! an agent put there leads nowhere. A file is written under another name and then renamed: a reader sees
-//! the old or the new one.
+//! an agent put there leads nowhere. A file is written without a name and gets it when it is complete: a
+//! reader sees the old or the new one, and of a program that is killed, or whose input ends, nothing is left.
 
 use std::ffi::OsString;
-use std::io::{self, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 
 use oubliette_trees::open_dir;
-use oubliette_wire::{AppliedFiles, FileAction, FileChange};
+use oubliette_wire::{AppliedFiles, FileChangeHead, FileChangeKind};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, mkdirat, openat, renameat, statat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fchmod, linkat, mkdirat, openat, renameat, statat,
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
@@ -40,12 +41,19 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn apply_all(directory: &Path, mut input: impl io::Read) -> io::Result<AppliedFiles> {
+fn apply_all(directory: &Path, mut input: impl Read) -> io::Result<AppliedFiles> {
     let root = open_dir(CWD, directory)?;
     let mut report = AppliedFiles::default();
     let mut position = 0;
-    while let Some(change) = FileChange::decode(&mut input)? {
-        match apply(&root, &change) {
+    while let Some(change) = FileChangeHead::decode(&mut input)? {
+        let mut content = input.by_ref().take(change.content_bytes);
+        let applied = apply(&root, &change, &mut content);
+        // The next change comes after the content of this one, also if it could not be made.
+        let rest = content.limit();
+        if io::copy(&mut content, &mut io::sink())? < rest {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match applied {
             Ok(()) => report.applied += 1,
             Err(error) if report.failures.len() < MAX_REPORTED_FAILURES => {
                 report.failures.push((position, error.to_string()));
@@ -57,7 +65,7 @@ fn apply_all(directory: &Path, mut input: impl io::Read) -> io::Result<AppliedFi
     Ok(report)
 }
 
-fn apply(root: &OwnedFd, change: &FileChange) -> io::Result<()> {
+fn apply(root: &OwnedFd, change: &FileChangeHead, content: &mut impl Read) -> io::Result<()> {
     let mut names: Vec<&[u8]> = change.path.split(|byte| *byte == b'/').collect();
     let is_invalid = |name: &&[u8]| matches!(*name, b"" | b"." | b"..");
     if names.iter().any(is_invalid) {
@@ -69,8 +77,8 @@ fn apply(root: &OwnedFd, change: &FileChange) -> io::Result<()> {
         return Ok(());
     };
     let creates = !matches!(
-        change.action,
-        FileAction::Remove | FileAction::RemoveDirectory
+        change.kind,
+        FileChangeKind::Remove | FileChangeKind::RemoveDirectory
     );
     let mut parent = root.try_clone()?;
     for directory in names {
@@ -85,19 +93,22 @@ fn apply(root: &OwnedFd, change: &FileChange) -> io::Result<()> {
         }
         .map_err(|error| describe(error, directory))?;
     }
-    match &change.action {
-        FileAction::Write { content, mode } => write_file(&parent, name, content, *mode),
-        FileAction::Link { target } => {
+    match change.kind {
+        FileChangeKind::Write { mode } => {
+            write_file(&parent, name, content, change.content_bytes, mode)
+        }
+        FileChangeKind::Link => {
+            let target = change.read_target(content)?;
             let draft = draft_name();
             symlinkat(target.as_slice(), &parent, draft.as_str())?;
             publish(&parent, &draft, name)
         }
-        FileAction::CreateDirectory => make_directory(&parent, name),
-        FileAction::Remove => match unlinkat(&parent, name, AtFlags::empty()) {
+        FileChangeKind::CreateDirectory => make_directory(&parent, name),
+        FileChangeKind::Remove => match unlinkat(&parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         },
-        FileAction::RemoveDirectory => match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+        FileChangeKind::RemoveDirectory => match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
             // It has files that are left alone, or is something else by now.
             Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(()),
             Err(error) => Err(error.into()),
@@ -134,26 +145,88 @@ fn is_directory(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-fn write_file(parent: &OwnedFd, name: &[u8], content: &[u8], mode: Option<u16>) -> io::Result<()> {
+fn write_file(
+    parent: &OwnedFd,
+    name: &[u8],
+    content: &mut impl Read,
+    content_bytes: u64,
+    mode: Option<u16>,
+) -> io::Result<()> {
     let existing = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
+    if existing.as_ref().is_some_and(is_directory) {
+        return Err(is_a_directory());
+    }
     let existing =
         existing.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
     let mode = mode
         .map(u32::from)
         .or(existing.map(|stat| stat.st_mode & 0o777))
         .unwrap_or(0o644);
-    let draft = draft_name();
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(parent, draft.as_str(), flags, Mode::from_raw_mode(0o600))?;
-    let mut file = std::fs::File::from(file);
-    let written = file
-        .write_all(content)
-        .and_then(|()| Ok(fchmod(&file, Mode::from_raw_mode(mode & 0o777))?));
-    if let Err(error) = written {
-        let _ = unlinkat(parent, draft.as_str(), AtFlags::empty());
-        return Err(error);
+    let mut draft = Draft::create(parent)?;
+    if io::copy(content, &mut draft.file)? < content_bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    publish(parent, &draft, name)
+    fchmod(&draft.file, Mode::from_raw_mode(mode & 0o777))?;
+    draft.publish(name)
+}
+
+/// A file that is not complete yet.
+struct Draft<'a> {
+    parent: &'a OwnedFd,
+    file: File,
+    /// Only where the filesystem has no files without a name.
+    name: Option<String>,
+}
+
+impl<'a> Draft<'a> {
+    fn create(parent: &'a OwnedFd) -> io::Result<Self> {
+        let mode = Mode::from_raw_mode(0o600);
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let unnamed = openat(parent, c".", flags | OFlags::TMPFILE, mode);
+        let (file, name) = match unnamed {
+            Ok(file) => (file, None),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {
+                let name = draft_name();
+                let flags = flags | OFlags::CREATE | OFlags::EXCL;
+                (openat(parent, name.as_str(), flags, mode)?, Some(name))
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let file = File::from(file);
+        Ok(Self { parent, file, name })
+    }
+
+    /// Gives the file its name, which replaces what has the name.
+    fn publish(mut self, name: &[u8]) -> io::Result<()> {
+        let draft = match self.name.take() {
+            Some(draft) => draft,
+            None => {
+                let draft = draft_name();
+                let file = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                linkat(
+                    CWD,
+                    file,
+                    self.parent,
+                    draft.as_str(),
+                    AtFlags::SYMLINK_FOLLOW,
+                )?;
+                draft
+            }
+        };
+        publish(self.parent, &draft, name)
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = unlinkat(self.parent, name.as_str(), AtFlags::empty());
+        }
+    }
+}
+
+fn is_a_directory() -> io::Error {
+    io::Error::other("it is a directory")
 }
 
 /// Renames a draft to its name, which replaces what has the name.
@@ -163,7 +236,7 @@ fn publish(parent: &OwnedFd, draft: &str, name: &[u8]) -> io::Result<()> {
         let _ = unlinkat(parent, draft, AtFlags::empty());
     }
     renamed.map_err(|error| match error {
-        Errno::ISDIR => io::Error::other("it is a directory"),
+        Errno::ISDIR => is_a_directory(),
         error => error.into(),
     })
 }
@@ -177,6 +250,8 @@ fn draft_name() -> String {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use oubliette_wire::{FileAction, FileChange};
 
     use super::*;
 
@@ -256,5 +331,29 @@ mod tests {
         assert_eq!(kept, "kept");
         let replaced = fs::read_to_string(directory.path().join("file")).unwrap();
         assert_eq!(replaced, "replaced");
+    }
+
+    #[test]
+    fn input_that_ends_early_leaves_the_old_file_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "old").unwrap();
+        let mut bytes = Vec::new();
+        write("file", "a new content").encode(&mut bytes);
+        for end in [bytes.len() - 1, bytes.len() - 13, 5] {
+            assert!(apply_all(directory.path(), &bytes[..end]).is_err());
+        }
+        let old = fs::read_to_string(directory.path().join("file")).unwrap();
+        assert_eq!(old, "old");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_change_after_one_that_fails_is_made() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("dir")).unwrap();
+        let changes = [write("dir", "a file over a directory"), write("file", "x")];
+        let report = apply_to(directory.path(), &changes);
+        assert_eq!((report.applied, report.failures.len()), (1, 1));
+        assert_eq!(report.failures[0].1, "it is a directory");
     }
 }

@@ -29,6 +29,7 @@ mod spec;
 pub(crate) mod start;
 mod state;
 pub(crate) mod stop;
+mod streamed_command;
 mod supervise;
 mod supervisor_link;
 mod unattended;
@@ -48,6 +49,7 @@ pub(crate) use save_output::OutputLimits;
 pub(crate) use scope::ContainerScope;
 pub(crate) use spec::{ContainerPlan, mount};
 pub(crate) use state::{ContainerState, InUseGuard, SUPERVISOR_RECONNECT_TIMEOUT};
+pub(crate) use streamed_command::CommandInput;
 pub use supervisor_link::SupervisorLink;
 
 use crate::{Engine, EngineError, Result};

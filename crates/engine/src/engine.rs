@@ -23,7 +23,8 @@ use crate::recovery::RecoveryState;
 use crate::schedules::{ScheduleState, Schedules};
 use crate::sessions::SessionState;
 use crate::tokens::{TokenState, Tokens};
-use crate::workspaces::Workspaces;
+use crate::workspaces::tickets::Tickets;
+use crate::workspaces::{Transfers, Workspaces};
 use crate::{Clock, EngineError, Result, Settings};
 
 /// How often records that are kept for a limited time are trimmed.
@@ -55,6 +56,7 @@ pub(crate) struct Parts {
     pub(crate) callers: CallerState,
     pub(crate) running_calls: RunningCalls,
     pub(crate) recovery: RecoveryState,
+    pub(crate) tickets: Arc<Tickets>,
     tasks: TaskTracker,
     draining: CancellationToken,
     stopping: CancellationToken,
@@ -95,6 +97,7 @@ impl Engine {
                 callers: CallerState::default(),
                 running_calls: RunningCalls::default(),
                 recovery: RecoveryState::default(),
+                tickets: Arc::default(),
                 tasks,
                 draining: CancellationToken::new(),
                 stopping: CancellationToken::new(),
@@ -210,6 +213,10 @@ impl Engine {
 
     pub(crate) fn workspaces(&self) -> Workspaces<'_> {
         Workspaces { engine: self }
+    }
+
+    pub fn transfers(&self) -> Transfers<'_> {
+        Transfers { engine: self }
     }
 
     pub fn callers(&self) -> Callers<'_> {

@@ -425,6 +425,16 @@ impl Files {
     }
 }
 
+/// Whether the disk of a path has room for that many bytes; true if that cannot be found out.
+pub(crate) async fn has_space_for(path: PathBuf, bytes: u64) -> bool {
+    let checked = blocking(move || {
+        let disk = rustix::fs::statvfs(&path)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        Ok(free >= bytes.saturating_add(MIN_FREE_DISK_BYTES))
+    });
+    checked.await.unwrap_or(true)
+}
+
 /// Whether the disk of a path has no space to speak of; false if that cannot be found out.
 pub(crate) async fn is_disk_full(path: PathBuf) -> bool {
     let checked = blocking(move || {

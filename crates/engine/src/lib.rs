@@ -54,3 +54,4 @@ pub use settings::{
     Settings, ToolSettings,
 };
 pub use tokens::{Authenticated, NewToken, Tokens};
+pub use workspaces::{Download, DownloadedPieces, TransferError, Transfers, Upload};

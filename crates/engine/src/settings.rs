@@ -231,6 +231,9 @@ pub struct Limits {
     pub checkpoint_mb: u32,
     /// The maximum number of workspaces of a project, each of which may have a container of its own.
     pub max_workspaces: u32,
+    /// The maximum size in MB of a file that is uploaded by its own request (`workspace_write` without
+    /// `content`).
+    pub max_upload_mb: u32,
 }
 
 impl Default for Limits {
@@ -247,6 +250,7 @@ impl Default for Limits {
             log_mb: 2048,
             checkpoint_mb: 4096,
             max_workspaces: 200,
+            max_upload_mb: 4096,
         }
     }
 }

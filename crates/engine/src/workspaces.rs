@@ -7,7 +7,11 @@ pub(crate) mod files;
 pub(crate) mod list;
 mod path;
 pub(crate) mod read;
+pub(crate) mod tickets;
+mod transfers;
 pub(crate) mod write;
+
+pub use transfers::{Download, DownloadedPieces, TransferError, Transfers, Upload};
 
 use oubliette_model::{ProjectId, WorkspaceId};
 use oubliette_runtime::ContainerId;

@@ -60,21 +60,25 @@ impl Authenticator {
         }
     }
 
-    async fn refuse(&self, origin: Origin) -> Response {
+    /// Counts a wrong key, or a wrong ticket; the response if the address has tried too many.
+    pub(crate) async fn count_failure(&self, origin: Origin) -> Option<Response> {
         if let Err(wait) = self.failures.record(origin, Instant::now()) {
             let seconds = wait.as_secs().max(1).to_string();
             let text = "too many wrong keys from this address; wait and use a valid one";
-            return (
-                StatusCode::TOO_MANY_REQUESTS,
-                [(RETRY_AFTER, seconds)],
-                text,
-            )
-                .into_response();
+            let headers = [(RETRY_AFTER, seconds)];
+            return Some((StatusCode::TOO_MANY_REQUESTS, headers, text).into_response());
         }
         self.engine
             .tokens()
             .record_authentication_failure(origin.to_string(), None)
             .await;
+        None
+    }
+
+    async fn refuse(&self, origin: Origin) -> Response {
+        if let Some(limited) = self.count_failure(origin).await {
+            return limited;
+        }
         let text = "a valid API key is needed: send `Authorization: Bearer oub_…`; \
                     `oubliette token create` makes one";
         (
@@ -106,7 +110,7 @@ pub(crate) async fn require_key(
     next.run(request).await
 }
 
-fn too_many_connections(refusal: Refusal) -> Response {
+pub(crate) fn too_many_connections(refusal: Refusal) -> Response {
     let (status, text) = match refusal {
         Refusal::Token(max) => (
             StatusCode::TOO_MANY_REQUESTS,

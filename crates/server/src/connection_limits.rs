@@ -256,6 +256,10 @@ impl Connection {
         self.origin
     }
 
+    pub(crate) fn is_local(&self) -> bool {
+        self.origin == Origin::Local
+    }
+
     /// Returns when a newer connection needs the place.
     pub(crate) async fn evicted(&self) {
         self.eviction.cancelled().await;

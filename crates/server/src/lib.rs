@@ -7,6 +7,7 @@
 mod auth;
 mod connection_limits;
 mod errors;
+mod files;
 mod listen;
 mod local_socket;
 mod mcp;
@@ -18,6 +19,7 @@ mod tasks;
 
 pub use listen::{Listeners, serve};
 pub use local_socket::LocalSocket;
+pub use mcp::STRUCTURED_ONLY;
 pub use relay::RelayServer;
 pub use router::{App, app, app_with};
 pub use settings::{McpSettings, ServerSettings};

@@ -17,6 +17,7 @@ use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio_util::sync::CancellationToken;
 
+pub use call::STRUCTURED_ONLY;
 pub(crate) use handler::Handler;
 pub(crate) use sessions::{McpSessionManager, require_session_owner};
 

@@ -16,6 +16,7 @@ use rmcp::ServerHandler;
 
 use crate::auth::{Authenticator, require_key};
 use crate::connection_limits::Connection;
+use crate::files::{self, FileRoutes};
 use crate::mcp::{self, Handler, McpSessionManager};
 use crate::tasks::Tasks;
 use crate::{McpSettings, ServerSettings, metrics};
@@ -116,6 +117,12 @@ fn build<H: ServerHandler>(
             authenticator.clone(),
             require_key,
         ));
+    let files = Router::new()
+        .route(files::ROUTE, get(files::download).put(files::upload))
+        .with_state(FileRoutes {
+            engine: engine.clone(),
+            authenticator: authenticator.clone(),
+        });
     let admin = Router::new()
         .route("/metrics", get(show_metrics))
         .with_state(metrics_sources)
@@ -123,6 +130,7 @@ fn build<H: ServerHandler>(
     let router = Router::new()
         .nest_service("/mcp", mcp)
         .merge(admin)
+        .merge(files)
         .route("/healthz", get(health))
         .route("/", get(welcome))
         .fallback(|| async {

@@ -44,22 +44,39 @@ pub struct AppliedFiles {
     pub failures: Vec<(u64, String)>,
 }
 
-impl FileChange {
+/// The beginning of a change. `content_bytes` bytes follow it: the content of a file, or the target of a
+/// link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileChangeHead {
+    pub path: Vec<u8>,
+    pub kind: FileChangeKind,
+    pub content_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileChangeKind {
+    Write { mode: Option<u16> },
+    Link,
+    CreateDirectory,
+    Remove,
+    RemoveDirectory,
+}
+
+impl FileChangeHead {
     pub fn encode(&self, bytes: &mut Vec<u8>) {
-        let (kind, mode, content): (u8, Option<u16>, &[u8]) = match &self.action {
-            FileAction::Write { content, mode } => (b'W', *mode, content),
-            FileAction::Link { target } => (b'L', None, target),
-            FileAction::CreateDirectory => (b'D', None, &[]),
-            FileAction::Remove => (b'R', None, &[]),
-            FileAction::RemoveDirectory => (b'E', None, &[]),
+        let (kind, mode) = match self.kind {
+            FileChangeKind::Write { mode } => (b'W', mode),
+            FileChangeKind::Link => (b'L', None),
+            FileChangeKind::CreateDirectory => (b'D', None),
+            FileChangeKind::Remove => (b'R', None),
+            FileChangeKind::RemoveDirectory => (b'E', None),
         };
         bytes.push(kind);
         bytes.extend_from_slice(&mode.unwrap_or(u16::MAX).to_le_bytes());
         let path_bytes = u32::try_from(self.path.len()).unwrap_or(u32::MAX);
         bytes.extend_from_slice(&path_bytes.to_le_bytes());
         bytes.extend_from_slice(&self.path);
-        bytes.extend_from_slice(&(content.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(content);
+        bytes.extend_from_slice(&self.content_bytes.to_le_bytes());
     }
 
     /// The next change; `None` at the end.
@@ -81,21 +98,52 @@ impl FileChange {
             ));
         }
         let path = read_exactly(input, u64::from(length))?;
-        let mut length = [0; 8];
-        input.read_exact(&mut length)?;
-        let content = read_exactly(input, u64::from_le_bytes(length))?;
-        let action = match kind {
-            [b'W'] => FileAction::Write { content, mode },
-            [b'L'] => FileAction::Link { target: content },
-            [b'D'] => FileAction::CreateDirectory,
-            [b'R'] => FileAction::Remove,
-            [b'E'] => FileAction::RemoveDirectory,
+        let mut content_bytes = [0; 8];
+        input.read_exact(&mut content_bytes)?;
+        let kind = match kind {
+            [b'W'] => FileChangeKind::Write { mode },
+            [b'L'] => FileChangeKind::Link,
+            [b'D'] => FileChangeKind::CreateDirectory,
+            [b'R'] => FileChangeKind::Remove,
+            [b'E'] => FileChangeKind::RemoveDirectory,
             _ => {
                 let error = "a change of a newer version";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
         };
-        Ok(Some(Self { path, action }))
+        Ok(Some(Self {
+            path,
+            kind,
+            content_bytes: u64::from_le_bytes(content_bytes),
+        }))
+    }
+
+    /// Reads the target of a link, which follows the beginning of its change.
+    pub fn read_target(&self, input: &mut impl Read) -> io::Result<Vec<u8>> {
+        if self.content_bytes > u64::from(MAX_PATH_BYTES) {
+            let error = "the target of a link is too long";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+        read_exactly(input, self.content_bytes)
+    }
+}
+
+impl FileChange {
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
+        let (kind, content): (_, &[u8]) = match &self.action {
+            FileAction::Write { content, mode } => (FileChangeKind::Write { mode: *mode }, content),
+            FileAction::Link { target } => (FileChangeKind::Link, target),
+            FileAction::CreateDirectory => (FileChangeKind::CreateDirectory, &[]),
+            FileAction::Remove => (FileChangeKind::Remove, &[]),
+            FileAction::RemoveDirectory => (FileChangeKind::RemoveDirectory, &[]),
+        };
+        let head = FileChangeHead {
+            path: self.path.clone(),
+            kind,
+            content_bytes: content.len() as u64,
+        };
+        head.encode(bytes);
+        bytes.extend_from_slice(content);
     }
 }
 
@@ -139,13 +187,21 @@ mod tests {
         let mut bytes = Vec::new();
         changes.iter().for_each(|change| change.encode(&mut bytes));
         let mut input = &bytes[..];
-        let mut read = Vec::new();
-        while let Some(change) = FileChange::decode(&mut input).unwrap() {
-            read.push(change);
+        for change in &changes {
+            let head = FileChangeHead::decode(&mut input).unwrap().unwrap();
+            let content = read_exactly(&mut input, head.content_bytes).unwrap();
+            let action = match head.kind {
+                FileChangeKind::Write { mode } => FileAction::Write { content, mode },
+                FileChangeKind::Link => FileAction::Link { target: content },
+                FileChangeKind::CreateDirectory => FileAction::CreateDirectory,
+                FileChangeKind::Remove => FileAction::Remove,
+                FileChangeKind::RemoveDirectory => FileAction::RemoveDirectory,
+            };
+            let path = head.path;
+            assert_eq!(FileChange { path, action }, *change);
         }
-        assert_eq!(read, changes);
-        let mut cut = &bytes[..bytes.len() - 1];
-        while let Ok(Some(_)) = FileChange::decode(&mut cut) {}
-        assert!(cut.is_empty());
+        assert_eq!(FileChangeHead::decode(&mut input).unwrap(), None);
+        let mut cut = &bytes[..12];
+        assert!(FileChangeHead::decode(&mut cut).is_err());
     }
 }

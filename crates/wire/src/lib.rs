@@ -12,7 +12,9 @@ mod paths;
 mod relay;
 mod supervise;
 
-pub use file_changes::{APPLY_FILES, AppliedFiles, FileAction, FileChange};
+pub use file_changes::{
+    APPLY_FILES, AppliedFiles, FileAction, FileChange, FileChangeHead, FileChangeKind,
+};
 pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};

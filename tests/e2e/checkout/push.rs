@@ -1,9 +1,9 @@
 //! `project_push`: from a container to a repository, with a credential that stays on the server.
 
 use serde_json::json;
-use support::{Server, ServerOptions};
+use support::{Server, ServerOptions, wait_until};
 
-use super::git;
+use super::{git, git_server};
 
 #[test(needs(sandbox))]
 async fn commits_are_pushed_only_to_allowed_branches() {
@@ -154,5 +154,86 @@ async fn a_container_cannot_have_another_repository_of_the_host_pushed() {
         assert!(!refused.text.contains("internal"), "{}", refused.text);
         let branches = git(&remote, ["for-each-ref"]);
         assert_eq!(branches, "", "{output}");
+    }
+}
+
+#[test(needs(sandbox))]
+async fn a_push_over_http_shows_its_credential_only_to_the_git_server() {
+    const PASSWORD: &str = "hunter2-very-secret-password";
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    git(place, ["init", "-q", "--bare", "-b", "main", "remote.git"]);
+    let remote = place.join("remote.git");
+    git(&remote, ["config", "http.receivepack", "true"]);
+    git(place, ["clone", "-q", "remote.git", "work"]);
+    let work = place.join("work");
+    git(&work, ["checkout", "-q", "-b", "main"]);
+    git(&work, ["commit", "-q", "--allow-empty", "-m", "first"]);
+    git(&work, ["push", "-q", "origin", "main"]);
+    let (url, seen) = git_server::serve(place, PASSWORD).await;
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let add = json!({ "name": "forge", "kind": "git", "value": PASSWORD });
+    admin.call("credential_add", add).await.ok();
+    let url = format!("{url}/remote.git");
+    let create = json!({ "name": "app", "remote_url": url, "git_credential": "forge" });
+    let id = admin.call("project_create", create).await.ok()["project_id"].clone();
+    let id = id.as_str().unwrap().to_owned();
+    let spawn = json!({ "project_id": id, "agent": "demo",
+        "prompt": "/sh echo x > f; git add f; git commit -q -m by-agent; git push origin HEAD 2>&1 || true; env" });
+    let spawned = admin.call("session_spawn", spawn).await.ok().clone();
+    let events = json!({ "session_id": spawned["session_id"] });
+    wait_until("the turn has ended", async || {
+        let events = admin.call("session_events", events.clone()).await;
+        events.text.contains("completion")
+    })
+    .await;
+    let pushed = admin
+        .call("project_push", json!({ "project_id": id }))
+        .await;
+    assert_eq!(
+        pushed.ok()["branch"],
+        "oubliette/default",
+        "{}",
+        pushed.text
+    );
+    let log = git(&remote, ["log", "--format=%s", "oubliette/default"]);
+    assert_eq!(log, "by-agent\nfirst\n");
+    {
+        let seen = seen.lock().unwrap();
+        assert!(seen.pushes > 0);
+        assert!(seen.exposed.is_empty(), "{:?}", seen.exposed);
+    }
+    // Neither files, environments nor command lines of the container have it.
+    let search = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c hunter[2]; \
+                  grep -rlI hunter[2] /workspace /root /tmp /etc 2>/dev/null | wc -l";
+    let found = admin.exec(&id, search).await;
+    assert_eq!(found["stdout"], "0\n0\n", "{found}");
+    let events = admin.call("session_events", events).await;
+    assert!(events.text.contains("HOME=") && !events.text.contains(PASSWORD));
+    let audit = admin.call("audit_list", json!({})).await;
+    assert!(!audit.text.contains(PASSWORD) && !pushed.text.contains(PASSWORD));
+    // A password that is wrong is not in the error, either.
+    let add = json!({ "name": "forge", "kind": "git", "value": "another-wrong-password" });
+    admin.call("credential_add", add).await.ok();
+    admin
+        .exec(&id, "git commit -q --allow-empty -m second")
+        .await;
+    let refused = admin
+        .call("project_push", json!({ "project_id": id }))
+        .await;
+    assert!(refused.is_error(), "{}", refused.text);
+    assert!(
+        !refused.text.contains("another-wrong-password"),
+        "{}",
+        refused.text
+    );
+    let log = git(&remote, ["log", "--format=%s", "oubliette/default"]);
+    assert_eq!(log, "by-agent\nfirst\n");
+    for log in server.all_logs() {
+        assert!(!log.contains(PASSWORD) && !log.contains("another-wrong-password"));
     }
 }

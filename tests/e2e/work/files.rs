@@ -74,7 +74,7 @@ async fn files_are_written_listed_and_read_as_the_agent_sees_them(runtime: &str)
     exec(
         &admin,
         &project,
-        "printf '\\377\\000' > raw; head -c 5000000 /dev/zero > large",
+        "printf '\\377\\000' > raw; head -c 5000000 /dev/zero | tr '\\000' x > large",
     )
     .await;
     let raw = call(&admin, "workspace_read", &project, json!({ "path": "raw" })).await;

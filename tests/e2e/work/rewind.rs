@@ -281,7 +281,7 @@ async fn a_server_that_dies_leaves_no_half_of_a_rewind_or_fork() {
         let has_workspace = workspaces.ok().to_string().contains(id);
         assert_eq!(has_session, has_workspace, "round {round}");
         if has_workspace {
-            let list = json!({ "project_id": project, "workspace_id": id });
+            let list = json!({ "project_id": project, "workspace_id": id, "limit": 500 });
             let files = admin.call("workspace_files", list).await.ok().to_string();
             assert_eq!(files.matches("file-").count(), 300, "round {round}");
         }

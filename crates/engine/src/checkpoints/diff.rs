@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use oubliette_checkpoints::{
     Change, ChangeKind, Hash, ObjectStore, changes, patch, path_from_text, path_to_text,
 };
-use oubliette_model::{Access, Mode, SessionId, quoted};
+use oubliette_model::{Access, Mode, ResourceUri, SessionId, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,9 @@ pub(crate) struct Output {
     truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
+    /// The resource with the rest of the patch, if there are more pages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rest_uri: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -106,6 +109,7 @@ impl Operation for Diff {
             diff: String::new(),
             truncated: false,
             next_cursor: None,
+            rest_uri: None,
         };
         let Some((from, to)) = range.trees else {
             return Ok(output);
@@ -122,6 +126,19 @@ impl Operation for Diff {
         output.diff = page.text;
         output.truncated = page.next.is_some();
         output.next_cursor = page.next.map(Position::to_cursor);
+        if with_patch && let Some(cursor) = &output.next_cursor {
+            let given_turn = params.turn;
+            let uri = ResourceUri::SessionDiff {
+                session: session.id,
+                turn: given_turn,
+                // What `since_review` means changes with the next review.
+                from_turn: given_turn.is_none().then_some(output.from_turn),
+                to_turn: given_turn.is_none().then_some(output.to_turn),
+                path: params.path,
+                cursor: Some(cursor.clone()),
+            };
+            output.rest_uri = Some(uri.to_string());
+        }
         Ok(output)
     }
 }

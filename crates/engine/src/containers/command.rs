@@ -64,6 +64,17 @@ pub(crate) enum CommandResult {
     Failed(String),
 }
 
+impl CommandResult {
+    fn from_output(has_succeeded: bool, stdout: &[u8], stderr: &[u8]) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if has_succeeded {
+            Self::Succeeded(text(stdout))
+        } else {
+            Self::Failed(text(stderr))
+        }
+    }
+}
+
 impl Containers<'_> {
     /// Runs a command for the server itself, for example to write a file.
     pub(crate) async fn run_command(
@@ -91,12 +102,9 @@ impl Containers<'_> {
         state
             .forget_process(container, &command.process.process_id)
             .await;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-        Ok(if finished.ended == Some(ExitStatus::Code(0)) {
-            CommandResult::Succeeded(text(&finished.stdout))
-        } else {
-            CommandResult::Failed(text(&finished.stderr))
-        })
+        let has_succeeded = finished.ended == Some(ExitStatus::Code(0));
+        let (stdout, stderr) = (&finished.stdout, &finished.stderr);
+        Ok(CommandResult::from_output(has_succeeded, stdout, stderr))
     }
 }
 
@@ -135,7 +143,8 @@ pub(super) async fn run(
                 is_sent |= !matches!(started, Err(ProcessError::NotSent));
                 streams = started?;
             }
-            let followed = follow(&process, &command.stdin, streams, &mut stdout, &mut stderr);
+            let writing = write_input(&process, &command.stdin);
+            let followed = follow(&process, writing, streams, &mut stdout, &mut stderr);
             followed.await.map_err(error_after_start)
         };
         let outcome = tokio::select! {
@@ -226,7 +235,7 @@ impl Drop for AwaitedGuard {
 
 /// The output of one stream so far.
 #[derive(Debug, Default)]
-struct CapturedOutput {
+pub(super) struct CapturedOutput {
     bytes: Vec<u8>,
     offset: u64,
     truncated: bool,
@@ -241,11 +250,20 @@ impl CapturedOutput {
     }
 }
 
+/// The end of a command of the server, from what was captured.
+pub(super) fn trimmed_result(
+    has_succeeded: bool,
+    stdout: &CapturedOutput,
+    stderr: &CapturedOutput,
+) -> CommandResult {
+    CommandResult::from_output(has_succeeded, &stdout.bytes, &stderr.bytes)
+}
+
 /// Writes the input and reads the output until the command has exited and everything it had written
 /// by then was read.
-async fn follow(
+pub(super) async fn follow(
     process: &Process,
-    input: &[u8],
+    writing: impl Future<Output = Result<(), ProcessError>>,
     streams: Vec<PendingStream>,
     stdout: &mut CapturedOutput,
     stderr: &mut CapturedOutput,
@@ -259,7 +277,7 @@ async fn follow(
         )
     };
     let writing = async {
-        write_input(process, input).await?;
+        writing.await?;
         std::future::pending().await
     };
     let streaming = async {

@@ -99,6 +99,22 @@ impl Engine {
         session.ok_or_else(|| EngineError::session_not_found(id))
     }
 
+    /// Fails if the actor may not call an operation on a project: for work that begins after the call, for
+    /// example the transfer of a file.
+    pub(crate) async fn permit_project(
+        &self,
+        actor: &Actor,
+        operation: &str,
+        project: ProjectId,
+    ) -> Result<()> {
+        let entry =
+            lookup::find(operation).ok_or_else(|| EngineError::fault("no such operation"))?;
+        permit_class(actor, entry)?;
+        let reach = Reach::project(project);
+        permit(actor, entry, &reach)?;
+        self.permit_agent(actor, &reach).await
+    }
+
     async fn perform(
         &self,
         actor: &Actor,
@@ -266,7 +282,7 @@ impl Engine {
         }
     }
 
-    fn audit_entry(
+    pub(crate) fn audit_entry(
         &self,
         actor: &Actor,
         operation: &str,

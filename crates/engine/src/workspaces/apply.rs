@@ -3,10 +3,12 @@
 
 use oubliette_model::WorkspaceId;
 use oubliette_store::Project;
-use oubliette_wire::{APPLY_FILES, AppliedFiles, CLIENT_PATH, FileAction, FileChange};
+use oubliette_wire::{
+    APPLY_FILES, AppliedFiles, CLIENT_PATH, FileAction, FileChange, FileChangeHead,
+};
 
 use super::{Workspaces, path_in_container};
-use crate::containers::CommandResult;
+use crate::containers::{CommandInput, CommandResult};
 use crate::{EngineError, Result};
 
 /// How much is sent with one command, unless one file is larger.
@@ -66,24 +68,76 @@ impl Workspaces<'_> {
     ) -> Result<AppliedFiles> {
         let containers = self.engine.containers();
         let running = containers.ensure(project, workspace).await?;
-        let directory = path_in_container(workspace);
-        let argv = [CLIENT_PATH, APPLY_FILES, &directory].map(str::to_owned);
         let ended = containers
-            .run_command(&running.id, running.link, argv.into(), input)
+            .run_command(&running.id, running.link, apply_command(workspace), input)
             .await?;
-        match ended {
-            CommandResult::Succeeded(report) => serde_json::from_str(&report)
-                .map_err(|error| EngineError::Failed(format!("the files were not written: {error}"))),
-            CommandResult::Failed(reason) if reason.starts_with("usage:") => {
-                Err(EngineError::Failed(
-                    "the container was started by an older version, which cannot write files; stop it \
-                     with `container_stop` and try again"
-                        .to_owned(),
-                ))
-            }
-            CommandResult::Failed(reason) => Err(EngineError::Failed(format!(
-                "the files were not written: {reason}"
+        read_report(ended)
+    }
+
+    /// Writes one file: the whole content, or nothing. Starts the container if it does not run.
+    ///
+    /// Must not be dropped before it returns.
+    pub(crate) async fn write_streamed(
+        self,
+        project: &Project,
+        workspace: &WorkspaceId,
+        head: &FileChangeHead,
+        content: &mut impl CommandInput,
+    ) -> Result<()> {
+        let containers = self.engine.containers();
+        let running = containers.ensure(project, workspace).await?;
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        let mut input = WithHead {
+            head: Some(bytes),
+            content,
+        };
+        let argv = apply_command(workspace);
+        let ended = containers
+            .run_with_input(&running.id, running.link, argv, &mut input)
+            .await?;
+        match read_report(ended)?.failures.into_iter().next() {
+            Some((_, reason)) => Err(EngineError::Failed(format!(
+                "the file was not written: {reason}"
             ))),
+            None => Ok(()),
         }
+    }
+}
+
+/// The beginning of a change, and then its content.
+struct WithHead<'a, C> {
+    head: Option<Vec<u8>>,
+    content: &'a mut C,
+}
+
+impl<C: CommandInput> CommandInput for WithHead<'_, C> {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.head.take() {
+            Some(head) => Ok(Some(head)),
+            None => self.content.next().await,
+        }
+    }
+}
+
+fn apply_command(workspace: &WorkspaceId) -> Vec<String> {
+    let directory = path_in_container(workspace);
+    [CLIENT_PATH, APPLY_FILES, &directory]
+        .map(str::to_owned)
+        .into()
+}
+
+fn read_report(ended: CommandResult) -> Result<AppliedFiles> {
+    match ended {
+        CommandResult::Succeeded(report) => serde_json::from_str(&report)
+            .map_err(|error| EngineError::Failed(format!("the files were not written: {error}"))),
+        CommandResult::Failed(reason) if reason.starts_with("usage:") => Err(EngineError::Failed(
+            "the container was started by an older version, which cannot write files; stop it \
+             with `container_stop` and try again"
+                .to_owned(),
+        )),
+        CommandResult::Failed(reason) => Err(EngineError::Failed(format!(
+            "the files were not written: {reason}"
+        ))),
     }
 }

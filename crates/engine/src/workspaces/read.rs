@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_model::{Access, Mode, ProjectId, ResourceUri, WorkspaceId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path;
+use super::tickets::{Ticket, TicketUse, TicketView};
 use crate::files::ReadLimits;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -16,7 +17,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 /// How much of a file one call returns or writes.
 pub(super) const MAX_CONTENT_BYTES: u64 = 4 << 20;
 /// A whole file is read at once.
-const LIMITS: ReadLimits = ReadLimits {
+pub(super) const READ_LIMITS: ReadLimits = ReadLimits {
     max_entries: 0,
     max_lookups: 10_000,
     max_time: Duration::from_secs(20),
@@ -46,7 +47,7 @@ pub(crate) struct Params {
     offset: Option<u64>,
     /// How many bytes to read (default and at most 4194304).
     length: Option<u64>,
-    /// `text` or `base64`; by default `text` if the bytes are UTF-8, and `base64` otherwise.
+    /// `text` or `base64`; by default `text` if the bytes are UTF-8 without NUL, and `base64` otherwise.
     encoding: Option<Encoding>,
 }
 
@@ -61,6 +62,13 @@ pub(crate) struct Output {
     encoding: Encoding,
     /// Whether the file goes on after these bytes.
     truncated: bool,
+    /// If the file is larger than one call can return and no `length` was given: the whole file, by one
+    /// `GET` request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    download: Option<TicketView>,
+    /// The resource with the bytes that follow, if there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rest_uri: Option<String>,
 }
 
 #[derive(Debug)]
@@ -68,8 +76,8 @@ pub(crate) struct Read;
 
 impl Operation for Read {
     const NAME: &'static str = "workspace_read";
-    const ABOUT: &'static str = "Read a file of a workspace, or a part of it: up to 4 MiB, as text or base64. Links are \
-         followed only inside the workspace.";
+    const ABOUT: &'static str = "Read a file of a workspace, or a part of it: up to 4 MiB, as text or base64. A larger file \
+         comes with a URL from which all of it can be downloaded once. Links are followed only inside the workspace.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -80,7 +88,7 @@ impl Operation for Read {
         Reach::project(params.project_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let (project_id, workspace_id) = (
             params.project_id,
             params.workspace_id.clone().unwrap_or_default(),
@@ -98,14 +106,32 @@ impl Operation for Read {
             .workspaces()
             .open_existing(project_id, &workspace_id, &call)
             .await?;
+        let ticket_path = file.clone();
         let range = engine
             .files()
-            .read_workspace(project_id, &workspace_id, LIMITS, move |tree| {
+            .read_workspace(project_id, &workspace_id, READ_LIMITS, move |tree| {
                 tree.read_range(&file, offset, length)
             })
             .await?
             .map_err(|error| path::unreadable(&params.path, error))?;
-        let truncated = offset.saturating_add(range.bytes.len() as u64) < range.size;
+        let end = offset.saturating_add(range.bytes.len() as u64);
+        let truncated = end < range.size;
+        let download = (truncated && params.length.is_none()).then(|| {
+            let ticket = Ticket {
+                actor: actor.clone(),
+                project_id,
+                workspace_id: workspace_id.clone(),
+                path: ticket_path,
+                permits: TicketUse::Download,
+            };
+            engine.parts.tickets.issue(ticket, engine.now())
+        });
+        let rest_uri = truncated.then(|| ResourceUri::WorkspaceFile {
+            project: project_id,
+            workspace: workspace_id.clone(),
+            path: params.path.clone(),
+            offset: end,
+        });
         let (content, encoding) = encode(range.bytes, params.encoding, &params.path, truncated)?;
         Ok(Output {
             project_id,
@@ -115,6 +141,8 @@ impl Operation for Read {
             content,
             encoding,
             truncated,
+            download: download.transpose()?,
+            rest_uri: rest_uri.map(|uri| uri.to_string()),
         })
     }
 }
@@ -126,6 +154,10 @@ fn encode(
     truncated: bool,
 ) -> Result<(String, Encoding)> {
     if wanted == Some(Encoding::Base64) {
+        return Ok((STANDARD.encode(bytes), Encoding::Base64));
+    }
+    // NUL is valid in UTF-8, but many clients take it for the end of a text.
+    if wanted.is_none() && memchr::memchr(0, &bytes).is_some() {
         return Ok((STANDARD.encode(bytes), Encoding::Base64));
     }
     match String::from_utf8(bytes) {

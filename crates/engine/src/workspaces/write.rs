@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path;
 use super::read::{Encoding, MAX_CONTENT_BYTES};
+use super::tickets::{Ticket, TicketUse, TicketView};
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
@@ -22,8 +23,9 @@ pub(crate) struct Params {
     workspace_id: Option<WorkspaceId>,
     /// The file, relative to the workspace. Missing directories are created.
     path: String,
-    /// The whole content of the file, up to 4 MiB.
-    content: String,
+    /// The whole content of the file, up to 4 MiB. If omitted, nothing is written yet: the result has a URL
+    /// to which the content is sent.
+    content: Option<String>,
     /// How `content` is encoded: `text` (default) or `base64`.
     encoding: Option<Encoding>,
     /// The permission bits, octal, for example `0755`; default: those of the file, or `0644`.
@@ -35,7 +37,21 @@ pub(crate) struct Output {
     project_id: ProjectId,
     workspace_id: WorkspaceId,
     path: String,
-    size: u64,
+    /// How many bytes were written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    /// Without `content`: where to send it, with one `PUT` request that has a `Content-Length`. The file is
+    /// written when all of it has arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upload: Option<UploadView>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct UploadView {
+    #[serde(flatten)]
+    ticket: TicketView,
+    max_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -43,9 +59,9 @@ pub(crate) struct Write;
 
 impl Operation for Write {
     const NAME: &'static str = "workspace_write";
-    const ABOUT: &'static str = "Write a file of a workspace, or replace it: up to 4 MiB, as text or base64. A link with the \
-         name is replaced; a directory in the path that is a link is an error. The container is started if \
-         it does not run.";
+    const ABOUT: &'static str = "Write a file of a workspace, or replace it: up to 4 MiB, as text or base64. Without `content` \
+         you get a URL to which a larger file can be sent once. A link with the name is replaced; a directory in \
+         the path that is a link is an error. The container is started if it does not run.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -56,7 +72,7 @@ impl Operation for Write {
         Reach::project(params.project_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let (project_id, workspace_id) = (
             params.project_id,
             params.workspace_id.clone().unwrap_or_default(),
@@ -69,21 +85,30 @@ impl Operation for Write {
                 quoted(&params.path)
             )));
         }
+        let mode = params.mode.as_deref().map(parse_mode).transpose()?;
+        let Some(content) = params.content else {
+            let ticket = Ticket {
+                actor: actor.clone(),
+                project_id,
+                workspace_id,
+                path: file,
+                permits: TicketUse::Upload { mode },
+            };
+            return offer_upload(engine, ticket, &call).await;
+        };
         let content = match params.encoding.unwrap_or(Encoding::Text) {
-            Encoding::Text => params.content.into_bytes(),
-            Encoding::Base64 => STANDARD
-                .decode(params.content.trim_end())
-                .map_err(|error| {
-                    EngineError::invalid(format!("`content` is not base64: {error}"))
-                })?,
+            Encoding::Text => content.into_bytes(),
+            Encoding::Base64 => STANDARD.decode(content.trim_end()).map_err(|error| {
+                EngineError::invalid(format!("`content` is not base64: {error}"))
+            })?,
         };
         let size = content.len() as u64;
         if size > MAX_CONTENT_BYTES {
             return Err(EngineError::invalid(format!(
-                "`content` has {size} bytes; it must have at most {MAX_CONTENT_BYTES}"
+                "`content` has {size} bytes; it must have at most {MAX_CONTENT_BYTES}: omit it to get a URL for \
+                 a larger file"
             )));
         }
-        let mode = params.mode.as_deref().map(parse_mode).transpose()?;
         let project = engine.project(project_id).await?;
         let workspaces = engine.workspaces();
         workspaces
@@ -111,9 +136,30 @@ impl Operation for Write {
             project_id,
             workspace_id,
             path,
-            size,
+            size: Some(size),
+            upload: None,
         })
     }
+}
+
+/// A ticket with which the content can be sent.
+async fn offer_upload(engine: &Engine, ticket: Ticket, call: &Call) -> Result<Output> {
+    let (project_id, workspace_id) = (ticket.project_id, ticket.workspace_id.clone());
+    let path = path_to_text(&ticket.path);
+    engine
+        .workspaces()
+        .open_existing(project_id, &workspace_id, call)
+        .await?;
+    Ok(Output {
+        project_id,
+        workspace_id,
+        path,
+        size: None,
+        upload: Some(UploadView {
+            ticket: engine.parts.tickets.issue(ticket, engine.now())?,
+            max_bytes: u64::from(engine.settings().limits.max_upload_mb) << 20,
+        }),
+    })
 }
 
 fn parse_mode(text: &str) -> Result<u16> {

@@ -89,8 +89,9 @@ impl<'a> Checkout<'a> {
     /// Reads what is known about the checkout, and finishes an apply that was killed.
     fn open_record(&self) -> Result<RecordFile, Failure> {
         let file = RecordFile::open(self.home, &self.server, self.root())?;
-        if apply::finish_left(&file.apply_dir())? {
+        if let Some(kept) = apply::finish_left(&file.apply_dir())? {
             eprintln!("Finished an `oubliette apply` that had been interrupted.");
+            report_kept(&kept);
         }
         Ok(file)
     }
@@ -340,6 +341,23 @@ impl ChangedFiles {
             removed,
         } = self.changed;
         json!({ "files": files, "added": added, "removed": removed })
+    }
+}
+
+/// Says which files an apply has left alone.
+fn report_kept(kept: &[apply::KeptFile]) {
+    for file in kept {
+        let shown = |path: &Path| printable(&path.display().to_string());
+        let path = shown(&file.path);
+        match &file.merged_version {
+            Some(version) => eprintln!(
+                "note: {path} was changed meanwhile and left as it is; the merged version is {}",
+                shown(version)
+            ),
+            None => eprintln!(
+                "note: {path} was changed meanwhile and left as it is; the session has removed it"
+            ),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use oubliette_engine::operations;
+use oubliette_server::STRUCTURED_ONLY;
 use parking_lot::Mutex;
 use rmcp::ClientHandler;
 use rmcp::model::{
@@ -133,7 +134,9 @@ impl Client {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Result<Map<String, Value>, CallError> {
-        let request = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+        let mut request = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
+        let meta = Map::from_iter([(STRUCTURED_ONLY.to_owned(), Value::Bool(true))]);
+        request.meta = Some(meta.into());
         let outcome = self.service.call_tool(request).await;
         self.progress.lock().clear();
         let result = outcome.map_err(|error| match error {

@@ -30,7 +30,7 @@ const EXEC_OPERATION: &str = "container_exec";
 /// The maximum that the operation accepts.
 const CALL_WAIT_SECONDS: f64 = 50.0;
 /// Maximum input in one call. Each call is one round trip.
-const MAX_CHUNK_BYTES: usize = 1 << 20;
+const MAX_CHUNK_BYTES: usize = 2 << 20;
 /// Maximum input that is read ahead.
 const MAX_PENDING_CHUNKS: usize = 4;
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -198,14 +198,19 @@ fn size() -> Option<Value> {
 }
 
 fn print_output(result: &Map<String, Value>) -> Result<(), Failure> {
-    let bytes = |name: &str| {
-        let text = result.get(name).and_then(Value::as_str).unwrap_or_default();
-        STANDARD.decode(text).unwrap_or_default()
+    print_streams(["stdout", "stderr"].map(|name| result.get(name).cloned()))
+}
+
+/// Prints the standard output and the standard error of a command.
+fn print_streams([stdout, stderr]: [Option<Value>; 2]) -> Result<(), Failure> {
+    let bytes = |text: Option<Value>| match text {
+        Some(Value::String(text)) => STANDARD.decode(text).unwrap_or_default(),
+        _ => Vec::new(),
     };
     let write = |mut out: Box<dyn Write>, bytes: Vec<u8>| out.write_all(&bytes).and(out.flush());
-    let shown = write(Box::new(std::io::stdout().lock()), bytes("stdout"));
+    let shown = write(Box::new(std::io::stdout().lock()), bytes(stdout));
     shown.map_err(|error| Failure::with_cause("cannot write the output", &error))?;
-    let _ = write(Box::new(std::io::stderr().lock()), bytes("stderr"));
+    let _ = write(Box::new(std::io::stderr().lock()), bytes(stderr));
     Ok(())
 }
 
@@ -249,16 +254,19 @@ impl InteractiveExec<'_> {
         } else {
             json!({ "stdout": 0, "stderr": 0 })
         };
+        let mut printing = tokio::task::spawn_blocking(|| Ok(()));
         loop {
             let call =
                 self.call_params(json!({ "offsets": offsets, "wait_seconds": CALL_WAIT_SECONDS }));
-            let result = self.client.call(EXEC_OPERATION, &call).await?;
-            let shown = result.clone();
+            // While the output of the last call is printed.
+            let mut result = self.client.call(EXEC_OPERATION, &call).await?;
+            let failed = |error| Failure::with_cause("cannot write the output", &error);
+            printing.await.map_err(failed)??;
+            let shown = ["stdout", "stderr"].map(|name| result.remove(name));
             // The reader of our output may be slow; input must not wait for it.
-            tokio::task::spawn_blocking(move || print_output(&shown))
-                .await
-                .map_err(|error| Failure::with_cause("cannot write the output", &error))??;
+            printing = tokio::task::spawn_blocking(move || print_streams(shown));
             if result.get("running") != Some(&Value::Bool(true)) {
+                printing.await.map_err(failed)??;
                 return exit_result(&result);
             }
             offsets = result.get("offsets").cloned().unwrap_or(offsets);

@@ -7,11 +7,12 @@
 
 use std::time::Duration;
 
+use http::request::Parts;
 use oubliette_engine::{Actor, Call, Progress};
 use oubliette_model::SessionId;
 use rmcp::RoleServer;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, LoggingLevel,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, LoggingLevel,
     ProgressNotificationParam, ProgressToken,
 };
 use rmcp::service::{Peer, RequestContext};
@@ -20,10 +21,14 @@ use tokio::sync::watch;
 
 use super::handler::{Handler, mcp_session_id, requesting_actor};
 use super::push::{self, McpClient};
-use crate::errors;
+use super::resources;
+use crate::{errors, files};
 
 /// Between two notifications only the newest progress is kept.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The key in the `_meta` of a call whose caller needs no text beside the structured result.
+pub const STRUCTURED_ONLY: &str = "oubliette/structured_only";
 
 impl Handler {
     pub(super) async fn call(
@@ -55,10 +60,23 @@ impl Handler {
             None => running.await,
         };
         match result {
-            Ok(value) => {
+            Ok(mut value) => {
                 self.push_session_events(&context, actor, session_argument, &value)
                     .await;
-                Ok(CallToolResult::structured(value).into())
+                let parts = context.extensions.get::<Parts>();
+                if let Some(parts) = parts {
+                    files::complete_urls(&mut value, parts);
+                }
+                let link = parts.and_then(|parts| resources::link_to_rest(&value, parts));
+                let mut result = CallToolResult::default();
+                // Most clients show the model only the text, so it has everything again.
+                if !context.meta.contains_key(STRUCTURED_ONLY) {
+                    result.content.push(ContentBlock::text(value.to_string()));
+                }
+                result.structured_content = Some(value);
+                result.is_error = Some(false);
+                result.content.extend(link);
+                Ok(result.into())
             }
             Err(error) => errors::mcp_tool_error(&error).map(Into::into),
         }

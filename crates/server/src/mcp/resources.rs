@@ -1,11 +1,14 @@
-//! Sessions as resources: `oubliette://sessions/{id}/events` is the newest page of a session's log,
-//! and its subscribers are notified of new events.
+//! Resources. `oubliette://sessions/{id}/events` is the newest page of a session's log, and its
+//! subscribers are notified of new events. Files of workspaces and differences of sessions are resources, too:
+//! results that are cut off link to the rest.
 
+use http::request::Parts;
 use oubliette_engine::{Actor, Call, Engine, EngineError};
-use oubliette_model::SessionId;
+use oubliette_model::{ResourceUri, SessionId};
 use rmcp::model::{
-    CacheScope, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResponse,
-    ReadResourceResult, Resource, ResourceContents, ResourceTemplate, SubscriptionFilter,
+    CacheScope, ContentBlock, ErrorData, ListResourceTemplatesResult, ListResourcesResult,
+    MetaObject, ReadResourceResponse, ReadResourceResult, Resource, ResourceContents,
+    ResourceTemplate, SubscriptionFilter,
 };
 use rmcp::service::SubscriptionContext;
 use serde_json::{Map, Value, json};
@@ -13,22 +16,45 @@ use serde_json::{Map, Value, json};
 use super::push::{EventPusher, LOG_WAIT_TIMEOUT, McpClient};
 use crate::errors;
 
-const URI_PREFIX: &str = "oubliette://sessions/";
-const URI_SUFFIX: &str = "/events";
-const MIME_TYPE: &str = "application/json";
+const EVENTS_MIME_TYPE: &str = "application/json";
+const DIFF_MIME_TYPE: &str = "text/x-diff";
+/// How much of a file or a difference is read at once.
+const MAX_READ_BYTES: u64 = 4 << 20;
+/// Clients of earlier versions do not know links in results.
+const FIRST_VERSION_WITH_LINKS: &str = "2025-06-18";
+/// The field of a result with the URI of what was cut off, and of the metadata of a resource.
+const REST_FIELD: &str = "rest_uri";
 const EVENTS_PER_PAGE: i64 = 200;
 /// Logs that one subscription can name.
 const MAX_LOGS_PER_SUBSCRIPTION: usize = 100;
 
 fn events_uri(id: &str) -> String {
-    format!("{URI_PREFIX}{id}{URI_SUFFIX}")
+    format!("oubliette://sessions/{id}/events")
 }
 
 fn parse_events_uri(uri: &str) -> Option<SessionId> {
-    uri.strip_prefix(URI_PREFIX)?
-        .strip_suffix(URI_SUFFIX)?
-        .parse()
-        .ok()
+    match uri.parse() {
+        Ok(ResourceUri::SessionEvents(id)) => Some(id),
+        _ => None,
+    }
+}
+
+/// The link to what a result has no room for.
+pub(super) fn link_to_rest(result: &Value, request: &Parts) -> Option<ContentBlock> {
+    let version = request.headers.get("mcp-protocol-version")?;
+    // Versions are dates, which sort as text.
+    if version.to_str().ok()? < FIRST_VERSION_WITH_LINKS {
+        return None;
+    }
+    let uri = result.get(REST_FIELD)?.as_str()?;
+    let (name, mime_type) = match uri.parse().ok()? {
+        ResourceUri::WorkspaceFile { path, .. } => (format!("rest of {path}"), None),
+        ResourceUri::SessionDiff { .. } => ("rest of the patch".to_owned(), Some(DIFF_MIME_TYPE)),
+        ResourceUri::SessionEvents(_) => return None,
+    };
+    let mut link = Resource::new(uri, name);
+    link.mime_type = mime_type.map(str::to_owned);
+    Some(ContentBlock::resource_link(link))
 }
 
 fn not_found(uri: &str) -> ErrorData {
@@ -48,7 +74,7 @@ pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResources
     let resource = |session: &Value| {
         let id = session["session_id"].as_str()?;
         let name = format!("events of {id}");
-        Some(Resource::new(events_uri(id), name).with_mime_type(MIME_TYPE))
+        Some(Resource::new(events_uri(id), name).with_mime_type(EVENTS_MIME_TYPE))
     };
     Ok(ListResourcesResult {
         ttl_ms: Some(0),
@@ -58,46 +84,164 @@ pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResources
 }
 
 pub(super) fn templates() -> ListResourceTemplatesResult {
-    let template = ResourceTemplate::new(events_uri("{session_id}"), "events of a session")
+    let events = ResourceTemplate::new(events_uri("{session_id}"), "events of a session")
         .with_description(
             "The newest events of a session's log. Subscribe to be notified of new ones.",
         )
-        .with_mime_type(MIME_TYPE);
+        .with_mime_type(EVENTS_MIME_TYPE);
+    let diff = ResourceTemplate::new(
+        "oubliette://sessions/{session_id}/diff{?turn,from_turn,to_turn,path,cursor}",
+        "what a session changed",
+    )
+    .with_description(
+        "The patch that `session_diff` returns, up to 4 MiB; `rest_uri` in the metadata is the rest.",
+    )
+    .with_mime_type(DIFF_MIME_TYPE);
+    let file = ResourceTemplate::new(
+        "oubliette://projects/{project_id}/workspaces/{workspace_id}/files/{+path}{?offset}",
+        "a file of a workspace",
+    )
+    .with_description(
+        "Up to 4 MiB of a file, from a byte on; `rest_uri` in the metadata is the rest.",
+    );
     ListResourceTemplatesResult {
         ttl_ms: Some(0),
         cache_scope: Some(CacheScope::Private),
-        ..ListResourceTemplatesResult::with_all_items(vec![template])
+        ..ListResourceTemplatesResult::with_all_items(vec![events, diff, file])
     }
 }
 
-/// The newest page of a session's log.
+/// Reads a resource by the operations that return the same, with their permission checks.
 pub(super) async fn read(
     engine: &Engine,
     actor: &Actor,
     uri: &str,
 ) -> Result<ReadResourceResponse, ErrorData> {
-    let id = parse_events_uri(uri).ok_or_else(|| not_found(uri))?;
-    let mut params = Map::from_iter([("session_id".to_owned(), json!(id))]);
-    let session = engine
-        .call(actor, "session_get", params.clone(), Call::new())
-        .await
-        .map_err(|_| not_found(uri))?;
-    let since = session["last_index"].as_i64().unwrap_or(-1) - EVENTS_PER_PAGE;
-    params.insert("since_index".to_owned(), json!(since.max(-1)));
-    let page = engine
-        .call(actor, "session_events", params, Call::new())
-        .await
-        .map_err(|_| not_found(uri))?;
-    let contents = ResourceContents::TextResourceContents {
-        uri: uri.to_owned(),
-        mime_type: Some(MIME_TYPE.to_owned()),
-        text: page.to_string(),
-        meta: None,
+    let parsed = uri.parse().map_err(|_| not_found(uri))?;
+    let read = match parsed {
+        ResourceUri::SessionEvents(id) => read_events(engine, actor, id, uri).await,
+        ResourceUri::SessionDiff { .. } => read_diff(engine, actor, parsed, uri).await,
+        ResourceUri::WorkspaceFile {
+            project,
+            workspace,
+            path,
+            offset,
+        } => {
+            let params = json!({
+                "project_id": project, "workspace_id": workspace, "path": path, "offset": offset,
+                "length": MAX_READ_BYTES,
+            });
+            read_file(engine, actor, params, uri).await
+        }
     };
+    let contents = read.map_err(|error| match error {
+        // Which of them it is must not be known to others.
+        EngineError::NotFound { .. } | EngineError::Refused { .. } => not_found(uri),
+        error => errors::mcp_error(&error),
+    })?;
     let result = ReadResourceResult::new(vec![contents])
         .with_ttl_ms(0)
         .with_cache_scope(CacheScope::Private);
     Ok(result.into())
+}
+
+async fn call(
+    engine: &Engine,
+    actor: &Actor,
+    operation: &str,
+    params: Value,
+) -> Result<Value, EngineError> {
+    let Value::Object(params) = params else {
+        return Err(EngineError::fault("parameters are an object"));
+    };
+    engine.call(actor, operation, params, Call::new()).await
+}
+
+/// The newest page of a session's log.
+async fn read_events(
+    engine: &Engine,
+    actor: &Actor,
+    id: SessionId,
+    uri: &str,
+) -> Result<ResourceContents, EngineError> {
+    let session = call(engine, actor, "session_get", json!({ "session_id": id })).await?;
+    let since = session["last_index"].as_i64().unwrap_or(-1) - EVENTS_PER_PAGE;
+    let params = json!({ "session_id": id, "since_index": since.max(-1) });
+    let page = call(engine, actor, "session_events", params).await?;
+    Ok(text_contents(uri, EVENTS_MIME_TYPE, page.to_string(), None))
+}
+
+/// The pages of a patch, as far as they fit.
+async fn read_diff(
+    engine: &Engine,
+    actor: &Actor,
+    mut parsed: ResourceUri,
+    uri: &str,
+) -> Result<ResourceContents, EngineError> {
+    let mut text = String::new();
+    while let ResourceUri::SessionDiff {
+        session,
+        turn,
+        from_turn,
+        to_turn,
+        path,
+        cursor,
+    } = &parsed
+    {
+        let params = json!({
+            "session_id": session, "turn": turn, "from_turn": from_turn, "to_turn": to_turn,
+            "path": path, "cursor": cursor,
+        });
+        let page = call(engine, actor, "session_diff", params).await?;
+        text.push_str(page["diff"].as_str().unwrap_or_default());
+        let Some(rest) = page[REST_FIELD].as_str() else {
+            break;
+        };
+        if text.len() as u64 >= MAX_READ_BYTES {
+            return Ok(text_contents(uri, DIFF_MIME_TYPE, text, Some(rest)));
+        }
+        parsed = rest.parse()?;
+    }
+    Ok(text_contents(uri, DIFF_MIME_TYPE, text, None))
+}
+
+/// Up to 4 MiB of a file.
+async fn read_file(
+    engine: &Engine,
+    actor: &Actor,
+    params: Value,
+    uri: &str,
+) -> Result<ResourceContents, EngineError> {
+    let mut read = call(engine, actor, "workspace_read", params).await?;
+    let content = match read["content"].take() {
+        Value::String(content) => content,
+        _ => String::new(),
+    };
+    let rest = read[REST_FIELD].as_str();
+    if read["encoding"] == "base64" {
+        return Ok(ResourceContents::BlobResourceContents {
+            uri: uri.to_owned(),
+            mime_type: Some("application/octet-stream".to_owned()),
+            blob: content,
+            meta: rest_meta(rest),
+        });
+    }
+    Ok(text_contents(uri, "text/plain", content, rest))
+}
+
+fn text_contents(uri: &str, mime_type: &str, text: String, rest: Option<&str>) -> ResourceContents {
+    ResourceContents::TextResourceContents {
+        uri: uri.to_owned(),
+        mime_type: Some(mime_type.to_owned()),
+        text,
+        meta: rest_meta(rest),
+    }
+}
+
+fn rest_meta(rest: Option<&str>) -> Option<MetaObject> {
+    let mut meta = MetaObject::default();
+    meta.0.insert(REST_FIELD.to_owned(), json!(rest?));
+    Some(meta)
 }
 
 /// Accepts subscriptions to logs of sessions. `listen` checks later whether the token may read them.

@@ -1,6 +1,7 @@
 //! Lists and reads the files of a workspace for its callers, in pages.
 
 use std::collections::BinaryHeap;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
@@ -161,6 +162,15 @@ impl WorkspaceTree {
             }
         }
         Ok(smallest.into_sorted_vec())
+    }
+
+    /// Opens a regular file: with its size, and a text that changes when it is replaced or written to.
+    pub(crate) fn open_to_read(&self, path: &[u8]) -> Result<(File, u64, String), TreeError> {
+        let (file, stat) = self.open_file(path)?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let (seconds, nanoseconds) = (stat.st_mtime, stat.st_mtime_nsec);
+        let version = format!("{:x}-{size:x}-{seconds:x}.{nanoseconds:x}", stat.st_ino);
+        Ok((file, size, version))
     }
 
     /// Reads a part of a regular file.

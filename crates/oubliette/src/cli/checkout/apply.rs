@@ -16,7 +16,8 @@ use super::git::{Git, last_words};
 use super::repository::Repository;
 use super::snapshot::{Snapshot, commit_tree, write_tree};
 use crate::failure::Failure;
-pub(super) use journal::{Journal, finish_left};
+use journal::{Journal, MergedFiles};
+pub(super) use journal::{KeptFile, finish_left};
 
 /// What an apply has done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct Applied {
     pub(super) removed: usize,
     /// Repositories inside this one, whose commits are not changed here.
     pub(super) skipped: Vec<String>,
+    /// Files that were changed here at the last moment, and left alone.
+    pub(super) kept: Vec<KeptFile>,
 }
 
 /// How many paths an error lists.
@@ -65,12 +68,22 @@ pub(super) fn apply(
         skipped: of_kind(ChangeKind::Submodule)
             .map(|change| change.path.to_string_lossy().into_owned())
             .collect(),
+        kept: Vec::new(),
     };
     applied.skipped.truncate(MAX_LISTED_PATHS);
     if applied.written + applied.removed == 0 {
         return Ok(applied);
     }
     check_obstacles(&repository.root, &changes)?;
+    let removed: Vec<PathBuf> = of_kind(ChangeKind::Remove)
+        .map(|change| change.path.clone())
+        .collect();
+    let written: Vec<PathBuf> = of_kind(ChangeKind::Add)
+        .chain(of_kind(ChangeKind::Modify))
+        .map(|change| change.path.clone())
+        .collect();
+    // Before the files are compared with the snapshot: later changes show in one or the other.
+    let seen = MergedFiles::look(&repository.root, &removed, &written);
     let staged = stage_files(snapshot, &merged, &changes, stage);
     let prepared = staged.and_then(|()| {
         // Somebody may have changed files since the snapshot.
@@ -88,16 +101,12 @@ pub(super) fn apply(
     }
     let journal = Journal {
         root: repository.root.clone(),
-        removed: of_kind(ChangeKind::Remove)
-            .map(|change| change.path.clone())
-            .collect(),
-        written: of_kind(ChangeKind::Add)
-            .chain(of_kind(ChangeKind::Modify))
-            .map(|change| change.path.clone())
-            .collect(),
+        removed,
+        written,
+        merged: seen,
     };
     journal.commit(stage)?;
-    journal.replay(stage)?;
+    applied.kept = journal.replay(stage)?;
     Ok(applied)
 }
 

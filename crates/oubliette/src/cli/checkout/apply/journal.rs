@@ -1,9 +1,10 @@
 //! The last step of an apply: a list of files to remove and to put in place. Doing it twice is the same as
-//! doing it once.
+//! doing it once. A file that the user has changed since is left alone, and the new one is put beside it.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,55 @@ pub(in super::super) struct Journal {
     pub(super) removed: Vec<PathBuf>,
     /// The files are below `files` in the directory of the journal.
     pub(super) written: Vec<PathBuf>,
+    /// What the user's files were when the work was merged with them.
+    pub(super) merged: MergedFiles,
+}
+
+/// The states of the files that are to be removed and to be written, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct MergedFiles {
+    removed: Vec<Option<FileState>>,
+    written: Vec<Option<FileState>>,
+}
+
+impl MergedFiles {
+    pub(super) fn look(root: &Path, removed: &[PathBuf], written: &[PathBuf]) -> Self {
+        let look = |path: &PathBuf| FileState::of(&root.join(path));
+        Self {
+            removed: removed.iter().map(look).collect(),
+            written: written.iter().map(look).collect(),
+        }
+    }
+}
+
+/// By which a file is known to be the same as before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct FileState {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileState {
+    /// None if there is no file.
+    fn of(path: &Path) -> Option<Self> {
+        let found = fs::symlink_metadata(path).ok()?;
+        Some(Self {
+            inode: found.ino(),
+            size: found.size(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+}
+
+/// A file that the user has changed since the merge, and left as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in super::super) struct KeptFile {
+    pub(in super::super) path: PathBuf,
+    /// Where the merged version is; none if it was to be removed.
+    pub(in super::super) merged_version: Option<PathBuf>,
 }
 
 /// The file, with paths as bytes: they need not be text.
@@ -27,19 +77,18 @@ struct Stored {
     root: Vec<u8>,
     removed: Vec<Vec<u8>>,
     written: Vec<Vec<u8>>,
+    #[serde(default)]
+    merged: MergedFiles,
 }
 
-/// Finishes an apply that was killed; returns whether there was one.
-pub(in super::super) fn finish_left(stage: &Path) -> Result<bool, Failure> {
+/// Finishes an apply that was killed; returns the files that were left alone, or none if there was no apply.
+pub(in super::super) fn finish_left(stage: &Path) -> Result<Option<Vec<KeptFile>>, Failure> {
     match Journal::read(stage) {
-        Ok(Some(journal)) => {
-            journal.replay(stage)?;
-            Ok(true)
-        }
+        Ok(Some(journal)) => journal.replay(stage).map(Some),
         // It was killed while it prepared, and has changed nothing.
         Ok(None) => {
             let _ = fs::remove_dir_all(stage);
-            Ok(false)
+            Ok(None)
         }
         Err(error) => Err(Failure::with_cause(
             format!("cannot read {}", stage.join(JOURNAL).display()),
@@ -60,6 +109,7 @@ impl Journal {
             root: path(stored.root),
             removed: stored.removed.into_iter().map(path).collect(),
             written: stored.written.into_iter().map(path).collect(),
+            merged: stored.merged,
         }))
     }
 
@@ -70,6 +120,7 @@ impl Journal {
             root: bytes(&self.root),
             removed: self.removed.iter().map(bytes).collect(),
             written: self.written.iter().map(bytes).collect(),
+            merged: self.merged.clone(),
         };
         let write = || {
             let new = stage.join("journal.new");
@@ -86,8 +137,8 @@ impl Journal {
         })
     }
 
-    /// Changes the files, and removes the journal.
-    pub(super) fn replay(&self, stage: &Path) -> Result<(), Failure> {
+    /// Changes the files, and removes the journal; returns the files that were left alone.
+    pub(super) fn replay(&self, stage: &Path) -> Result<Vec<KeptFile>, Failure> {
         let failed = |path: &Path, error: &io::Error| {
             Failure::with_cause(
                 format!(
@@ -97,26 +148,42 @@ impl Journal {
                 error,
             )
         };
-        for path in &self.removed {
-            self.remove(path).map_err(|error| failed(path, &error))?;
+        let mut kept = Vec::new();
+        for (index, path) in self.removed.iter().enumerate() {
+            let merged = self.merged.removed.get(index).copied();
+            let removed = self.remove(path, merged);
+            kept.extend(removed.map_err(|error| failed(path, &error))?);
         }
-        for path in &self.written {
-            self.put(stage, path)
-                .map_err(|error| failed(path, &error))?;
+        for (index, path) in self.written.iter().enumerate() {
+            let merged = self.merged.written.get(index).copied();
+            let put = self.put(stage, path, merged);
+            kept.extend(put.map_err(|error| failed(path, &error))?);
         }
         // First the journal: without it the rest is only garbage.
         let removed = fs::remove_file(stage.join(JOURNAL));
         let removed = removed.and_then(|()| fs::remove_dir_all(stage));
         removed.map_err(|error| {
             Failure::with_cause(format!("cannot remove {}", stage.display()), &error)
-        })
+        })?;
+        Ok(kept)
     }
 
-    fn remove(&self, path: &Path) -> io::Result<()> {
+    /// `merged` is what the file was when the work was merged; none if that is not known.
+    fn remove(
+        &self,
+        path: &Path,
+        merged: Option<Option<FileState>>,
+    ) -> io::Result<Option<KeptFile>> {
         let target = self.root.join(path);
         match fs::symlink_metadata(&target) {
             // An earlier run has removed the file and put others below its name.
-            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(found) if found.is_dir() => return Ok(None),
+            Ok(_) if merged.is_some_and(|merged| merged != FileState::of(&target)) => {
+                return Ok(Some(KeptFile {
+                    path: path.to_owned(),
+                    merged_version: None,
+                }));
+            }
             Ok(_) => fs::remove_file(&target)?,
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
@@ -128,31 +195,86 @@ impl Journal {
                 break;
             }
         }
-        Ok(())
+        Ok(None)
     }
 
-    fn put(&self, stage: &Path, path: &Path) -> io::Result<()> {
+    fn put(
+        &self,
+        stage: &Path,
+        path: &Path,
+        merged: Option<Option<FileState>>,
+    ) -> io::Result<Option<KeptFile>> {
         let (staged, target) = (stage.join("files").join(path), self.root.join(path));
         if let Err(error) = fs::symlink_metadata(&staged) {
             // An earlier run has put it there.
             return if error.kind() == ErrorKind::NotFound {
-                Ok(())
+                Ok(None)
             } else {
                 Err(error)
             };
         }
-        let directory = target.parent().unwrap_or(&self.root);
-        fs::create_dir_all(directory)?;
-        match fs::rename(&staged, &target) {
-            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-                let near = directory.join(format!(".oubliette-{}", uuid::Uuid::new_v4()));
-                copy(&staged, &near)?;
-                fs::rename(&near, &target)?;
-                fs::remove_file(&staged)
-            }
-            renamed => renamed,
+        let now = FileState::of(&target);
+        // A file that is gone cannot be lost.
+        let is_changed = now.is_some() && merged.is_some_and(|merged| merged != now);
+        if !is_changed {
+            move_file(&staged, &target)?;
+            return Ok(None);
         }
+        if is_same(&staged, &target)? {
+            // An earlier run has put a copy there.
+            fs::remove_file(&staged)?;
+            return Ok(None);
+        }
+        let beside = free_name_beside(path, &self.root);
+        move_file(&staged, &self.root.join(&beside))?;
+        Ok(Some(KeptFile {
+            path: path.to_owned(),
+            merged_version: Some(beside),
+        }))
     }
+}
+
+/// The path of a file with an ending that no file has yet.
+fn free_name_beside(path: &Path, root: &Path) -> PathBuf {
+    let with_ending = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(match number {
+            0 => ".oubliette".to_owned(),
+            number => format!(".oubliette-{number}"),
+        });
+        PathBuf::from(name)
+    };
+    let mut number = 0;
+    while fs::symlink_metadata(root.join(with_ending(number))).is_ok() {
+        number += 1;
+    }
+    with_ending(number)
+}
+
+fn move_file(from: &Path, to: &Path) -> io::Result<()> {
+    let directory = to.parent().unwrap_or(to);
+    fs::create_dir_all(directory)?;
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+            let near = directory.join(format!(".oubliette-{}", uuid::Uuid::new_v4()));
+            copy(from, &near)?;
+            fs::rename(&near, to)?;
+            fs::remove_file(from)
+        }
+        renamed => renamed,
+    }
+}
+
+/// Whether two files have the same kind and content.
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (first, second) = (fs::symlink_metadata(one)?, fs::symlink_metadata(other)?);
+    if first.file_type() != second.file_type() || first.len() != second.len() {
+        return Ok(false);
+    }
+    if first.is_symlink() {
+        return Ok(fs::read_link(one)? == fs::read_link(other)?);
+    }
+    Ok(first.is_file() && fs::read(one)? == fs::read(other)?)
 }
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
@@ -202,10 +324,13 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "2").unwrap();
         }
+        let removed: Vec<PathBuf> = vec!["gone/x".into(), "old".into()];
+        let written: Vec<PathBuf> = vec!["kept".into(), "old/new".into()];
         let journal = Journal {
+            merged: MergedFiles::look(&root, &removed, &written),
             root,
-            removed: vec!["gone/x".into(), "old".into()],
-            written: vec!["kept".into(), "old/new".into()],
+            removed,
+            written,
         };
         (directory, stage, journal)
     }
@@ -217,15 +342,17 @@ mod tests {
             journal.commit(&stage).unwrap();
             for step in 0..steps {
                 match step {
-                    0 | 1 => journal.remove(&journal.removed[step]).unwrap(),
-                    _ => journal.put(&stage, &journal.written[step - 2]).unwrap(),
-                }
+                    0 | 1 => journal.remove(&journal.removed[step], None).unwrap(),
+                    _ => journal
+                        .put(&stage, &journal.written[step - 2], None)
+                        .unwrap(),
+                };
             }
-            assert!(finish_left(&stage).unwrap());
+            assert_eq!(finish_left(&stage).unwrap(), Some(Vec::new()));
             let expected = [("kept", "2"), ("old/new", "2")]
                 .map(|(name, text)| (name.to_owned(), text.to_owned()));
             assert_eq!(files(&journal.root), expected);
-            assert!(!stage.exists() && !finish_left(&stage).unwrap());
+            assert!(!stage.exists() && finish_left(&stage).unwrap().is_none());
         }
     }
 
@@ -233,8 +360,34 @@ mod tests {
     fn an_apply_that_was_killed_before_its_journal_changes_nothing() {
         let (_directory, stage, journal) = prepare();
         let before = files(&journal.root);
-        assert!(!finish_left(&stage).unwrap());
+        assert!(finish_left(&stage).unwrap().is_none());
         assert_eq!(files(&journal.root), before);
+        assert!(!stage.exists());
+    }
+
+    #[test]
+    fn files_that_the_user_has_changed_since_are_left_alone() {
+        let (_directory, stage, journal) = prepare();
+        journal.commit(&stage).unwrap();
+        fs::write(journal.root.join("kept"), "mine").unwrap();
+        fs::write(journal.root.join("gone/x"), "mine").unwrap();
+        fs::write(journal.root.join("kept.oubliette"), "other").unwrap();
+        let kept = finish_left(&stage).unwrap().unwrap();
+        let expected = [("gone/x", None), ("kept", Some("kept.oubliette-1"))];
+        let expected = expected.map(|(path, version)| KeptFile {
+            path: path.into(),
+            merged_version: version.map(PathBuf::from),
+        });
+        assert_eq!(kept, expected);
+        let expected = [
+            ("gone/x", "mine"),
+            ("kept", "mine"),
+            ("kept.oubliette", "other"),
+            ("kept.oubliette-1", "2"),
+            ("old/new", "2"),
+        ];
+        let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        assert_eq!(files(&journal.root), expected);
         assert!(!stage.exists());
     }
 }

@@ -192,7 +192,7 @@ async fn run_actor(engine: Engine, id: SessionId, wake: Arc<Notify>) {
     loop {
         state.clear_pending(id);
         let running = AssertUnwindSafe(actor::run(&engine, id, &wake));
-        let error = match running.catch_unwind().await {
+        let error = match Box::pin(running.catch_unwind()).await {
             Ok(Ok(())) => {
                 if state.remove_finished(id) {
                     return;

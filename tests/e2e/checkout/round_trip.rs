@@ -231,7 +231,7 @@ async fn a_directory_without_a_repository_is_sent_with_here() {
     );
     let nothing = user.cli_in(user.directory.path(), &["diff"]).await;
     assert!(
-        stderr(&nothing).contains("no session has worked on a copy"),
+        stderr(&nothing).contains("no session has worked on"),
         "{}",
         stderr(&nothing)
     );

@@ -24,6 +24,17 @@ use crate::git::COMMIT_MESSAGE_HOOK;
 pub(super) const PROJECT_HOME: &str = "/root";
 
 impl SessionActor<'_> {
+    /// None for a directory of a person that is mounted: its repository keeps its hooks.
+    fn commit_hook(&self) -> String {
+        let is_mounted = self.session.workspace_id.is_default()
+            && self.engine.files().mounted_path(self.project.id).is_some();
+        if is_mounted {
+            String::new()
+        } else {
+            COMMIT_MESSAGE_HOOK.to_owned()
+        }
+    }
+
     /// What the home of the agent has.
     pub(super) fn home_plan(
         &self,
@@ -70,7 +81,7 @@ impl SessionActor<'_> {
                 .collect(),
             files: files.collect(),
             requires_own: login.is_some(),
-            commit_hook: COMMIT_MESSAGE_HOOK.to_owned(),
+            commit_hook: self.commit_hook(),
         }
     }
 

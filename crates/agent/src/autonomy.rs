@@ -265,6 +265,8 @@ mod tests {
             ("opencode", "oubliette_", ""),
             ("droid", "oubliette___", ""),
             ("gemini", "", " (oubliette MCP Server)"),
+            ("copilot", "oubliette-", ""),
+            ("qwen", "mcp__oubliette__", ""),
         ] {
             let of =
                 |name: &str| json!({ "kind": "other", "title": format!("{prefix}{name}{suffix}") });
@@ -280,6 +282,18 @@ mod tests {
             assert_eq!(decide(agent, Level::Medium, of_key), Ruling::Ask, "{agent}");
             let odd = of("x y");
             assert_eq!(decide(agent, Level::Medium, odd), Ruling::Ask, "{agent}");
+        }
+    }
+
+    #[test]
+    fn a_command_with_the_title_of_such_a_tool_is_asked_for() {
+        for (agent, title) in [
+            ("copilot", "oubliette-session_message"),
+            ("opencode", "oubliette_session_message"),
+        ] {
+            let call =
+                json!({ "kind": "execute", "title": title, "rawInput": { "command": "rm x" } });
+            assert_eq!(decide(agent, Level::Medium, call), Ruling::Ask, "{agent}");
         }
     }
 

@@ -182,9 +182,12 @@ impl<'a> AgentTrial<'a> {
             !text.contains("Warning"),
             "{agent} warns in its answer: {text}"
         );
-        // Two steps, and one for a title or for the choice of a model.
+        // Two steps and a title, and no suggestion of what to ask next.
         let calls = self.llm.count_requests(&format!("This is {agent}."));
-        assert!(calls <= 3, "{agent} asked its model {calls} times");
+        assert!(
+            agent != "claude" || calls <= 3,
+            "claude asked its model {calls} times"
+        );
         let result = log.iter().find(|event| event["type"] == "tool_result");
         let result = result.map(ToString::to_string).unwrap_or_default();
         let seen = self.admin.session(&self.session).await;

@@ -31,7 +31,7 @@ impl SessionActor<'_> {
         };
         match cause.advice() {
             Some(advice) => format!("{}; {advice}", reason.trim_end_matches('.')),
-            None => self.with_sign_in_hint(reason),
+            None => self.with_sign_in_hint(reason.trim_end_matches('.').to_owned()),
         }
     }
 

@@ -428,7 +428,6 @@ fn client_capabilities() -> ClientCapabilities {
     ClientCapabilities::new().session(session)
 }
 
-/// Values may be nested in groups.
 fn mcp_server(server: &McpServerConfig) -> McpServer {
     let env = server
         .env

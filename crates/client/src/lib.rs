@@ -47,7 +47,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         _ => {
             eprintln!(
                 "usage: oubliette-client [mcp|init]\n\nRuns inside Oubliette's containers: as the \
-                 MCP server of an agent, or as the first process."
+                 MCP server of an agent, as the first process, or for a step of that process."
             );
             ExitCode::from(2)
         }

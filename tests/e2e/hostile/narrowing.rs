@@ -89,3 +89,58 @@ async fn an_agent_gets_no_more_than_the_owner_of_its_tree_has_now() {
     let agent = restarted(&server, &admin, &two, &session).await;
     assert_only_project(&agent, &two, &other).await;
 }
+
+/// The agent of the fork gets the transcript, and with it what the narrower token wrote.
+#[test(needs(sandbox))]
+async fn the_fork_of_a_session_that_a_narrower_token_directed_gets_no_more_than_that_token() {
+    let (server, admin, other) = server_with_project("", json!({})).await;
+    let two = project(&admin, "two", json!({})).await;
+    let update = json!({ "project_id": two, "agent_scope": "admin" });
+    admin.call("project_update", update).await.ok();
+    let narrower = server.with_key(&admin.token(&format!("project:{two}")).await);
+    let more = json!({ "new_session": true, "agent": "recorder" });
+    let session = narrower.spawn_with(&two, "/say from below", more).await;
+    admin.turn(&session, 1).await;
+    let fork = json!({ "session_id": session, "prompt": "/say forked" });
+    let fork = admin.call("session_fork", fork).await.ok()["session_id"].clone();
+    let fork = fork.as_str().unwrap();
+    admin.turn(fork, 1).await;
+    let key = keys_of_session(&server, &two, fork).api_key;
+    let agent = server.with_key(&key.expect("the agent got no key"));
+    assert_only_project(&agent, &two, &other).await;
+}
+
+#[test(needs(sandbox))]
+async fn an_agent_reviews_no_session_of_its_tree_and_sets_back_only_those_below_its_own() {
+    let (server, admin, _) = server_with_project("", json!({})).await;
+    let two = project(&admin, "two", json!({})).await;
+    let more = json!({ "agent": "recorder", "agent_scope": format!("project:{two}") });
+    let root = admin.spawn_with(&two, "/sh echo one > one", more).await;
+    admin.turn(&root, 1).await;
+    let child = json!({ "prompt": "/sh echo two > two" });
+    admin
+        .message(&root, &format!("/tool session_message {child}"))
+        .await;
+    admin.turn(&root, 2).await;
+    let children = &admin.session(&root).await["children"];
+    let child = children[0]["session_id"].as_str().unwrap().to_owned();
+    let client_of = |session: &str| {
+        let key = keys_of_session(&server, &two, session).api_key;
+        server.with_key(&key.expect("the agent got no key"))
+    };
+    let (of_root, of_child) = (client_of(&root), client_of(&child));
+    for (agent, session) in [(&of_root, &root), (&of_root, &child), (&of_child, &root)] {
+        let review = json!({ "session_id": session });
+        let refused = agent.call("session_review", review).await;
+        assert_eq!(refused.code(), -32002, "{}", refused.text);
+    }
+    let rewind =
+        |session: &str| json!({ "session_id": session, "turn": 0, "what": "files", "force": true });
+    for (agent, session) in [(&of_root, &root), (&of_child, &root), (&of_child, &child)] {
+        let refused = agent.call("session_rewind", rewind(session)).await;
+        assert_eq!(refused.code(), -32002, "{}", refused.text);
+    }
+    assert!(server.workspace(&two).join("two").exists());
+    of_root.call("session_rewind", rewind(&child)).await.ok();
+    assert!(!server.workspace(&two).join("two").exists());
+}

@@ -22,6 +22,9 @@ const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// How long the thread for commands waits for its first one before it enters its domain: a container is
 /// often started for an agent, whose start would take longer.
 const COMMANDS_DELAY: Duration = Duration::from_millis(200);
+/// How long the thread for the next agent waits before it enters its domain, because the start of the agent before it
+/// would take longer.
+const NEXT_AGENT_DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct Spawner {
@@ -78,10 +81,10 @@ impl Spawner {
 
     fn spawn_agent(&self, command: Command) -> io::Result<u32> {
         let ready = self.next_agent.take();
-        let start = || IsolatedThread::start(self.port_rules, Duration::ZERO);
-        let thread = ready.map_or_else(start, Ok)?;
+        let start = |delay| IsolatedThread::start(self.port_rules, delay);
+        let thread = ready.map_or_else(|| start(Duration::ZERO), Ok)?;
         let result = thread.spawn(command);
-        self.next_agent.replace(start().ok());
+        self.next_agent.replace(start(NEXT_AGENT_DELAY).ok());
         result
     }
 }

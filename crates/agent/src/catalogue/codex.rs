@@ -18,13 +18,11 @@ use crate::tool_filter::{ToolEnforcement, ToolFilter};
 const LOGIN_PATH: &str = ".codex/auth.json";
 const PROGRAMS_PATH: &str = ".codex/programs";
 const BWRAP_PATH: &str = ".codex/programs/bwrap";
-/// It prefers this to its own if it has the options that it needs, and takes the message for a denial.
-/// Of a program that ends within 150 ms it reads the message only for 20 ms, which a busy machine can exceed; it
-/// then reports a failed command and does not ask. Of one that runs longer it reads everything.
+/// It prefers this to its own if it has the options that it needs, and takes the message for a denial: only of a
+/// program that ends within 150 ms.
 const DENYING_BWRAP: &str = "#!/bin/sh
 case \"$1\" in --help) echo '--argv0 --as-pid-1 --perms --ro-bind-fd'; exit 0 ;; esac
 echo 'bwrap: Operation not permitted' >&2
-sleep 0.2
 exit 1
 ";
 

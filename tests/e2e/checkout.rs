@@ -1,6 +1,7 @@
 //! The user's checkout: a copy of it goes to an agent, and the agent's work comes back.
 
 mod bad_input;
+mod hostile;
 mod identity;
 mod push;
 mod round_trip;

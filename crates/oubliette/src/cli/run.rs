@@ -25,6 +25,7 @@ use crate::terminal::printable;
 const DEFAULT_PROJECT: &str = "playground";
 const PROMPT_FILE: &str = "prompt-file";
 const CREATE_WORKSPACE: &str = "create-workspace";
+const NO_LONGER_IGNORED: &str = "no-longer-ignored";
 
 pub(super) fn command() -> Command {
     let flag = |name: &'static str, value: &'static str, help: &'static str| {
@@ -73,6 +74,7 @@ pub(super) fn command() -> Command {
                 .conflicts_with("here"),
         )
         .arg(switch("empty", "Do not send files: work in the project `playground`").conflicts_with_all(["here", "dir", "project"]))
+        .arg(switch(NO_LONGER_IGNORED, "Send also files that git ignored at the last copy and no longer does"))
         .arg(switch("mount", "Not available: agents work on copies").hide(true))
         .arg(flag("agent", "NAME", "Agent to use [default: the project's agent, else demo]"))
         .arg(flag("project", "NAME", "Project, by name or id; created if it does not exist. With --here or --dir, the copy goes there"))
@@ -203,7 +205,9 @@ impl Request {
             }
             Some(checkout) => {
                 let project = given("project");
-                let copy = Box::pin(checkout.send(&reconnecting, project.as_deref())).await?;
+                let unignored = matches.get_flag(NO_LONGER_IGNORED);
+                let copy =
+                    Box::pin(checkout.send(&reconnecting, project.as_deref(), unignored)).await?;
                 call.extend(copy.spawn_parameters());
                 call.insert("new_session".to_owned(), json!(true));
                 let spawned = reconnecting.current().call("session_spawn", call).await?;

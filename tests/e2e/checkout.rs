@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod git_server;
+mod hostile;
 mod identity;
 mod killed;
 mod mount;

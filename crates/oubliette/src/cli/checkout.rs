@@ -6,12 +6,15 @@
 mod apply;
 mod copy;
 mod git;
+mod ignored;
 mod mount;
 mod receive;
 mod record;
 mod remote;
 mod repository;
+mod scratch;
 mod send;
+mod show;
 mod snapshot;
 mod take;
 
@@ -64,9 +67,9 @@ impl<'a> Checkout<'a> {
         directory: &Path,
         any: bool,
     ) -> Result<Option<Self>, Failure> {
-        let repository = match Repository::find(directory)? {
+        let repository = match Repository::find(directory, home)? {
             Some(repository) => repository,
-            None if any => Repository::without_history(directory)?,
+            None if any => Repository::without_history(directory, home)?,
             None => return Ok(None),
         };
         Ok(Some(Self {
@@ -106,17 +109,20 @@ impl<'a> Checkout<'a> {
         Ok(latest.map(|session| (session.session_id.clone(), session.is_mounted())))
     }
 
-    /// Sends the files into a workspace: one whose work the user has already, or a new one.
+    /// Sends the files into a workspace: one whose work the user has already, or a new one. Files that git ignored
+    /// at the last copy and no longer does are sent if `no_longer_ignored` says so.
     pub(super) async fn send(
         &self,
         client: &ReconnectingClient<'_>,
         project: Option<&str>,
+        no_longer_ignored: bool,
     ) -> Result<Copy, Failure> {
-        let snapshot = Snapshot::take(&self.repository)?;
+        let mut snapshot = Snapshot::take(&self.repository)?;
         for note in &snapshot.notes {
             eprintln!("note: {}", printable(note));
         }
         let mut file = self.open_record()?;
+        ignored::leave_out(&self.repository, &file, &mut snapshot, no_longer_ignored)?;
         let project_id = self.project(client, &mut file, project).await?;
         let (place, keep_as) = self.choose_workspace(client, &file, &project_id).await?;
         let sent = send::send(
@@ -306,6 +312,8 @@ pub(super) async fn changed(
         work.changed == Changed::default() || session.taken.as_ref() == Some(&work.commit);
     let taken = is_taken.then_some(work.commit.as_str());
     file.record.set_taken(session_id, taken);
+    // The user has started a turn since, and expects other work.
+    file.record.set_seen(session_id, None);
     file.save()?;
     Ok(Some(ChangedFiles {
         changed: work.changed,

@@ -26,6 +26,7 @@ const DEFAULT_PROJECT: &str = "playground";
 const PROMPT_FILE: &str = "prompt-file";
 const CREATE_WORKSPACE: &str = "create-workspace";
 const MOUNT: &str = "mount";
+const NO_LONGER_IGNORED: &str = "no-longer-ignored";
 
 pub(super) fn command() -> Command {
     let flag = |name: &'static str, value: &'static str, help: &'static str| {
@@ -75,6 +76,7 @@ pub(super) fn command() -> Command {
                 .conflicts_with("here"),
         )
         .arg(switch("empty", "Do not send files: work in the project `playground`").conflicts_with_all(["here", "dir", "project"]))
+        .arg(switch(NO_LONGER_IGNORED, "Send also files that git ignored at the last copy and no longer does"))
         .arg(
             switch(MOUNT, "Work in this directory itself, not on a copy: the agent changes your files at once and can read everything in it. Only with a server on this machine; asks first")
                 .conflicts_with_all(["empty", "project", "workspace", CREATE_WORKSPACE]),
@@ -219,7 +221,9 @@ impl Request {
             }
             Some(checkout) => {
                 let project = given("project");
-                let copy = Box::pin(checkout.send(&reconnecting, project.as_deref())).await?;
+                let unignored = matches.get_flag(NO_LONGER_IGNORED);
+                let copy =
+                    Box::pin(checkout.send(&reconnecting, project.as_deref(), unignored)).await?;
                 call.extend(copy.spawn_parameters());
                 call.insert("new_session".to_owned(), json!(true));
                 let spawned = reconnecting.current().call("session_spawn", call).await?;

@@ -4,6 +4,7 @@
 //! files are only renamed and removed. A command that is killed meanwhile leaves the journal, and the next
 //! one in this checkout finishes it.
 
+mod can_run;
 mod journal;
 
 use std::collections::BTreeSet;
@@ -12,7 +13,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::git::{Git, last_words};
+use super::git::{Git, is_git_directory, last_words};
 use super::repository::Repository;
 use super::snapshot::{Snapshot, commit_tree, write_tree};
 use crate::failure::Failure;
@@ -28,6 +29,8 @@ pub(super) struct Applied {
     pub(super) skipped: Vec<String>,
     /// Files that were changed here at the last moment, and left alone.
     pub(super) kept: Vec<KeptFile>,
+    /// Written files that a program of the user may run without being told to.
+    pub(super) can_run: Vec<String>,
 }
 
 /// How many paths an error lists.
@@ -69,6 +72,7 @@ pub(super) fn apply(
             .map(|change| change.path.to_string_lossy().into_owned())
             .collect(),
         kept: Vec::new(),
+        can_run: Vec::new(),
     };
     applied.skipped.truncate(MAX_LISTED_PATHS);
     if applied.written + applied.removed == 0 {
@@ -84,6 +88,8 @@ pub(super) fn apply(
         .collect();
     // Before the files are compared with the snapshot: later changes show in one or the other.
     let seen = MergedFiles::look(&repository.root, &removed, &written);
+    let paths: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
+    applied.can_run = can_run::find(&repository.git, &repository.root, &paths)?;
     let staged = stage_files(snapshot, &merged, &changes, stage);
     let prepared = staged.and_then(|()| {
         // Somebody may have changed files since the snapshot.
@@ -148,7 +154,7 @@ fn merge(git: &Git, ours: &str, sent: &str, work: &str) -> Result<String, Failur
     }
 }
 
-fn tree_of(git: &Git, commit: &str) -> Result<String, Failure> {
+pub(super) fn tree_of(git: &Git, commit: &str) -> Result<String, Failure> {
     git.text(["rev-parse", "--verify", &format!("{commit}^{{tree}}")])
 }
 
@@ -182,9 +188,9 @@ fn differences(git: &Git, from: &str, to: &str) -> Result<Vec<Change>, Failure> 
             _ => ChangeKind::Modify,
         };
         let path = PathBuf::from(OsStr::from_bytes(path));
-        let is_inside = path.components().all(
-            |part| matches!(part, Component::Normal(name) if !name.eq_ignore_ascii_case(".git")),
-        );
+        let is_inside = path
+            .components()
+            .all(|part| matches!(part, Component::Normal(name) if !is_git_directory(name)));
         if !is_inside || path.as_os_str().is_empty() {
             return Err(Failure::new(format!(
                 "nothing was changed: the work has a file that cannot be written: {}",

@@ -1,5 +1,8 @@
 //! `oubliette cp`: files between this machine and a workspace, as a tar stream.
 
+mod unpack;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
@@ -14,12 +17,13 @@ use crate::cli::run::connect;
 use crate::failure::Failure;
 use crate::home::Home;
 
-/// Packs what $1 names; its name in the archive is `x`, so that a name never means something to tar.
+/// Packs what $1 names, or the file or directory that a link leads to. The names in the archive begin with
+/// `./`, so that a name never means something to tar.
 const PACK: &str = r#"
 [ -e "$1" ] || [ -L "$1" ] || { echo "$1 does not exist in the workspace" >&2; exit 1; }
-if [ -d "$1" ] && [ ! -L "$1" ]; then cd "$1" && exec tar -cf - .; fi
+if [ -d "$1" ]; then cd "$1" && exec tar -cf - .; fi
 case $1 in */*) cd "${1%/*}/" || exit ;; esac
-exec tar -cf - "./${1##*/}"
+exec tar -chf - "./${1##*/}"
 "#;
 /// Unpacks into $1, or as $1 if it is not a directory. $2 is the name of the file that arrives, `.` for a directory.
 const UNPACK: &str = r#"
@@ -40,7 +44,8 @@ pub(in crate::cli) fn command() -> Command {
         .long_about(
             "Copy a file or a directory between this machine and a workspace. A place in a workspace is \
              written PROJECT:PATH or PROJECT:WORKSPACE:PATH; a path without a colon, or one that starts with \
-             `.` or `/`, is on this machine.",
+             `.` or `/`, is on this machine. From a workspace a directory is copied to a new directory only, and \
+             repositories in it are left out: their settings could run commands here.",
         )
         .after_help(
             "Examples:\n  oubliette cp app:report.pdf .\n  oubliette cp ./data app:data\n  oubliette cp \
@@ -106,7 +111,8 @@ pub(in crate::cli) fn run(
             }
             (Side::There { project, workspace, path }, Side::Here(to)) => {
                 let place = place(&client, &project, workspace).await?;
-                receive(access, client, &place, &path, &to).await
+                let name = unpack::requested_name(&path).unwrap_or_else(|| project.into());
+                receive(access, client, &place, &path, name, &to).await
             }
             _ => Err(Failure::new(
                 "one of the two places must be in a workspace, as in PROJECT:PATH, and the other here",
@@ -180,60 +186,53 @@ async fn receive(
     client: Client,
     place: &Place,
     path: &str,
+    name: OsString,
     to: &Path,
 ) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::with_cause(format!("cannot write {}", to.display()), &error)
+    };
+    let target = unpack::target(to, &name).map_err(failed)?;
     let client = reconnecting(access, client);
     let (from_remote, remote_output) = std::io::pipe().map_err(|error| no_pipe(&error))?;
     let remote_output = pipe::Sender::from_owned_fd(remote_output.into());
     let remote_output = remote_output.map_err(|error| no_pipe(&error))?;
     let argv = ["/bin/sh", "-c", PACK, "sh", path];
     let running = remote::run(&client, place, &argv, tokio::io::empty(), remote_output);
-    let target = to.to_owned();
-    let unpacking = tokio::task::spawn_blocking(move || unpack(from_remote, &target));
+    let unpacking = tokio::task::spawn_blocking(move || unpack::unpack(from_remote, &target));
     let (finished, unpacked) = tokio::join!(running, unpacking);
+    let left_out = match unpacked {
+        // What was refused here is the reason why the command in the container could not write.
+        Ok(Err(error)) => return Err(failed(error)),
+        Ok(Ok(left_out)) => left_out,
+        Err(error) => return Err(Failure::with_cause("cannot write the files", &error)),
+    };
     finished?.success("the files could not be read")?;
-    match unpacked {
-        Ok(unpacked) => unpacked
-            .map_err(|error| Failure::with_cause(format!("cannot write {}", to.display()), &error)),
-        Err(error) => Err(Failure::with_cause("cannot write the files", &error)),
+    if left_out.git > 0 {
+        eprintln!(
+            "note: left out {} of git (.git), whose settings could run commands here; `oubliette fetch` takes commits",
+            count(left_out.git, "repository", "repositories")
+        );
     }
+    if left_out.special > 0 {
+        eprintln!(
+            "note: left out {}",
+            count(
+                left_out.special,
+                "pipe, socket or device",
+                "pipes, sockets or devices"
+            )
+        );
+    }
+    Ok(())
+}
+
+fn count(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 fn no_pipe(error: &std::io::Error) -> Failure {
     Failure::with_cause("cannot make a pipe", error)
-}
-
-/// Unpacks a directory into `to`; a file into the directory `to`, or as `to`. The archive is not trusted:
-/// nothing is written outside of `to`.
-fn unpack(from: impl std::io::Read, to: &Path) -> std::io::Result<()> {
-    let mut archive = tar::Archive::new(from);
-    archive.set_preserve_permissions(false);
-    archive.set_unpack_xattrs(false);
-    let mut entries = archive.entries()?;
-    let Some(first) = entries.next() else {
-        return Ok(());
-    };
-    let mut first = first?;
-    if first.header().entry_type().is_dir() {
-        std::fs::create_dir_all(to)?;
-        for entry in entries {
-            entry?.unpack_in(to)?;
-        }
-        return Ok(());
-    }
-    if to.is_dir() {
-        first.unpack_in(to)?;
-    } else if first.header().entry_type().is_file() {
-        let mut file = std::fs::File::create(to)?;
-        std::io::copy(&mut first, &mut file)?;
-    } else {
-        return Err(std::io::Error::other(
-            "what is copied is not a file or directory",
-        ));
-    }
-    // The rest of the stream is read, so that its writer ends.
-    entries.for_each(drop);
-    Ok(())
 }
 
 #[cfg(test)]

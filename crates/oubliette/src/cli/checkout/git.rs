@@ -21,6 +21,17 @@ const REMOVED_VARIABLES: [&str; 9] = [
     "GIT_EXTERNAL_DIFF",
 ];
 
+/// Files of the working tree may be those of an agent: none of them is run as a hook or as a monitor of the file
+/// system, and none of its directories is taken for a repository.
+const SETTINGS: [&str; 6] = [
+    "-c",
+    "core.hooksPath=/dev/null",
+    "-c",
+    "core.fsmonitor=false",
+    "-c",
+    "safe.bareRepository=explicit",
+];
+
 /// Git with a directory and an environment.
 #[derive(Debug, Clone)]
 pub(super) struct Git {
@@ -56,6 +67,7 @@ impl Git {
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("LC_ALL", "C")
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .args(SETTINGS)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -167,4 +179,17 @@ pub(super) fn last_words(stderr: &[u8]) -> String {
 /// Whether a text is the name of an object, as git prints it.
 pub(super) fn is_object_name(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a name means the directory of a repository to git on some file system.
+pub(super) fn is_git_directory(name: &OsStr) -> bool {
+    // File systems may ignore case, some characters, and dots and spaces at the end.
+    let is_ignored = |c: char| matches!(c, '\u{200c}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{206a}'..='\u{206f}' | '\u{feff}');
+    let name: String = name
+        .to_string_lossy()
+        .chars()
+        .filter(|c| !is_ignored(*c))
+        .collect();
+    let name = name.trim_end_matches(['.', ' ']).to_ascii_lowercase();
+    name == ".git" || name == "git~1"
 }

@@ -1,5 +1,7 @@
 //! Receives the work of a session from its workspace: a commit with the files as they are there now.
 
+mod check;
+
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,8 +17,8 @@ const SCRIPT: &str = include_str!("receive.sh");
 const PIPE_BYTES: usize = 4 << 20;
 /// A container that sends more than this is not believed.
 const MAX_PACK_BYTES: &str = "--max-input-size=8589934592";
-/// How many of the repository's own commits the container is told of.
-const MAX_KNOWN_COMMITS: &str = "--count=200";
+const MAX_LINE_BYTES: u64 = 4096;
+const MAX_LINES: usize = 100;
 
 /// The work of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(super) struct Work {
     /// The last commit of the agent.
     pub(super) head: Option<String>,
     pub(super) changed: Changed,
+    /// The name of the pack that arrived.
+    pub(super) pack: String,
 }
 
 /// What differs from the files that were sent.
@@ -40,6 +44,7 @@ pub(super) struct Changed {
 pub(super) enum Into<'a> {
     /// Nowhere: only what has changed is asked for.
     Nowhere,
+    /// Into the object directory of this git, which must be a quarantine: what is refused stays there.
     Git(&'a Git),
 }
 
@@ -53,10 +58,11 @@ pub(super) async fn receive(
         "Files of {id} that were not committed\n\nOubliette-Session: {id}",
         id = session.session_id
     );
-    let (mode, known) = match into {
-        Into::Nowhere => ("stat", String::new()),
-        Into::Git(git) => ("pack", known_commits(git, session)?),
+    let (mode, head) = match into {
+        Into::Nowhere => ("stat", None),
+        Into::Git(git) => ("pack", sent_head(git, session)?),
     };
+    let known = format!("{}\n", head.unwrap_or_default());
     let argv = [
         "/bin/sh",
         "-c",
@@ -71,21 +77,38 @@ pub(super) async fn receive(
     let running = remote::run(client, place, &argv, known.as_bytes(), remote_output);
     let receiving = take(from_remote, &into);
     let (finished, work) = tokio::join!(running, receiving);
-    finished?.success("the work of the session could not be read")?;
-    work
+    let finished = finished?;
+    // A script that says nothing was ended because its work was refused here.
+    let was_refused = work.is_err() && finished.stderr.trim().is_empty();
+    if !was_refused {
+        finished.success("the work of the session could not be read")?;
+    }
+    let work = work?;
+    if work.commit.is_empty() {
+        return Err(Failure::new(
+            "the container did not say what the session has made",
+        ));
+    }
+    if let Into::Git(git) = into {
+        check::check(git, &work.pack, &work.commit, &session.sent, head)?;
+    }
+    Ok(work)
 }
 
 async fn take(from_remote: tokio::io::DuplexStream, into: &Into<'_>) -> Result<Work, Failure> {
     let lost = |error| Failure::with_cause("the connection to the container broke", &error);
     let mut reader = BufReader::new(from_remote);
     let mut work = Work::default();
-    loop {
+    for number in 0.. {
         let mut line = Vec::new();
-        let limited = &mut (&mut reader).take(4096);
+        let limited = &mut (&mut reader).take(MAX_LINE_BYTES);
         let read = limited.read_until(b'\n', &mut line).await.map_err(lost)?;
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         if read == 0 || line.is_empty() {
             break;
+        }
+        if number == MAX_LINES {
+            return Err(Failure::new("the container sent something else than work"));
         }
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("work", name) if is_object_name(name) => name.clone_into(&mut work.commit),
@@ -94,43 +117,32 @@ async fn take(from_remote: tokio::io::DuplexStream, into: &Into<'_>) -> Result<W
             _ => {}
         }
     }
-    if let Into::Git(git) = into
-        && !work.commit.is_empty()
-    {
-        index_pack(git, reader).await?;
-        // What arrived must be what was announced.
-        let name = format!("{}^{{commit}}", work.commit);
-        if !git.succeeds(["cat-file", "-e", &name])? {
-            return Err(Failure::new(
-                "the container did not send the work of the session",
-            ));
-        }
-    }
     if work.commit.is_empty() {
-        return Err(Failure::new(
-            "the container did not say what the session has made",
-        ));
+        // The error of the script is the one to show.
+        return Ok(work);
+    }
+    if let Into::Git(git) = into {
+        work.pack = index_pack(git, reader).await?;
     }
     Ok(work)
 }
 
-/// Stores the objects, after checking them: the container is not trusted.
+/// Stores the objects, after checking them: the container is not trusted. The name of their pack.
 async fn index_pack(
     git: &Git,
     mut from: BufReader<tokio::io::DuplexStream>,
-) -> Result<(), Failure> {
+) -> Result<String, Failure> {
     let mut command: tokio::process::Command = git
         .command([
             "index-pack",
             "--stdin",
-            "--fix-thin",
+            // Not `--fix-thin`: that would add objects of this repository to what arrived.
             "--strict",
             MAX_PACK_BYTES,
         ])
         .into();
     let mut child = command
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()
         .map_err(|error| not_started(&error))?;
@@ -158,9 +170,16 @@ async fn index_pack(
         text
     };
     let ((), complaints) = tokio::join!(copy, complaints);
-    let status = child.wait().await.map_err(|error| not_started(&error))?;
-    if status.success() {
-        return Ok(());
+    // One line: `pack NAME`.
+    let output = child.wait_with_output().await;
+    let output = output.map_err(|error| not_started(&error))?;
+    if output.status.success() {
+        let line = String::from_utf8_lossy(&output.stdout).into_owned();
+        return Ok(line
+            .split_whitespace()
+            .last()
+            .unwrap_or_default()
+            .to_owned());
     }
     Err(Failure::new(format!(
         "the work of the session was refused: {}",
@@ -168,28 +187,29 @@ async fn index_pack(
     )))
 }
 
-/// Commits that the container need not send, one per line: what HEAD was, and the newest branches.
-fn known_commits(git: &Git, session: &SentSession) -> Result<String, Failure> {
-    let mut known = git.text([
-        "for-each-ref",
-        "--sort=-committerdate",
-        MAX_KNOWN_COMMITS,
-        "--format=%(objectname)",
-        "refs/heads",
-        "refs/remotes",
-    ])?;
-    for name in [Some("HEAD"), session.head.as_deref()]
-        .into_iter()
-        .flatten()
-    {
-        let commit = git.run(["rev-parse", "-q", "--verify", &format!("{name}^{{commit}}")])?;
-        if commit.status.success() {
-            known.push('\n');
-            known.push_str(String::from_utf8_lossy(&commit.stdout).trim());
-        }
+/// Adds a pack from a quarantine to a repository.
+pub(super) fn keep_pack(quarantine: &Git, git: &Git, work: &Work) -> Result<(), Failure> {
+    let name = format!("objects/pack/pack-{}.pack", work.pack);
+    let path = quarantine.path(["rev-parse", "--git-path", &name])?;
+    let file = std::fs::File::open(&path)
+        .map_err(|error| Failure::with_cause(format!("cannot read {}", path.display()), &error))?;
+    let mut command = git.command(["index-pack", "--stdin"]);
+    let stored = command.stdin(file).output();
+    let stored = stored.map_err(|error| not_started(&error))?;
+    if stored.status.success() {
+        return Ok(());
     }
-    known.push('\n');
-    Ok(known)
+    Err(Failure::new(last_words(&stored.stderr)))
+}
+
+/// The commit that the container need not send, with its history: what HEAD was. It is told of no other, because
+/// it may have been sent no other.
+fn sent_head<'a>(git: &Git, session: &'a SentSession) -> Result<Option<&'a str>, Failure> {
+    let Some(head) = session.head.as_deref() else {
+        return Ok(None);
+    };
+    let is_here = git.succeeds(["cat-file", "-e", &format!("{head}^{{commit}}")])?;
+    Ok(is_here.then_some(head))
 }
 
 impl Changed {

@@ -49,4 +49,4 @@ echo
 [ "$mode" != stat ] || exit 0
 git cat-file --batch-check='%(objecttype) %(objectname)' | sed -n 's/^commit /^/p' > "$ours/has.$$"
 printf '%s\n' "$work" $sent | cat - "$ours/has.$$" |
-    git pack-objects --revs --thin --stdout -q --delta-base-offset
+    git pack-objects --revs --no-use-bitmap-index --stdout -q --delta-base-offset

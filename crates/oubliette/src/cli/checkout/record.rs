@@ -48,6 +48,9 @@ pub(super) struct SentSession {
     /// The commit of the branch that was fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fetched: Option<String>,
+    /// The tree that `diff` showed last. What `apply` takes must be the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seen: Option<String>,
 }
 
 /// The file of a checkout, locked against other commands. The lock ends when it is dropped.
@@ -113,23 +116,33 @@ impl RecordFile {
         self.path.with_extension("apply")
     }
 
+    /// The file with what git ignored at the last copy.
+    pub(super) fn ignored_path(&self) -> PathBuf {
+        self.path.with_extension("ignored")
+    }
+
     /// Replaces the file.
     pub(super) fn save(&mut self) -> Result<(), Failure> {
         let sessions = &mut self.record.sessions;
         let excess = sessions.len().saturating_sub(MAX_SESSIONS);
         sessions.drain(..excess);
-        let new = self.path.with_extension("new");
         let text = serde_json::to_vec_pretty(&self.record).unwrap_or_default();
+        self.replace(&self.path, &text)
+    }
+
+    /// Replaces one of the files of this checkout.
+    pub(super) fn replace(&self, path: &Path, text: &[u8]) -> Result<(), Failure> {
+        let new = self.path.with_extension("new");
         let write = || {
             let mut options = OpenOptions::new();
             options.write(true).create(true).truncate(true).mode(0o600);
             let mut file = options.open(&new)?;
-            file.write_all(&text)?;
+            file.write_all(text)?;
             file.sync_all()?;
-            fs::rename(&new, &self.path)
+            fs::rename(&new, path)
         };
         write().map_err(|error| {
-            Failure::with_cause(format!("cannot write {}", self.path.display()), &error)
+            Failure::with_cause(format!("cannot write {}", path.display()), &error)
         })
     }
 }
@@ -174,6 +187,15 @@ impl Record {
         self.sessions
             .retain(|other| other.session_id != session.session_id);
         self.sessions.push(session);
+    }
+
+    /// Records what the user has seen of a session; nothing after a new turn.
+    pub(super) fn set_seen(&mut self, session_id: &str, tree: Option<&str>) {
+        for session in &mut self.sessions {
+            if session.session_id == session_id {
+                session.seen = tree.map(str::to_owned);
+            }
+        }
     }
 
     /// Records that the user has the work of a session.

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use super::git::{Git, last_words};
+use super::scratch::Scratch;
 use crate::failure::Failure;
+use crate::home::Home;
 
 #[derive(Debug)]
 pub(super) struct Repository {
@@ -14,7 +14,9 @@ pub(super) struct Repository {
     pub(super) git_dir: PathBuf,
     pub(super) git: Git,
     /// An empty repository of a directory that is in none. It is removed with this value.
-    temporary: Option<TempDir>,
+    temporary: Option<Scratch>,
+    /// Where directories for snapshots are made.
+    pub(super) home: Home,
 }
 
 /// What HEAD is.
@@ -28,15 +30,20 @@ pub(super) struct Head {
 
 impl Repository {
     /// The repository that a directory is in; None if it is in none, or if git is not installed.
-    pub(super) fn find(directory: &Path) -> Result<Option<Self>, Failure> {
+    pub(super) fn find(directory: &Path, home: &Home) -> Result<Option<Self>, Failure> {
         let git = Git::new(directory);
         let Ok(found) = git.command(["rev-parse", "--show-toplevel"]).output() else {
             return Ok(None);
         };
         if !found.status.success() {
             let why = String::from_utf8_lossy(&found.stderr).into_owned();
-            let is_outside =
-                why.contains("not a git repository") || why.contains("must be run in a work tree");
+            let is_outside = [
+                "not a git repository",
+                "must be run in a work tree",
+                "cannot use bare repository",
+            ]
+            .iter()
+            .any(|text| why.contains(text));
             return if is_outside {
                 Ok(None)
             } else {
@@ -50,6 +57,7 @@ impl Repository {
             root,
             git,
             temporary: None,
+            home: home.clone(),
         };
         let format = repository.git.run(["rev-parse", "--show-object-format"])?;
         if format.stdout.starts_with(b"sha256") {
@@ -62,14 +70,11 @@ impl Repository {
     }
 
     /// A directory that is in no repository: everything in it is uncommitted.
-    pub(super) fn without_history(directory: &Path) -> Result<Self, Failure> {
+    pub(super) fn without_history(directory: &Path, home: &Home) -> Result<Self, Failure> {
         let root = std::fs::canonicalize(directory).map_err(|error| {
             Failure::with_cause(format!("cannot use {}", directory.display()), &error)
         })?;
-        let temporary = tempfile::Builder::new()
-            .prefix("oubliette-")
-            .tempdir()
-            .map_err(|error| Failure::with_cause("cannot make a temporary directory", &error))?;
+        let temporary = Scratch::new(home)?;
         let git_dir = temporary.path().join("git");
         let git = Git::new(&root);
         git.output([
@@ -89,6 +94,7 @@ impl Repository {
             git_dir,
             git,
             temporary: Some(temporary),
+            home: home.clone(),
         })
     }
 

@@ -16,6 +16,9 @@ const SCRIPT: &str = include_str!("send.sh");
 /// Between git and the calls.
 const PIPE_BYTES: usize = 4 << 20;
 const MAX_TAGS: usize = 1000;
+/// The script names at most 2000.
+const MAX_KNOWN_COMMITS: usize = 4000;
+const MAX_LINE_BYTES: u64 = 256;
 const MAX_SHALLOW_COMMITS: usize = 1000;
 
 /// What was sent.
@@ -63,17 +66,27 @@ async fn talk(
     from_remote: tokio::io::DuplexStream,
 ) -> Result<Sent, Failure> {
     let lost = |error| Failure::with_cause("the connection to the container broke", &error);
-    let mut lines = BufReader::new(from_remote).lines();
+    let mut reader = BufReader::new(from_remote);
     let mut has = Vec::new();
     loop {
-        match lines.next_line().await.map_err(lost)? {
-            Some(line) if line.is_empty() => break,
-            Some(line) if is_object_name(&line) => has.push(line),
-            Some(_) => {}
-            // The script has failed; its error is the one to show.
-            None => return Ok(Sent::default()),
+        let mut line = Vec::new();
+        let limited = &mut (&mut reader).take(MAX_LINE_BYTES);
+        limited.read_until(b'\n', &mut line).await.map_err(lost)?;
+        if line.len() as u64 == MAX_LINE_BYTES || has.len() == MAX_KNOWN_COMMITS {
+            return Err(Failure::new(
+                "the container sent something else than the commits that it has",
+            ));
         }
+        if line.pop() != Some(b'\n') {
+            // The script has failed; its error is the one to show.
+            return Ok(Sent::default());
+        }
+        if line.is_empty() {
+            break;
+        }
+        has.push(String::from_utf8_lossy(&line).into_owned());
     }
+    has.retain(|name| is_object_name(name));
     let has = known_commits(snapshot, &has)?;
     let tags = tags(snapshot)?;
     let mut wanted = String::new();
@@ -152,7 +165,9 @@ async fn talk(
         return Err(Failure::new(last_words(&complaints)));
     }
     let _ = to_remote.shutdown().await;
-    while lines.next_line().await.map_err(lost)?.is_some() {}
+    tokio::io::copy(&mut reader, &mut tokio::io::sink())
+        .await
+        .map_err(lost)?;
     Ok(sent)
 }
 

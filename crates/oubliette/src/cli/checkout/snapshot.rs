@@ -1,15 +1,15 @@
 //! A snapshot of a working tree: tracked files, and untracked ones that git does not ignore, as they are
 //! now. It is a commit in a directory of its own; the repository is only read.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
-
-use tempfile::TempDir;
+use std::path::{Path, PathBuf};
 
 use super::git::{Git, last_words};
 use super::repository::{Head, Repository};
+use super::scratch::Scratch;
 use crate::failure::Failure;
 
 /// How many lines of what git complains about are shown.
@@ -32,17 +32,14 @@ pub(super) struct Snapshot {
 /// A directory for new objects, which no repository refers to. Dropping it removes them.
 #[derive(Debug)]
 pub(super) struct Quarantine {
-    directory: TempDir,
+    directory: Scratch,
 }
 
 impl Quarantine {
     /// The directory, and git that writes its objects there.
     pub(super) fn new(repository: &Repository) -> Result<(Self, Git), Failure> {
         let failed = |error| Failure::with_cause("cannot make a temporary directory", &error);
-        let directory = tempfile::Builder::new()
-            .prefix("oubliette-")
-            .tempdir()
-            .map_err(failed)?;
+        let directory = Scratch::new(&repository.home)?;
         let objects = directory.path().join("objects");
         fs::create_dir(&objects).map_err(failed)?;
         let own = repository.git_path("objects")?;
@@ -88,13 +85,7 @@ impl Snapshot {
             // The same files are the same commit: a second sending finds it.
             .with_variable("GIT_AUTHOR_DATE", EPOCH)
             .with_variable("GIT_COMMITTER_DATE", EPOCH);
-        let commit = match &head.commit {
-            Some(commit) if git.text(["rev-parse", &format!("{commit}^{{tree}}")])? == tree => {
-                commit.clone()
-            }
-            Some(commit) => commit_tree(&git, &tree, &[commit], "Uncommitted files")?,
-            None => commit_tree(&git, &tree, &[], "Uncommitted files")?,
-        };
+        let commit = commit_of(&git, &head, &tree)?;
         Ok(Self {
             head,
             commit,
@@ -103,6 +94,31 @@ impl Snapshot {
             git,
             quarantine,
         })
+    }
+
+    /// Takes files out of the snapshot.
+    pub(super) fn remove(&mut self, paths: &BTreeSet<PathBuf>) -> Result<(), Failure> {
+        let mut names = Vec::new();
+        for path in paths {
+            names.extend(path.as_os_str().as_bytes());
+            names.push(0);
+        }
+        self.git
+            .filter(["update-index", "-z", "--force-remove", "--stdin"], names)?;
+        self.tree = self.git.text(["write-tree"])?;
+        self.commit = commit_of(&self.git, &self.head, &self.tree)?;
+        Ok(())
+    }
+}
+
+/// A commit with the files: HEAD if it has the same.
+fn commit_of(git: &Git, head: &Head, tree: &str) -> Result<String, Failure> {
+    match &head.commit {
+        Some(commit) if git.text(["rev-parse", &format!("{commit}^{{tree}}")])? == tree => {
+            Ok(commit.clone())
+        }
+        Some(commit) => commit_tree(git, tree, &[commit], "Uncommitted files"),
+        None => commit_tree(git, tree, &[], "Uncommitted files"),
     }
 }
 

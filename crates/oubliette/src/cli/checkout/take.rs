@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::{Map, Value, json};
 
 use super::apply;
+use super::ignored;
 use super::receive::{self, Into, Work};
 use super::record::SentSession;
 use super::remote::Place;
@@ -16,6 +17,7 @@ use super::snapshot::{Quarantine, Snapshot};
 use super::{Checkout, arguments, directory, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::{CallError, Client};
+use crate::cli::confirm;
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::cli::run::connect;
 use crate::failure::Failure;
@@ -76,10 +78,12 @@ pub(in crate::cli) fn commands() -> Vec<Command> {
             .about("Merge what a session has changed into the files here")
             .long_about(
                 "Merge what a session has changed into the files here, also if they have changed meanwhile. \
-                 On a conflict nothing is changed, and the files are named. Nothing is staged or committed.",
+                 On a conflict nothing is changed, and the files are named. Nothing is staged or committed. Work \
+                 that has changed since `oubliette diff` showed it is not applied without a question.",
             )
             .after_help("Examples:\n  oubliette apply\n  oubliette apply gogol_8a73")
             .arg(session())
+            .arg(flag("yes", "Apply the work also if it has changed since `oubliette diff` showed it"))
             .arg(dir())
             .arg(json()),
         Command::new("fetch")
@@ -259,6 +263,7 @@ impl Chosen<'_> {
         let repository = &self.checkout.repository;
         let (_quarantine, git) = Quarantine::new(repository)?;
         let work = self.receive(client, Into::Git(&git)).await?;
+        self.remember_seen(&apply::tree_of(&git, &work.commit)?)?;
         let paths = matches.get_many::<String>("PATH").into_iter().flatten();
         let paths: Vec<String> = paths
             .map(|path| self.prefix.join(path).display().to_string())
@@ -283,20 +288,29 @@ impl Chosen<'_> {
             return Ok(());
         }
         let stat = matches.get_flag("stat").then_some("--stat");
-        let words = ["diff"].into_iter().chain(stat).chain(range).chain(paths);
-        let mut command = git.command(words);
-        // The user's own language, colours and pager: git uses them on a terminal only.
-        match std::env::var_os("LC_ALL") {
-            Some(locale) => command.env("LC_ALL", locale),
-            None => command.env_remove("LC_ALL"),
+        let words = stat.into_iter().chain(range).chain(paths);
+        let code = if stat.is_none() && std::io::stdout().is_terminal() {
+            // Those are for the pager.
+            let _signals = hold_signals();
+            super::show::diff(&git, words)?
+        } else {
+            // Git writes the names of files so that they cannot control a terminal.
+            let settings = ["-c", "core.quotePath=true", "diff"];
+            let mut command = git.command(settings.into_iter().chain(words));
+            // The user's own language and colours.
+            match std::env::var_os("LC_ALL") {
+                Some(locale) => command.env("LC_ALL", locale),
+                None => command.env_remove("LC_ALL"),
+            };
+            let status = command
+                .stdin(Stdio::inherit())
+                .stdout(Stdio::inherit())
+                .stderr(Stdio::inherit())
+                .status()
+                .map_err(|error| super::git::not_started(&error))?;
+            status.code()
         };
-        let status = command
-            .stdin(Stdio::inherit())
-            .stdout(Stdio::inherit())
-            .stderr(Stdio::inherit())
-            .status()
-            .map_err(|error| super::git::not_started(&error))?;
-        match status.code() {
+        match code {
             Some(0) | None => Ok(()),
             Some(code) => Err(Failure::Exit(u8::try_from(code).unwrap_or(1))),
         }
@@ -312,6 +326,14 @@ impl Chosen<'_> {
         let mut file = self.checkout.open_record()?;
         let snapshot = Snapshot::take(repository)?;
         let work = self.receive(client, Into::Git(&snapshot.git)).await?;
+        // Read anew: this command may have waited for a `diff`.
+        let seen = file.record.find(&self.session.session_id)?;
+        let seen = seen.and_then(|session| session.seen.clone());
+        let tree = apply::tree_of(&snapshot.git, &work.commit)?;
+        if seen.is_some_and(|seen| seen != tree) && !matches.get_flag("yes") {
+            confirm_unseen()?;
+        }
+        ignored::remember(repository, &file)?;
         // From here on a signal must not leave a half of it.
         let _signals = hold_signals();
         let applied = apply::apply(
@@ -327,7 +349,7 @@ impl Chosen<'_> {
         if matches.get_flag("json") {
             print_json(json!({
                 "session_id": self.session.session_id, "written": applied.written,
-                "removed": applied.removed, "skipped": applied.skipped,
+                "removed": applied.removed, "skipped": applied.skipped, "can_run": applied.can_run,
             }));
             return Ok(());
         }
@@ -336,6 +358,12 @@ impl Chosen<'_> {
             eprintln!(
                 "note: {} is a repository of its own and was left alone",
                 printable(name)
+            );
+        }
+        if !applied.can_run.is_empty() {
+            eprintln!(
+                "warning: look at these files before you go on; git, an editor or a shell may run what they say: {}",
+                printable(&applied.can_run.join(", "))
             );
         }
         let files = |count: usize| format!("{count} {}", if count == 1 { "file" } else { "files" });
@@ -386,7 +414,9 @@ impl Chosen<'_> {
                 "the branch {branch} is checked out; switch to another one first"
             )));
         }
-        let work = self.receive(client, Into::Git(git)).await?;
+        let (_quarantine, receiving) = Quarantine::new(repository)?;
+        let work = self.receive(client, Into::Git(&receiving)).await?;
+        receive::keep_pack(&receiving, git, &work)?;
         git.output([
             "update-ref",
             "-m",
@@ -417,6 +447,24 @@ impl Chosen<'_> {
         Ok(())
     }
 
+    /// Records what `diff` shows, for `apply`.
+    fn remember_seen(&self, tree: &str) -> Result<(), Failure> {
+        let mut file = self.checkout.open_record()?;
+        let id = &self.session.session_id;
+        let before = file
+            .record
+            .find(id)?
+            .and_then(|session| session.seen.clone());
+        if before.as_deref() == Some(tree) {
+            return Ok(());
+        }
+        if before.is_some() {
+            eprintln!("note: the work has changed since you looked at it last");
+        }
+        file.record.set_seen(id, Some(tree));
+        file.save()
+    }
+
     async fn receive(
         &self,
         client: &ReconnectingClient<'_>,
@@ -424,6 +472,17 @@ impl Chosen<'_> {
     ) -> Result<Work, Failure> {
         receive::receive(client, &self.place, &self.session, into).await
     }
+}
+
+/// Asks whether to apply work that differs from what `diff` has shown; an error if the answer is no.
+fn confirm_unseen() -> Result<(), Failure> {
+    let changed = "the work has changed since you looked at it";
+    if confirm::can_ask() && confirm::ask(&format!("{changed}. Apply it as it is now?"))? {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "nothing was changed: {changed}; `oubliette diff` shows it, and `oubliette apply --yes` takes it unseen"
+    )))
 }
 
 /// The paths with their added and removed lines, from `--numstat -z`.

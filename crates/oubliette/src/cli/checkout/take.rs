@@ -207,9 +207,9 @@ async fn take(
         Some(chosen) if !by_turn && !chosen.session.is_mounted() => {
             let client = reconnecting(access, client);
             match verb {
-                "diff" => chosen.diff(&client, matches).await,
-                "apply" => chosen.apply(&client, matches).await,
-                _ => chosen.fetch(&client, matches).await,
+                "diff" => Box::pin(chosen.diff(&client, matches)).await,
+                "apply" => Box::pin(chosen.apply(&client, matches)).await,
+                _ => Box::pin(chosen.fetch(&client, matches)).await,
             }
         }
         chosen if verb == "diff" => {

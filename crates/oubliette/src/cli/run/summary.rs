@@ -25,7 +25,7 @@ impl Summary {
         let get = Map::from_iter([("session_id".to_owned(), json!(session))]);
         let found = client.current().call("session_get", get).await;
         let changed = match checkout {
-            Some(checkout) => match checkout::changed(checkout, client, session).await {
+            Some(checkout) => match Box::pin(checkout::changed(checkout, client, session)).await {
                 Ok(changed) => changed,
                 Err(failure) => {
                     failure.print();

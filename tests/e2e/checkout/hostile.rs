@@ -287,8 +287,18 @@ async fn snapshots_are_private_and_do_not_stay_after_a_kill() {
             let mode = std::fs::metadata(&path).map(|meta| meta.permissions().mode() & 0o777);
             assert_eq!(mode.ok(), Some(0o700), "{}", path.display());
         }
-        // Another command does not remove what a living one uses.
-        let living = listed();
+        // Another command does not remove what a living one uses: one that waits holds its lock.
+        let is_used = |path: &PathBuf| {
+            let lock = std::fs::File::open(path.join("lock"));
+            let operation = rustix::fs::FlockOperation::NonBlockingLockShared;
+            path.join("index").exists()
+                && lock.is_ok_and(|lock| rustix::fs::flock(&lock, operation).is_err())
+        };
+        let living = support::wait_for("a snapshot in use", async || {
+            let used: Vec<PathBuf> = listed().into_iter().filter(is_used).collect();
+            (!used.is_empty()).then_some(used)
+        })
+        .await;
         user.cli_in(&user.root(), &["fetch", "none"]).await;
         let other = user.directory.path().join("other");
         std::fs::create_dir_all(&other).unwrap();

@@ -38,7 +38,7 @@ const READERS: [&str; 8] = ["cat", "grep", "head", "ls", "nl", "pwd", "tail", "w
 
 /// A decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ruling {
+pub enum AutonomyDecision {
     Allow,
     /// Allowed if none of these paths, which are relative to the workspace, leads through a link.
     AllowEdit(Vec<String>),
@@ -56,39 +56,45 @@ pub struct AutonomyPolicy<'a> {
 }
 
 impl AutonomyPolicy<'_> {
-    pub fn decide(&self, request: &PermissionRequest) -> Ruling {
+    pub fn decide(&self, request: &PermissionRequest) -> AutonomyDecision {
         match self.level {
             // The container is the boundary.
-            Level::High => return Ruling::Allow,
-            Level::Off => return Ruling::Ask,
+            Level::High => return AutonomyDecision::Allow,
+            Level::Off => return AutonomyDecision::Ask,
             Level::Low | Level::Medium => {}
         }
         if self.is_own_tool(request) {
-            return Ruling::Allow;
+            return AutonomyDecision::Allow;
         }
         if let Some(command) = command_of(&request.input) {
             let reads = self.agent.reads_by_commands && is_reader(&command);
-            return if reads { Ruling::Allow } else { Ruling::Ask };
+            return if reads {
+                AutonomyDecision::Allow
+            } else {
+                AutonomyDecision::Ask
+            };
         }
         match request.kind.as_str() {
-            "read" | "search" | "think" => Ruling::Allow,
+            "read" | "search" | "think" => AutonomyDecision::Allow,
             "edit" | "delete" | "move" if self.level == Level::Medium => self.decide_edit(request),
-            _ => Ruling::Ask,
+            _ => AutonomyDecision::Ask,
         }
     }
 
-    fn decide_edit(&self, request: &PermissionRequest) -> Ruling {
+    fn decide_edit(&self, request: &PermissionRequest) -> AutonomyDecision {
         let paths = request.edited_paths();
         let needed = if request.kind == "move" { 2 } else { 1 };
         if paths.len() < needed || paths.len() > MAX_FILES {
-            return Ruling::Ask;
+            return AutonomyDecision::Ask;
         }
         let files = paths
             .iter()
             .map(|path| path_in_workspace(self.workspace, path));
         match files.collect::<Option<Vec<String>>>() {
-            Some(files) if !files.iter().any(|file| is_guarded(file)) => Ruling::AllowEdit(files),
-            _ => Ruling::Ask,
+            Some(files) if !files.iter().any(|file| is_guarded(file)) => {
+                AutonomyDecision::AllowEdit(files)
+            }
+            _ => AutonomyDecision::Ask,
         }
     }
 
@@ -193,7 +199,7 @@ mod tests {
     use super::*;
     use crate::catalogue::catalogue;
 
-    fn decide(agent: &str, level: Level, call: Value) -> Ruling {
+    fn decide(agent: &str, level: Level, call: Value) -> AutonomyDecision {
         let agents = catalogue();
         let agent = agents.iter().find(|row| row.name == agent).unwrap();
         let policy = AutonomyPolicy {
@@ -205,7 +211,7 @@ mod tests {
     }
 
     fn is_asked(level: Level, call: Value) -> bool {
-        decide("claude", level, call) == Ruling::Ask
+        decide("claude", level, call) == AutonomyDecision::Ask
     }
 
     #[test]
@@ -271,17 +277,29 @@ mod tests {
             let of =
                 |name: &str| json!({ "kind": "other", "title": format!("{prefix}{name}{suffix}") });
             for name in ["session_message", "app_ping"] {
-                assert_eq!(decide(agent, Level::Off, of(name)), Ruling::Ask, "{agent}");
+                assert_eq!(
+                    decide(agent, Level::Off, of(name)),
+                    AutonomyDecision::Ask,
+                    "{agent}"
+                );
                 assert_eq!(
                     decide(agent, Level::Low, of(name)),
-                    Ruling::Allow,
+                    AutonomyDecision::Allow,
                     "{agent}"
                 );
             }
             let of_key = of("oubliette_container");
-            assert_eq!(decide(agent, Level::Medium, of_key), Ruling::Ask, "{agent}");
+            assert_eq!(
+                decide(agent, Level::Medium, of_key),
+                AutonomyDecision::Ask,
+                "{agent}"
+            );
             let odd = of("x y");
-            assert_eq!(decide(agent, Level::Medium, odd), Ruling::Ask, "{agent}");
+            assert_eq!(
+                decide(agent, Level::Medium, odd),
+                AutonomyDecision::Ask,
+                "{agent}"
+            );
         }
     }
 
@@ -293,7 +311,11 @@ mod tests {
         ] {
             let call =
                 json!({ "kind": "execute", "title": title, "rawInput": { "command": "rm x" } });
-            assert_eq!(decide(agent, Level::Medium, call), Ruling::Ask, "{agent}");
+            assert_eq!(
+                decide(agent, Level::Medium, call),
+                AutonomyDecision::Ask,
+                "{agent}"
+            );
         }
     }
 
@@ -314,12 +336,18 @@ mod tests {
             ("", false),
         ] {
             let call = json!({ "kind": "execute", "rawInput": { "command": command } });
-            let ruling = decide("codex", Level::Low, call.clone());
-            assert_eq!(ruling == Ruling::Allow, reads, "{command}");
-            assert_eq!(decide("codex", Level::Off, call.clone()), Ruling::Ask);
-            assert_eq!(decide("claude", Level::Low, call), Ruling::Ask);
+            let decision = decide("codex", Level::Low, call.clone());
+            assert_eq!(decision == AutonomyDecision::Allow, reads, "{command}");
+            assert_eq!(
+                decide("codex", Level::Off, call.clone()),
+                AutonomyDecision::Ask
+            );
+            assert_eq!(decide("claude", Level::Low, call), AutonomyDecision::Ask);
         }
         let wrapped = json!({ "rawInput": { "command": ["/bin/bash", "-lc", "cat a"] } });
-        assert_eq!(decide("codex", Level::Low, wrapped), Ruling::Allow);
+        assert_eq!(
+            decide("codex", Level::Low, wrapped),
+            AutonomyDecision::Allow
+        );
     }
 }

@@ -26,7 +26,7 @@ pub use agent::{
     Agent, McpFile, ModelSetting, OwnTexts, Package, SessionFile, ToolRefresh, TranscriptFile,
     UsageFile,
 };
-pub use autonomy::{AutonomyPolicy, Ruling};
+pub use autonomy::{AutonomyDecision, AutonomyPolicy};
 pub use catalogue::catalogue;
 pub use failure::{FailureCause, failure_reason};
 pub use handshake::{

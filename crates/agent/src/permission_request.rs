@@ -98,8 +98,8 @@ impl PermissionRequest {
     }
 
     /// The response to the agent, as a line.
-    pub fn response(&self, verdict: PermissionDecision) -> Vec<u8> {
-        let wanted: &[&str] = match verdict {
+    pub fn response(&self, decision: PermissionDecision) -> Vec<u8> {
+        let wanted: &[&str] = match decision {
             PermissionDecision::Allow => &["allow_once", "allow_always"],
             PermissionDecision::AllowAlways => &["allow_always", "allow_once"],
             PermissionDecision::Deny => &["reject_once", "reject_always"],
@@ -155,12 +155,12 @@ mod tests {
     #[test]
     fn a_response_selects_the_option_of_the_verdict() {
         let request = request();
-        for (verdict, option) in [
+        for (decision, option) in [
             (PermissionDecision::Allow, "once"),
             (PermissionDecision::AllowAlways, "always"),
             (PermissionDecision::Deny, "no"),
         ] {
-            let outcome = outcome(&request.response(verdict));
+            let outcome = outcome(&request.response(decision));
             assert_eq!(outcome["outcome"], "selected");
             assert_eq!(outcome["optionId"], option);
         }

@@ -135,7 +135,7 @@ impl Checkpoints<'_> {
     }
 
     /// Keeps a workspace from being set back until the guard is dropped.
-    pub(crate) async fn start_turn(
+    pub(crate) async fn block_rewind(
         self,
         project: ProjectId,
         workspace: &WorkspaceId,
@@ -306,7 +306,7 @@ impl Checkpoints<'_> {
     }
 
     /// The projects that have checkpoints.
-    pub(crate) async fn known_projects(self) -> Vec<ProjectId> {
+    pub(crate) async fn projects_with_checkpoints(self) -> Vec<ProjectId> {
         let found = self.engine.files().projects_with(OBJECTS_DIR).await;
         found.unwrap_or_default()
     }

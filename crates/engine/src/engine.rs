@@ -131,7 +131,7 @@ impl Engine {
             let runs_start = now - days(schedules.keep_days);
             let trimmed = store.trim_runs(runs_start, schedules.keep_runs).await;
             warn("scheduled runs", trimmed);
-            let projects = self.checkpoints().known_projects().await;
+            let projects = self.checkpoints().projects_with_checkpoints().await;
             self.checkpoints().collect_garbage_in_background(projects);
             tokio::time::sleep(MAINTENANCE_INTERVAL).await;
         }

@@ -2,7 +2,7 @@
 
 mod access;
 mod arguments;
-mod changes;
+
 mod checkout;
 mod client;
 mod confirm;
@@ -13,6 +13,7 @@ mod interactive;
 mod local_tools;
 mod login;
 mod names;
+mod openspec;
 mod operation;
 mod permission;
 mod projects;

@@ -206,7 +206,7 @@ impl Checkpoints<'_> {
     /// Finds what a dead server left. Forks are undone, and workspaces of rewinds are blocked.
     pub(crate) async fn recover_unfinished(self) -> Vec<PendingRewind> {
         let mut pending = Vec::new();
-        for project in self.known_projects().await {
+        for project in self.projects_with_checkpoints().await {
             let directory = self.engine.files().project_dir(project).join(OBJECTS_DIR);
             let read = tokio::task::spawn_blocking(move || Record::read_all(&directory)).await;
             let records = match read {

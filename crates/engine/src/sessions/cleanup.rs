@@ -72,7 +72,7 @@ impl Operation for Cleanup {
         if !deleted.is_empty() {
             let projects = match visible {
                 VisibleProjects::Only(id) => vec![id],
-                VisibleProjects::All => engine.checkpoints().known_projects().await,
+                VisibleProjects::All => engine.checkpoints().projects_with_checkpoints().await,
             };
             engine.checkpoints().collect_garbage_in_background(projects);
             engine.spawn_until_stopping(move |engine| async move {

@@ -4,6 +4,7 @@
 //! nothing changes until `apply`, `fetch` or `cp`. Only with `run --mount` is the directory itself the workspace.
 
 mod apply;
+mod checkpoint_diff;
 mod copy;
 mod git;
 mod ignored;
@@ -92,7 +93,7 @@ impl<'a> Checkout<'a> {
     /// Reads what is known about the checkout, and finishes an apply that was killed.
     fn open_record(&self) -> Result<RecordFile, Failure> {
         let file = RecordFile::open(self.home, &self.server, self.root())?;
-        if let Some(kept) = apply::finish_left(&file.apply_dir())? {
+        if let Some(kept) = apply::finish_interrupted(&file.apply_dir())? {
             eprintln!("Finished an `oubliette apply` that had been interrupted.");
             report_kept(&kept);
         }

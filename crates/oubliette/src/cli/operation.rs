@@ -149,8 +149,8 @@ pub(super) fn run(
         _ if matches.get_flag("json") => to_json(&result),
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
-        "project_changes" => changes::format_changes(&result),
-        "project_tasks" => changes::format_tasks(&result),
+        "project_changes" => openspec::format_changes(&result),
+        "project_tasks" => openspec::format_tasks(&result),
         "project_create" | "project_get" | "project_update" => {
             terminal::render(&projects::for_display(&result))
         }

@@ -1,7 +1,7 @@
 //! Decisions that a session waits for: permissions for tools, and a higher cost limit.
 
 use jiff::SignedDuration;
-use oubliette_agent::{AutonomyPolicy, PermissionRequest, Ruling, ToolEnforcement};
+use oubliette_agent::{AutonomyDecision, AutonomyPolicy, PermissionRequest, ToolEnforcement};
 use oubliette_model::{
     AwaitedRequest, AwaitedRequestKind, Event, Level, PermissionDecision, Status, Transition,
     quoted,
@@ -89,9 +89,9 @@ impl SessionActor<'_> {
         let allowed = match policy.decide(permission) {
             // Not by an option that allows more than this call.
             _ if !permission.can_allow_once() => false,
-            Ruling::Allow => true,
-            Ruling::Ask => false,
-            Ruling::AllowEdit(paths) => {
+            AutonomyDecision::Allow => true,
+            AutonomyDecision::Ask => false,
+            AutonomyDecision::AllowEdit(paths) => {
                 let files = self.engine.files();
                 !files
                     .leads_through_link(self.project.id, workspace, paths)

@@ -36,7 +36,7 @@ impl SessionActor<'_> {
             .await?;
         let workspace = self.session.workspace_id.clone();
         let checkpoints = self.engine.checkpoints();
-        let _starting = checkpoints.start_turn(self.project.id, &workspace).await;
+        let _starting = checkpoints.block_rewind(self.project.id, &workspace).await;
         // The session may have been set back while this waited: then its agent is started anew.
         if !self.reload().await? || self.has_forgotten_conversation() {
             return Ok(());

@@ -13,12 +13,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::git::{Git, is_git_directory, last_words};
+use super::git::{Git, is_git_directory, last_lines};
 use super::repository::Repository;
 use super::snapshot::{Snapshot, commit_tree, write_tree};
 use crate::failure::Failure;
 use journal::{Journal, MergedFiles};
-pub(super) use journal::{KeptFile, finish_left};
+pub(super) use journal::{KeptFile, finish_interrupted};
 
 /// What an apply has done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Applied {
 
 /// How many paths an error lists.
 const MAX_LISTED_PATHS: usize = 20;
-const SYMLINK_OR_FILE_LIMIT: u64 = 100_000;
+const MAX_CHECKED_ENTRIES: u64 = 100_000;
 
 /// A difference between the files here and the merged ones.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub(super) fn apply(
     let staged = stage_files(snapshot, &merged, &changes, stage);
     let prepared = staged.and_then(|()| {
         // Somebody may have changed files since the snapshot.
-        let now = write_tree(git, &mut Vec::new())?;
+        let now = write_tree(git, &repository.data_directories()?, &mut Vec::new())?;
         if now == snapshot.tree {
             return Ok(());
         }
@@ -150,7 +150,7 @@ fn merge(git: &Git, ours: &str, sent: &str, work: &str) -> Result<String, Failur
         _ if String::from_utf8_lossy(&merged.stderr).contains("usage:") => Err(Failure::new(
             "`oubliette apply` needs git 2.38 or newer on this machine; `oubliette fetch` works with older ones",
         )),
-        _ => Err(Failure::new(last_words(&merged.stderr))),
+        _ => Err(Failure::new(last_lines(&merged.stderr))),
     }
 }
 
@@ -229,7 +229,7 @@ fn check_obstacles(root: &Path, changes: &[Change]) -> Result<(), Failure> {
         if change.kind == ChangeKind::Add {
             match fs::symlink_metadata(root.join(&change.path)) {
                 Ok(found) if found.is_dir() => {
-                    let mut left = SYMLINK_OR_FILE_LIMIT;
+                    let mut left = MAX_CHECKED_ENTRIES;
                     if !becomes_empty(root, &change.path, &removed, &mut left) {
                         in_the_way.insert(change.path.clone());
                     }

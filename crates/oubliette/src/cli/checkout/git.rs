@@ -94,7 +94,7 @@ impl Git {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        Err(Failure::new(last_words(&output.stderr)))
+        Err(Failure::new(last_lines(&output.stderr)))
     }
 
     /// The output as text, without the newline at its end.
@@ -153,7 +153,7 @@ impl Git {
         if output.status.success() {
             return Ok(output.stdout);
         }
-        Err(Failure::new(last_words(&output.stderr)))
+        Err(Failure::new(last_lines(&output.stderr)))
     }
 }
 
@@ -167,7 +167,7 @@ pub(super) fn not_started(error: &std::io::Error) -> Failure {
 }
 
 /// The last lines that git wrote, in one.
-pub(super) fn last_words(stderr: &[u8]) -> String {
+pub(super) fn last_lines(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     match lines.as_slice() {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::super::reconnecting::ReconnectingClient;
-use super::git::{Git, is_object_name, last_words, not_started};
+use super::git::{Git, is_object_name, last_lines, not_started};
 use super::record::SentSession;
 use super::remote::{self, Place};
 use crate::failure::Failure;
@@ -183,7 +183,7 @@ async fn index_pack(
     }
     Err(Failure::new(format!(
         "the work of the session was refused: {}",
-        last_words(&complaints)
+        last_lines(&complaints)
     )))
 }
 
@@ -199,7 +199,7 @@ pub(super) fn keep_pack(quarantine: &Git, git: &Git, work: &Work) -> Result<(), 
     if stored.status.success() {
         return Ok(());
     }
-    Err(Failure::new(last_words(&stored.stderr)))
+    Err(Failure::new(last_lines(&stored.stderr)))
 }
 
 /// The commit that the container need not send, with its history: what HEAD was. It is told of no other, because

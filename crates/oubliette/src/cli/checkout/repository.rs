@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::git::{Git, last_words};
+use super::git::{Git, last_lines};
 use super::scratch::Scratch;
 use crate::failure::Failure;
 use crate::home::Home;
@@ -47,7 +47,7 @@ impl Repository {
             return if is_outside {
                 Ok(None)
             } else {
-                Err(Failure::new(last_words(&found.stderr)))
+                Err(Failure::new(last_lines(&found.stderr)))
             };
         }
         let root = git.path(["rev-parse", "--show-toplevel"])?;
@@ -96,6 +96,32 @@ impl Repository {
             temporary: Some(temporary),
             home: home.clone(),
         })
+    }
+
+    /// The data directories of Oubliette in the working tree: the one in use, and the default one. Agents get neither
+    /// keys nor the files of other projects.
+    pub(super) fn data_directories(&self) -> Result<Vec<PathBuf>, Failure> {
+        let default = std::env::home_dir().map(|home| home.join(".oubliette"));
+        let all = [Some(self.home.path().to_owned()), default];
+        let mut found = Vec::new();
+        for directory in all.into_iter().flatten() {
+            let Ok(directory) = std::fs::canonicalize(directory) else {
+                continue;
+            };
+            let Ok(inside) = directory.strip_prefix(&self.root) else {
+                continue;
+            };
+            if inside.as_os_str().is_empty() {
+                return Err(Failure::new(format!(
+                    "{} is the data directory of Oubliette, which agents do not get; choose another directory",
+                    directory.display()
+                )));
+            }
+            if !found.iter().any(|known| known == inside) {
+                found.push(inside.to_owned());
+            }
+        }
+        Ok(found)
     }
 
     /// Whether the directory is in no repository.

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::super::reconnecting::ReconnectingClient;
-use super::git::{is_object_name, last_words, not_started};
+use super::git::{is_object_name, last_lines, not_started};
 use super::remote::{self, Place};
 use super::repository::Repository;
 use super::snapshot::Snapshot;
@@ -162,7 +162,7 @@ async fn talk(
     if !status.success() {
         // Without an end of its input the script fails, too, and changes nothing.
         let _ = to_remote.shutdown().await;
-        return Err(Failure::new(last_words(&complaints)));
+        return Err(Failure::new(last_lines(&complaints)));
     }
     let _ = to_remote.shutdown().await;
     tokio::io::copy(&mut reader, &mut tokio::io::sink())

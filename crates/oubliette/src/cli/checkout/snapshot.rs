@@ -7,14 +7,14 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::git::{Git, last_words};
+use super::git::{Git, last_lines};
 use super::repository::{Head, Repository};
 use super::scratch::Scratch;
 use crate::failure::Failure;
 
 /// How many lines of what git complains about are shown.
 const MAX_NOTES: usize = 5;
-const EPOCH: &str = "1000000000 +0000";
+const SNAPSHOT_DATE: &str = "1000000000 +0000";
 
 #[derive(Debug)]
 pub(super) struct Snapshot {
@@ -75,7 +75,14 @@ impl Snapshot {
             Ok(_) => copy_times(&own, &index),
         }
         let git = git.with_variable("GIT_INDEX_FILE", index);
-        let tree = write_tree(&git, &mut notes)?;
+        let data = repository.data_directories()?;
+        for directory in &data {
+            notes.push(format!(
+                "not sent: {}, which has keys and data of Oubliette",
+                directory.display()
+            ));
+        }
+        let tree = write_tree(&git, &data, &mut notes)?;
         notes.extend(submodules(&git)?);
         let git = git
             .with_variable("GIT_AUTHOR_NAME", "Oubliette")
@@ -83,8 +90,8 @@ impl Snapshot {
             .with_variable("GIT_COMMITTER_NAME", "Oubliette")
             .with_variable("GIT_COMMITTER_EMAIL", "noreply@oubliette.invalid")
             // The same files are the same commit: a second sending finds it.
-            .with_variable("GIT_AUTHOR_DATE", EPOCH)
-            .with_variable("GIT_COMMITTER_DATE", EPOCH);
+            .with_variable("GIT_AUTHOR_DATE", SNAPSHOT_DATE)
+            .with_variable("GIT_COMMITTER_DATE", SNAPSHOT_DATE);
         let commit = commit_of(&git, &head, &tree)?;
         Ok(Self {
             head,
@@ -122,9 +129,13 @@ fn commit_of(git: &Git, head: &Head, tree: &str) -> Result<String, Failure> {
     }
 }
 
-/// Writes the files of the working tree as a tree.
-pub(super) fn write_tree(git: &Git, notes: &mut Vec<String>) -> Result<String, Failure> {
-    let added = git.run([
+/// Writes the files of the working tree as a tree, without some directories of it.
+pub(super) fn write_tree(
+    git: &Git,
+    left_out: &[PathBuf],
+    notes: &mut Vec<String>,
+) -> Result<String, Failure> {
+    let arguments = [
         "-c",
         "core.safecrlf=false",
         "-c",
@@ -134,11 +145,18 @@ pub(super) fn write_tree(git: &Git, notes: &mut Vec<String>) -> Result<String, F
         "--ignore-errors",
         "--",
         ":/",
-    ])?;
+    ];
+    let excluded = left_out.iter().map(|path| {
+        let mut pattern = OsString::from(":(top,exclude,literal)");
+        pattern.push(path);
+        pattern
+    });
+    let arguments = arguments.map(OsString::from).into_iter().chain(excluded);
+    let added = git.run(arguments)?;
     let complaints = String::from_utf8_lossy(&added.stderr).into_owned();
     // 1: some files could not be read, and are left out.
     if !matches!(added.status.code(), Some(0 | 1)) {
-        return Err(Failure::new(last_words(&added.stderr)));
+        return Err(Failure::new(last_lines(&added.stderr)));
     }
     let lines = complaints
         .lines()

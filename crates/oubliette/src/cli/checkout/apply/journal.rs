@@ -82,7 +82,7 @@ struct Stored {
 }
 
 /// Finishes an apply that was killed; returns the files that were left alone, or none if there was no apply.
-pub(in super::super) fn finish_left(stage: &Path) -> Result<Option<Vec<KeptFile>>, Failure> {
+pub(in super::super) fn finish_interrupted(stage: &Path) -> Result<Option<Vec<KeptFile>>, Failure> {
     match Journal::read(stage) {
         Ok(Some(journal)) => journal.replay(stage).map(Some),
         // It was killed while it prepared, and has changed nothing.
@@ -348,11 +348,11 @@ mod tests {
                         .unwrap(),
                 };
             }
-            assert_eq!(finish_left(&stage).unwrap(), Some(Vec::new()));
+            assert_eq!(finish_interrupted(&stage).unwrap(), Some(Vec::new()));
             let expected = [("kept", "2"), ("old/new", "2")]
                 .map(|(name, text)| (name.to_owned(), text.to_owned()));
             assert_eq!(files(&journal.root), expected);
-            assert!(!stage.exists() && finish_left(&stage).unwrap().is_none());
+            assert!(!stage.exists() && finish_interrupted(&stage).unwrap().is_none());
         }
     }
 
@@ -360,7 +360,7 @@ mod tests {
     fn an_apply_that_was_killed_before_its_journal_changes_nothing() {
         let (_directory, stage, journal) = prepare();
         let before = files(&journal.root);
-        assert!(finish_left(&stage).unwrap().is_none());
+        assert!(finish_interrupted(&stage).unwrap().is_none());
         assert_eq!(files(&journal.root), before);
         assert!(!stage.exists());
     }
@@ -372,7 +372,7 @@ mod tests {
         fs::write(journal.root.join("kept"), "mine").unwrap();
         fs::write(journal.root.join("gone/x"), "mine").unwrap();
         fs::write(journal.root.join("kept.oubliette"), "other").unwrap();
-        let kept = finish_left(&stage).unwrap().unwrap();
+        let kept = finish_interrupted(&stage).unwrap().unwrap();
         let expected = [("gone/x", None), ("kept", Some("kept.oubliette-1"))];
         let expected = expected.map(|(path, version)| KeptFile {
             path: path.into(),

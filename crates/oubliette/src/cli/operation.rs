@@ -10,7 +10,7 @@ use super::access::Access;
 use super::client::{CallError, Client};
 use super::run::connect;
 use super::{
-    arguments, changes, confirm, credentials, follow, interactive, names, projects, schedules,
+    arguments, confirm, credentials, follow, interactive, names, openspec, projects, schedules,
 };
 use crate::failure::Failure;
 use crate::home::Home;

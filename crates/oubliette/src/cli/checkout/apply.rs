@@ -92,7 +92,7 @@ pub(super) fn apply(
     applied.can_run = can_run::find(&repository.git, &repository.root, &paths)?;
     let staged = stage_files(snapshot, &merged, &changes, stage);
     let prepared = staged.and_then(|()| {
-        // Somebody may have changed files since the snapshot.
+        // Other programs may have changed files since the snapshot.
         let now = write_tree(git, &repository.data_directories()?, &mut Vec::new())?;
         if now == snapshot.tree {
             return Ok(());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::apply;
 use super::checkpoint_diff::diff_of_server;
@@ -17,7 +17,7 @@ use super::remote::Place;
 use super::snapshot::{Quarantine, Snapshot};
 use super::{Checkout, arguments, directory, reconnecting};
 use crate::cli::access::Access;
-use crate::cli::client::{CallError, Client};
+use crate::cli::client::Client;
 use crate::cli::confirm;
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::cli::run::connect;

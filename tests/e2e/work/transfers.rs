@@ -1,6 +1,7 @@
 //! Tickets for large files: downloads, uploads, and what hostile use of them gets.
 
 use std::os::unix::fs::symlink;
+use std::time::Duration;
 
 use reqwest::{Body, Response, StatusCode};
 use serde_json::{Value, json};
@@ -197,7 +198,7 @@ async fn hostile_transfers_change_nothing() {
     });
     let admin = server.admin();
     let create = json!({ "name": "one", "init_git": false, "protected_paths": ["conf"],
-        "disk_mb": 9 });
+        "disk_mb": 16 });
     let project = admin.call("project_create", create).await.ok()["project_id"].clone();
     let project = project.as_str().unwrap().to_owned();
     let root = server.workspace(&project);
@@ -240,12 +241,12 @@ async fn hostile_transfers_change_nothing() {
     let pieces = futures_util::stream::iter([Ok::<_, std::io::Error>("x")]);
     let (status, _) = put(&url, Body::wrap_stream(pieces)).await;
     assert_eq!(status, StatusCode::LENGTH_REQUIRED);
-    let (status, text) = announce(&url, 9 << 20, b"").await;
+    let (status, text) = announce(&url, 9 << 20, Duration::from_secs(60)).await;
     assert_eq!(status, 413, "{text}");
-    let fill = json!({ "project_id": project, "command": "head -c 3000000 /dev/zero > more" });
+    let fill = json!({ "project_id": project, "command": "head -c 6000000 /dev/zero > more" });
     admin.call("container_exec", fill).await.ok();
     wait_until("the disk limit is reached", async || {
-        let (status, text) = announce(&url, 8 << 20, b"").await;
+        let (status, text) = announce(&url, 8 << 20, Duration::from_secs(1)).await;
         status == 422 && text.contains("disk_mb")
     })
     .await;
@@ -343,11 +344,14 @@ async fn begin(url: &str, length: usize, body: &[u8]) -> TcpStream {
     connection
 }
 
-/// Announces a body of a size, and reads the response.
-async fn announce(url: &str, length: usize, body: &[u8]) -> (u16, String) {
-    let mut connection = begin(url, length, body).await;
+/// Announces a body of a size, and reads the response; 0 if there is none, because the server waits for the body.
+async fn announce(url: &str, length: usize, patience: Duration) -> (u16, String) {
+    let mut connection = begin(url, length, b"").await;
     let mut bytes = vec![0; 4096];
-    let read = connection.read(&mut bytes).await.unwrap();
+    let Ok(read) = tokio::time::timeout(patience, connection.read(&mut bytes)).await else {
+        return (0, String::new());
+    };
+    let read = read.unwrap();
     let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
     let status = text
         .split(' ')

@@ -143,7 +143,8 @@ pub(super) async fn run(
                 is_sent |= !matches!(started, Err(ProcessError::NotSent));
                 streams = started?;
             }
-            let writing = write_input(&process, &command.stdin);
+            // Boxed: futures of sessions hold this one.
+            let writing = Box::pin(write_input(&process, &command.stdin));
             let followed = follow(&process, writing, streams, &mut stdout, &mut stderr);
             followed.await.map_err(error_after_start)
         };

@@ -79,7 +79,7 @@ async fn follow_input(
     let (mut stdout, mut stderr) = (CapturedOutput::default(), CapturedOutput::default());
     let mut sent = SentInput::default();
     let ended = {
-        let feeding = feed(&process, input, &mut sent);
+        let feeding = Box::pin(feed(&process, input, &mut sent));
         follow(&process, feeding, streams, &mut stdout, &mut stderr).await
     };
     let exited = match ended {

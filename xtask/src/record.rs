@@ -80,6 +80,7 @@ impl Recording {
             .env("OUBLIETTE_HOME", &self.home)
             .env("TERM", "xterm-256color")
             .env("PAGER", "cat")
+            .env("RECORDINGS", root().join("docs/recordings"))
             .env("GIT_CONFIG_GLOBAL", "/dev/null");
         shell
     }

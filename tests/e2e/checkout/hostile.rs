@@ -418,3 +418,32 @@ async fn a_planted_repository_is_named_and_not_used() {
     }
     assert!(!ran.exists(), "a command of the planted repository ran");
 }
+
+#[test(needs(sandbox))]
+async fn the_data_directory_is_in_no_copy() {
+    let user = User::new();
+    // The default data directory: `HOME` is this directory.
+    let home = user.directory.path();
+    user.write("../.oubliette/admin.token", "oub_SECRET\n");
+    user.write("../file", "f\n");
+    let arguments = ["run", "--here", "/sh ls -A; cat .oubliette/admin.token"];
+    let ran = user.cli_in(home, &arguments).await;
+    let text = stdout(&ran);
+    assert!(text.contains("file") && !text.contains("SECRET"), "{text}");
+    assert!(
+        stderr(&ran).contains("not sent: .oubliette"),
+        "{}",
+        stderr(&ran)
+    );
+    let ran = user
+        .cli_in(&home.join(".oubliette"), &["run", "--here", "/sh ls -A"])
+        .await;
+    assert!(!ran.status.success() && stderr(&ran).contains("data directory"));
+    // An agent that does not exist is refused before anything is sent.
+    let ran = user.cli(&["run", "--agent", "cluade", "/say x"]).await;
+    let said = stderr(&ran);
+    assert!(
+        said.contains("there is no agent") && !said.contains("Sent"),
+        "{said}"
+    );
+}

@@ -3,10 +3,11 @@
 mod prompt;
 mod summary;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use oubliette_model::quoted;
 use serde_json::{Map, Value, json};
 
 use self::summary::Summary;
@@ -194,6 +195,9 @@ impl Request {
         let continued = matches.get_flag("continue");
         let mounts = matches.get_flag(MOUNT);
         let reconnecting = checkout::reconnecting(access, client);
+        if let Some(agent) = given("agent") {
+            require_agent(&reconnecting.current(), &agent).await?;
+        }
         let spawned = match &checkout {
             Some(checkout) if continued => {
                 let latest = checkout.latest_session(mounts)?;
@@ -320,8 +324,35 @@ fn find_checkout<'a>(
             );
             Ok(None)
         }
+        None if has_entries(&directory) => {
+            eprintln!(
+                "note: {} is not in a git repository, so nothing of it is sent; --here sends a copy",
+                printable(&directory.display().to_string())
+            );
+            Ok(None)
+        }
         found => Ok(found),
     }
+}
+
+fn has_entries(directory: &Path) -> bool {
+    std::fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Fails if the server has no agent of this name. Asked before files are sent.
+async fn require_agent(client: &Client, name: &str) -> Result<(), Failure> {
+    let options = client.call("project_options", Map::new()).await?;
+    let agents = options.get("agents").and_then(Value::as_array);
+    let names = agents.into_iter().flatten();
+    let names: Vec<&str> = names.filter_map(|agent| agent["name"].as_str()).collect();
+    if names.is_empty() || names.contains(&name) {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "there is no agent {}; there are {}",
+        quoted(name),
+        names.join(", ")
+    )))
 }
 
 async fn find_or_create_project(client: &Client, name: &str) -> Result<String, Failure> {

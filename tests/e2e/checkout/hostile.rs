@@ -239,9 +239,6 @@ async fn snapshots_are_private_and_do_not_stay_after_a_kill() {
     user.write("untracked", "secret\n");
     let temporary = user.directory.path().join("tmp");
     std::fs::create_dir(&temporary).unwrap();
-    let plain = user.directory.path().join("plain");
-    std::fs::create_dir(&plain).unwrap();
-    std::fs::write(plain.join("f"), "1\n").unwrap();
     let snapshots = user.server.home().join("checkouts/snapshots");
     let listed = || -> Vec<PathBuf> {
         let found = std::fs::read_dir(&snapshots)
@@ -258,59 +255,52 @@ async fn snapshots_are_private_and_do_not_stay_after_a_kill() {
     user.ok(&["apply"]).await;
     let block = "case \"$*\" in index-pack*) sleep 1000 ;; esac\nexec git.real \"$@\"";
     replace(&user, "git", block).await;
-    for (directory, arguments) in [
-        (user.root(), &["run", "/sh true"][..]),
-        (plain, &["run", "--here", "--project", "app", "/sh true"]),
-    ] {
-        let mut command = user.command(&directory);
-        command.env("TMPDIR", &temporary).args(arguments);
-        let mut child = command
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        support::wait_for("a snapshot", async || {
-            let found = listed().into_iter().chain(
-                std::fs::read_dir(&temporary)
-                    .unwrap()
-                    .flatten()
-                    .map(|entry| entry.path()),
-            );
-            found
-                .into_iter()
-                .any(|path| path.join("objects").exists())
-                .then_some(())
-        })
-        .await;
-        let outside: Vec<_> = std::fs::read_dir(&temporary).unwrap().flatten().collect();
-        for path in listed().into_iter().chain([snapshots.clone()]) {
-            let mode = std::fs::metadata(&path).map(|meta| meta.permissions().mode() & 0o777);
-            assert_eq!(mode.ok(), Some(0o700), "{}", path.display());
-        }
-        // Another command does not remove what a living one uses: one that waits holds its lock.
-        let is_used = |path: &PathBuf| {
-            let lock = std::fs::File::open(path.join("lock"));
-            let operation = rustix::fs::FlockOperation::NonBlockingLockShared;
-            path.join("index").exists()
-                && lock.is_ok_and(|lock| rustix::fs::flock(&lock, operation).is_err())
-        };
-        let living = support::wait_for("a snapshot in use", async || {
-            let used: Vec<PathBuf> = listed().into_iter().filter(is_used).collect();
-            (!used.is_empty()).then_some(used)
-        })
-        .await;
-        user.cli_in(&user.root(), &["fetch", "none"]).await;
-        let other = user.directory.path().join("other");
-        std::fs::create_dir_all(&other).unwrap();
-        user.cli_in(&other, &["diff"]).await;
-        let all_there = living.iter().all(|path| path.exists());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(outside.is_empty(), "{outside:?}");
-        assert!(all_there, "a snapshot in use was removed");
+    let mut command = user.command(&user.root());
+    command.env("TMPDIR", &temporary).args(["run", "/sh true"]);
+    let mut child = command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    support::wait_for("a snapshot", async || {
+        let found = listed().into_iter().chain(
+            std::fs::read_dir(&temporary)
+                .unwrap()
+                .flatten()
+                .map(|entry| entry.path()),
+        );
+        found
+            .into_iter()
+            .any(|path| path.join("objects").exists())
+            .then_some(())
+    })
+    .await;
+    let outside: Vec<_> = std::fs::read_dir(&temporary).unwrap().flatten().collect();
+    for path in listed().into_iter().chain([snapshots.clone()]) {
+        let mode = std::fs::metadata(&path).map(|meta| meta.permissions().mode() & 0o777);
+        assert_eq!(mode.ok(), Some(0o700), "{}", path.display());
     }
-    assert!(!listed().is_empty());
+    // Another command does not remove what a living one uses: one that waits holds its lock.
+    let is_used = |path: &PathBuf| {
+        let lock = std::fs::File::open(path.join("lock"));
+        let operation = rustix::fs::FlockOperation::NonBlockingLockShared;
+        path.join("index").exists()
+            && lock.is_ok_and(|lock| rustix::fs::flock(&lock, operation).is_err())
+    };
+    let living = support::wait_for("a snapshot in use", async || {
+        let used: Vec<PathBuf> = listed().into_iter().filter(is_used).collect();
+        (!used.is_empty()).then_some(used)
+    })
+    .await;
     let other = user.directory.path().join("other");
+    std::fs::create_dir_all(&other).unwrap();
+    user.cli_in(&other, &["diff"]).await;
+    let all_there = living.iter().all(|path| path.exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(outside.is_empty(), "{outside:?}");
+    assert!(all_there, "a snapshot in use was removed");
+    assert!(!listed().is_empty());
     user.cli_in(&other, &["diff"]).await;
     assert_eq!(listed(), Vec::<PathBuf>::new());
 }

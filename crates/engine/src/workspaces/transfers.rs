@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use oubliette_checkpoints::path_to_text;
@@ -15,7 +14,7 @@ use oubliette_model::{Mode, Scope, TokenId};
 use oubliette_store::Project;
 use oubliette_wire::{FileChangeHead, FileChangeKind};
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::read::READ_LIMITS;
 use super::tickets::{TakenTicket, Ticket, TicketUse, Unusable};
@@ -374,11 +373,11 @@ impl Download {
     /// Sends a part of the file. The ticket is spent when the end of the file was taken.
     pub fn send(self, range: Range<u64>) -> DownloadedPieces {
         let (sender, receiver) = mpsc::channel(QUEUED_CHUNKS);
+        let (bytes_taken, mut seen) = watch::channel(0);
         let pieces = DownloadedPieces {
             receiver,
-            bytes_taken: Arc::default(),
+            bytes_taken,
         };
-        let bytes_taken = pieces.bytes_taken.clone();
         let engine = self.engine.clone();
         engine.spawn_until_stopping(|engine| async move {
             let token = self.taken.ticket.actor.token_id;
@@ -386,12 +385,10 @@ impl Download {
             let sending = async {
                 send_file(self.file, range, &sender).await?;
                 // The reader may stop as soon as it has all bytes, and before it sees the end.
-                let _ =
-                    tokio::time::timeout(IDLE_TIMEOUT, sender.reserve_many(QUEUED_CHUNKS)).await;
-                if bytes_taken.load(Ordering::Acquire) == length {
-                    Ok(())
-                } else {
-                    Err(io::Error::from(io::ErrorKind::BrokenPipe))
+                let all_taken = seen.wait_for(|bytes| *bytes == length);
+                match tokio::time::timeout(IDLE_TIMEOUT, all_taken).await {
+                    Ok(Ok(_)) => Ok(()),
+                    _ => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
                 }
             };
             let sent = tokio::select! {
@@ -419,7 +416,7 @@ impl Download {
 #[derive(Debug)]
 pub struct DownloadedPieces {
     receiver: mpsc::Receiver<io::Result<Vec<u8>>>,
-    bytes_taken: Arc<AtomicU64>,
+    bytes_taken: watch::Sender<u64>,
 }
 
 impl DownloadedPieces {
@@ -428,7 +425,7 @@ impl DownloadedPieces {
         let piece = self.receiver.recv().await?;
         if let Ok(bytes) = &piece {
             let length = bytes.len() as u64;
-            self.bytes_taken.fetch_add(length, Ordering::AcqRel);
+            self.bytes_taken.send_modify(|bytes| *bytes += length);
         }
         Some(piece)
     }

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::failure::Failure;
 
 const JOURNAL: &str = "journal.json";
+/// A file that is being copied to its directory.
+const NEW_FILE: &str = ".oubliette-apply.new";
 
 /// Paths are relative to the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +115,40 @@ impl Journal {
         }))
     }
 
+    /// Fails if the disk of the user's files has no space for those that are to be written.
+    fn require_space(&self, stage: &Path) -> Result<(), Failure> {
+        let (Ok(here), Ok(there)) = (fs::metadata(&self.root), fs::metadata(stage)) else {
+            return Ok(());
+        };
+        let Ok(disk) = rustix::fs::statvfs(&self.root) else {
+            return Ok(());
+        };
+        if here.dev() == there.dev() {
+            return Ok(());
+        }
+        let staged = self
+            .written
+            .iter()
+            .map(|path| stage.join("files").join(path));
+        let sizes = staged.filter_map(|path| Some(fs::symlink_metadata(path).ok()?.len()));
+        let (needed, free) = (sizes.sum::<u64>(), disk.f_bavail * disk.f_frsize);
+        if needed <= free {
+            return Ok(());
+        }
+        Err(Failure::new(format!(
+            "nothing was changed: the files to be written take {} MB, and the disk of {} has {} MB left",
+            needed.div_ceil(1 << 20),
+            self.root.display(),
+            free >> 20
+        )))
+    }
+
     /// Stores the journal: from here on the apply happens.
     pub(super) fn commit(&self, stage: &Path) -> Result<(), Failure> {
+        if let Err(full) = self.require_space(stage) {
+            let _ = fs::remove_dir_all(stage);
+            return Err(full);
+        }
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         let stored = Stored {
             root: bytes(&self.root),
@@ -256,9 +290,14 @@ fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     match fs::rename(from, to) {
         Err(error) if error.kind() == ErrorKind::CrossesDevices => {
-            let near = directory.join(format!(".oubliette-{}", uuid::Uuid::new_v4()));
-            copy(from, &near)?;
-            fs::rename(&near, to)?;
+            // The same name at each try, so that none of them stays.
+            let near = directory.join(NEW_FILE);
+            let _ = fs::remove_file(&near);
+            let moved = copy(from, &near).and_then(|()| fs::rename(&near, to));
+            if moved.is_err() {
+                let _ = fs::remove_file(&near);
+            }
+            moved?;
             fs::remove_file(from)
         }
         renamed => renamed,

@@ -46,6 +46,8 @@ const RESTING_STATES: [&str; 4] = ["idle", "completed", "interrupted", "failed"]
 /// A directory on this machine and the server that has copies of it.
 pub(super) struct Checkout<'a> {
     repository: Repository,
+    /// Whether the command runs in a directory below the top of the repository.
+    is_below: bool,
     home: &'a Home,
     /// Which server: records of others do not matter.
     server: String,
@@ -73,8 +75,11 @@ impl<'a> Checkout<'a> {
             None if any => Repository::without_history(directory, home)?,
             None => return Ok(None),
         };
+        let directory = std::fs::canonicalize(directory);
+        let is_below = directory.is_ok_and(|directory| directory != repository.root);
         Ok(Some(Self {
             repository,
+            is_below,
             home,
             server: access.explicit_url().unwrap_or("local").to_owned(),
         }))
@@ -142,8 +147,13 @@ impl<'a> Checkout<'a> {
             Some(head) if *head == snapshot.commit => "",
             _ => ", with uncommitted changes",
         };
+        let start = if self.is_below {
+            " The agent starts in its top directory."
+        } else {
+            ""
+        };
         eprintln!(
-            "Sent a copy of {}{uncommitted}{files}.",
+            "Sent a copy of {}{uncommitted}{files}.{start}",
             printable(&self.root().display().to_string())
         );
         Ok(Copy {

@@ -188,6 +188,17 @@ async fn work_that_was_not_taken_is_kept_and_conflicts_change_nothing() {
 }
 
 #[test(needs(sandbox))]
+async fn a_session_without_changes_does_not_hide_the_work_of_an_earlier_one() {
+    let user = User::new();
+    user.ok(&["run", "/sh echo work > work"]).await;
+    let failed = user.cli(&["run", "/fail on purpose"]).await;
+    assert!(!failed.status.success());
+    assert!(user.ok(&["diff"]).await.contains("+work"));
+    user.ok(&["apply"]).await;
+    assert_eq!(user.read("work"), "work\n");
+}
+
+#[test(needs(sandbox))]
 async fn a_directory_without_a_repository_is_sent_with_here() {
     let user = User::new();
     let plain = user.directory.path().join("plain");

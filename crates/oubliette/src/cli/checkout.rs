@@ -323,6 +323,8 @@ pub(super) async fn changed(
         work.changed == Changed::default() || session.taken.as_ref() == Some(&work.commit);
     let taken = is_taken.then_some(work.commit.as_str());
     file.record.set_taken(session_id, taken);
+    file.record
+        .set_unchanged(session_id, work.changed == Changed::default());
     // The user has started a turn since, and expects other work.
     file.record.set_seen(session_id, None);
     file.save()?;

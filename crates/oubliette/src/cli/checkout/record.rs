@@ -45,6 +45,9 @@ pub(super) struct SentSession {
     /// can be used for another copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) taken: Option<String>,
+    /// Whether it had changed nothing when its last turn ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_unchanged: bool,
     /// The commit of the branch that was fetched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) fetched: Option<String>,
@@ -154,9 +157,12 @@ impl SentSession {
     }
 }
 
-impl Record {
+    /// The newest session that has changed something; the newest one if there is none.
     pub(super) fn latest(&self) -> Option<&SentSession> {
-        self.sessions.last()
+        let mut newest_first = self.sessions.iter().rev();
+        newest_first
+            .find(|session| !session.is_unchanged)
+            .or(self.sessions.last())
     }
 
     /// The session with an id that starts with `prefix`; an error if there are several.
@@ -195,6 +201,13 @@ impl Record {
             if session.session_id == session_id {
                 session.seen = tree.map(str::to_owned);
             }
+        }
+    }
+
+    pub(super) fn set_unchanged(&mut self, session_id: &str, is_unchanged: bool) {
+        let mut sessions = self.sessions.iter_mut();
+        if let Some(session) = sessions.find(|session| session.session_id == session_id) {
+            session.is_unchanged = is_unchanged;
         }
     }
 

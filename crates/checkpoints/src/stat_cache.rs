@@ -168,12 +168,17 @@ pub struct StatCache {
 }
 
 impl StatCache {
-    /// The number of files that it knows. Patterns, which take more memory, count as several.
+    /// The number of files that it knows.
     pub fn len(&self) -> usize {
+        self.files
+    }
+
+    /// The memory that it takes, in files: a pattern takes as much as several.
+    pub fn weight(&self) -> usize {
         self.files + self.rules_weight * FILES_PER_PATTERN
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.files == 0
     }
 }

@@ -201,7 +201,7 @@ impl Checkpoints<'_> {
             };
             let mut cache = state.cache.lock();
             let scanned = oubliette_checkpoints::scan(root, &objects, &mut cache, &limits);
-            *state.cached_files.lock() = (cache.len(), Instant::now());
+            *state.cached_files.lock() = (cache.weight(), Instant::now());
             scanned
         });
         let scanned = scanned.await.map_err(|error| error.to_string())?;

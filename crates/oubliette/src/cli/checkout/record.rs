@@ -157,6 +157,7 @@ impl SentSession {
     }
 }
 
+impl Record {
     /// The newest session that has changed something; the newest one if there is none.
     pub(super) fn latest(&self) -> Option<&SentSession> {
         let mut newest_first = self.sessions.iter().rev();

@@ -56,7 +56,7 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
     let added = with_input(home, &given, &format!("{KEY}\n")).await;
     assert_eq!(
         stdout(&added),
-        "Stored the credential work (anthropic) for claude, opencode.\n\
+        "Stored the credential work (anthropic) for claude, copilot, opencode.\n\
          Next: oubliette project create app --agent claude --credential-refs work\n  \
          or, for a project you have: oubliette project update PROJECT --credential-refs work\n",
         "{}",

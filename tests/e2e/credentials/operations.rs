@@ -40,7 +40,7 @@ async fn a_credential_is_used_without_a_restart_and_its_value_is_shown_nowhere()
     let mut add = key(&format!(" {FIRST}\n"));
     add["base_url"] = json!("https://gateway.example.com/v1");
     let added = admin.call("credential_add", add).await;
-    let agents = json!(["claude", "opencode"]);
+    let agents = json!(["claude", "copilot", "opencode"]);
     let expected =
         json!({ "name": "work", "kind": "anthropic", "replaced": false, "agents": agents });
     assert_eq!(*added.ok(), expected);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use oubliette_model::quoted;
+use oubliette_model::{nearest, quoted};
 use serde_json::{Map, Value, json};
 
 use self::summary::Summary;
@@ -348,10 +348,13 @@ async fn require_agent(client: &Client, name: &str) -> Result<(), Failure> {
     if names.is_empty() || names.contains(&name) {
         return Ok(());
     }
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("there are `{}`", names.join("`, `")),
+    };
     Err(Failure::new(format!(
-        "there is no agent {}; there are {}",
-        quoted(name),
-        names.join(", ")
+        "there is no agent {}; {hint}",
+        quoted(name)
     )))
 }
 

@@ -21,7 +21,8 @@ Usage: cargo xtask <command>
   docs           write the generated documentation
   docs --check   fail if the generated documentation is not up to date
   dist           build the release binaries and the stand-alone client, with an archive
-  record NAME    run docs/recordings/NAME.txt in a terminal and draw docs/recordings/NAME.svg
+  record NAME    run docs/recordings/NAME.txt in a terminal and draw docs/recordings/NAME.svg;
+                 with a directory after it: with the binaries there, not those of a new release build
 ";
 
 fn main() -> ExitCode {
@@ -30,7 +31,8 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["tidy"] => tidy::run(),
         ["dist"] => dist::run(),
-        ["record", name] => record::run(name),
+        ["record", name] => record::run(name, None),
+        ["record", name, binaries] => record::run(name, Some(binaries)),
         ["docs"] => docs::run(false),
         ["docs", "--check"] => docs::run(true),
         ["help" | "--help" | "-h"] => {

@@ -1,5 +1,6 @@
 //! `cargo xtask record NAME`: runs the commands of `docs/recordings/NAME.txt` in a real terminal, with a new data
-//! directory and the release binary, and draws what it shows as `docs/recordings/NAME.svg`.
+//! directory and the release binary, or that of a given directory, and draws what it shows as
+//! `docs/recordings/NAME.svg`.
 //!
 //! The first line of a recording says how wide the terminal is. `$ COMMAND` is shown with its output and its time,
 //! `> COMMAND` only prepares, and `cd DIRECTORY` is for the commands after it. Other lines are comments.
@@ -36,7 +37,7 @@ struct Recording {
     binaries: PathBuf,
 }
 
-pub(crate) fn run(name: &str) -> Result<(), String> {
+pub(crate) fn run(name: &str, binaries: Option<&str>) -> Result<(), String> {
     let recordings = root().join("docs/recordings");
     let script = recordings.join(format!("{name}.txt"));
     let script = fs::read_to_string(&script).map_err(|error| io_message(&script, &error))?;
@@ -50,7 +51,10 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
         columns,
         directory: scratch.path().to_owned(),
         home: scratch.path().join("data"),
-        binaries: build_binaries()?,
+        binaries: match binaries {
+            Some(given) => PathBuf::from(given),
+            None => build_binaries()?,
+        },
     };
     for line in lines {
         if let Some(directory) = line.strip_prefix("cd ") {

@@ -94,7 +94,12 @@ async fn prepare(admin: &Modern, step: Step, is_warm: bool, name: &str) -> Strin
         return String::new();
     }
     let (tool, arguments) = Step::Create.call("", name);
-    let made = admin.call(tool, arguments).await;
+    // The name is free again when the server has finished the deletion that the kill interrupted.
+    let made = support::wait_for("the name is free", async || {
+        let made = admin.call(tool, arguments.clone()).await;
+        (!made.text.contains("already exists")).then_some(made)
+    })
+    .await;
     let id = made.ok()["project_id"].as_str().unwrap().to_owned();
     if is_warm {
         let call = json!({ "project_id": id, "command": "echo warm" });

@@ -197,7 +197,10 @@ async fn tool_limits_that_the_agent_cannot_keep_are_refused() {
     let agents = options.ok()["agents"].as_array().unwrap();
     let takes = agents.iter().filter(|agent| agent["takes_tools"] == true);
     let names: Vec<_> = takes.map(|agent| agent["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["claude", "demo", "droid", "gemini", "opencode"]);
+    let expected = [
+        "claude", "copilot", "demo", "droid", "gemini", "opencode", "qwen",
+    ];
+    assert_eq!(names, expected);
     let session = admin.spawn(&project, "/say one").await;
     let message = json!({ "session_id": session, "prompt": "x", "tools_allowed": ["sh"] });
     let refused = admin.call("session_message", message).await;

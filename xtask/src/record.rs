@@ -50,7 +50,7 @@ pub(crate) fn run(name: &str, binaries: Option<&str>) -> Result<(), String> {
         screen: Parser::new(ROWS, columns, 0),
         columns,
         directory: scratch.path().to_owned(),
-        home: scratch.path().join("data"),
+        home: scratch.path().to_owned(),
         binaries: match binaries {
             Some(given) => PathBuf::from(given),
             None => build_binaries()?,
@@ -81,7 +81,8 @@ impl Recording {
             .args(["-c", command])
             .current_dir(&self.directory)
             .env("PATH", format!("{}:{path}", self.binaries.display()))
-            .env("OUBLIETTE_HOME", &self.home)
+            .env("HOME", &self.home)
+            .env_remove("OUBLIETTE_HOME")
             .env("TERM", "xterm-256color")
             .env("PAGER", "cat")
             .env("RECORDINGS", root().join("docs/recordings"))

@@ -75,6 +75,19 @@ impl CommandResult {
     }
 }
 
+/// A process of the server itself. The next server kills it.
+pub(super) fn server_process(argv: Vec<String>) -> ProcessSpec {
+    ProcessSpec {
+        process_id: format!("{UNNAMED_PREFIX}{}", Uuid::new_v4()),
+        argv,
+        env: default_environment(),
+        cwd: "/".to_owned(),
+        terminal: None,
+        max_spool_bytes: MAX_COMMAND_SPOOL_BYTES,
+        isolated: false,
+    }
+}
+
 impl Containers<'_> {
     /// Runs a command for the server itself, for example to write a file.
     pub(crate) async fn run_command(
@@ -84,15 +97,7 @@ impl Containers<'_> {
         argv: Vec<String>,
         stdin: Vec<u8>,
     ) -> Result<CommandResult> {
-        let process = ProcessSpec {
-            process_id: format!("{UNNAMED_PREFIX}{}", Uuid::new_v4()),
-            argv,
-            env: default_environment(),
-            cwd: "/".to_owned(),
-            terminal: None,
-            max_spool_bytes: MAX_COMMAND_SPOOL_BYTES,
-            isolated: false,
-        };
+        let process = server_process(argv);
         let command = Command { process, stdin };
         let state = self.state();
         let _in_use = state.mark_in_use(container);

@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use oubliette_runtime::ContainerId;
 use oubliette_wire::{ExitStatus, StreamKind};
-use uuid::Uuid;
 
 use super::command::{
-    AwaitedGuard, CapturedOutput, CommandResult, MAX_COMMAND_SPOOL_BYTES, follow, trimmed_result,
+    AwaitedGuard, CapturedOutput, CommandResult, follow, server_process, trimmed_result,
 };
-use super::exec::default_environment;
 use super::process::{Process, ProcessError, ProcessSpec, RETRY_INTERVAL};
-use super::{Containers, SupervisorLink, UNNAMED_PREFIX};
+use super::{Containers, SupervisorLink};
 use crate::{EngineError, Result};
 
 /// How long a command may take to exit after its input has ended.
@@ -46,16 +44,7 @@ impl Containers<'_> {
         argv: Vec<String>,
         input: &mut impl CommandInput,
     ) -> Result<CommandResult> {
-        let spec = ProcessSpec {
-            // As of the server's other commands: the next server kills it.
-            process_id: format!("{UNNAMED_PREFIX}{}", Uuid::new_v4()),
-            argv,
-            env: default_environment(),
-            cwd: "/".to_owned(),
-            terminal: None,
-            max_spool_bytes: MAX_COMMAND_SPOOL_BYTES,
-            isolated: false,
-        };
+        let spec = server_process(argv);
         let state = self.state();
         let _in_use = state.mark_in_use(container);
         let _awaited = AwaitedGuard::new(state, &spec.process_id);

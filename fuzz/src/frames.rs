@@ -145,6 +145,7 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
         }),
         change_id: None,
         sender_scope: None,
+        wait_id: None,
         created_at: now,
     };
     let new = NewSession {

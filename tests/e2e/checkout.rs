@@ -1,6 +1,7 @@
 //! The user's checkout: a copy of it goes to an agent, and the agent's work comes back.
 
 mod bad_input;
+mod conflicts;
 mod git_server;
 mod hostile;
 mod identity;
@@ -117,7 +118,14 @@ impl User {
 }
 
 fn git<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> String {
-    let output = Command::new("git")
+    let output = git_in(directory, arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output)
+}
+
+/// Runs git to its end, also if it fails.
+fn git_in<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>) -> Output {
+    Command::new("git")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")
         .env("GIT_AUTHOR_NAME", "Ada")
@@ -128,7 +136,5 @@ fn git<S: AsRef<OsStr>>(directory: &Path, arguments: impl IntoIterator<Item = S>
         .current_dir(directory)
         .args(arguments)
         .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    stdout(&output)
+        .unwrap()
 }

@@ -1,7 +1,14 @@
 //! The command line.
 
+mod attach;
+mod background;
+mod clients;
 mod commands;
+mod consistency;
+mod install;
 mod lists;
+mod ps;
 mod sessions;
 mod stdio;
+mod transcripts;
 mod words;

@@ -6,6 +6,7 @@ mod crashes;
 mod docker_faults;
 mod docker_images;
 mod docker_users;
+mod exec_command;
 mod full_disk;
 mod host_differences;
 mod hostile_commands;

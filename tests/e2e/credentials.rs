@@ -29,7 +29,7 @@ done
 "#;
 
 /// A server on which these agents of the catalogue are scripted ones.
-fn scripted_server(agents: &[&str], more: &str) -> Server {
+pub(super) fn scripted_server(agents: &[&str], more: &str) -> Server {
     let mut config = "runtime = \"sandbox\"\n".to_owned();
     for name in agents {
         let args = json!(["-c", SCRIPTED]);
@@ -41,14 +41,19 @@ fn scripted_server(agents: &[&str], more: &str) -> Server {
     })
 }
 
-async fn project(admin: &Modern, name: &str, agent: &str, credentials: &[&str]) -> String {
+pub(super) async fn project(
+    admin: &Modern,
+    name: &str,
+    agent: &str,
+    credentials: &[&str],
+) -> String {
     let made = json!({ "name": name, "agent": agent, "credential_refs": credentials });
     let made = admin.call("project_create", made).await;
     made.ok()["project_id"].as_str().unwrap().to_owned()
 }
 
 /// Has the agent of a new session run a script; its session and what it answers.
-async fn run(server: &Server, project: &str, script: &str) -> (String, Value) {
+pub(super) async fn run(server: &Server, project: &str, script: &str) -> (String, Value) {
     std::fs::write(server.workspace(project).join("do.sh"), script).unwrap();
     let admin = server.admin();
     let new = json!({ "new_session": true });

@@ -12,3 +12,4 @@ mod settings;
 mod stalled_turns;
 mod tools;
 mod turns;
+mod waiting;

@@ -66,13 +66,17 @@ pub fn binary() -> &'static Path {
     &BINARY
 }
 
-/// Runs the command line on a data directory, in an environment of its own.
+/// The variable that keeps commands from starting a server: most tests have one, and none must be left.
+pub const NO_AUTOSTART: (&str, &str) = ("OUBLIETTE_AUTOSTART__ENABLED", "false");
+
+/// Runs the command line on a data directory, in an environment of its own. It starts no server.
 pub fn cli<S: AsRef<OsStr>>(home: &Path, arguments: impl IntoIterator<Item = S>) -> Output {
     Command::new(binary())
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("HOME", home)
         .env("OUBLIETTE_HOME", home)
+        .env(NO_AUTOSTART.0, NO_AUTOSTART.1)
         // Not in a repository: there `run` works on a copy of it.
         .current_dir(home)
         .args(arguments)

@@ -16,9 +16,10 @@ impl Modern {
         self.try_exec(project, parameters).await.ok().clone()
     }
 
-    /// Runs a command that may be refused.
+    /// Runs a command that may be refused. The result has the whole output.
     pub async fn try_exec(&self, project: &str, mut parameters: Value) -> Reply {
         parameters["project_id"] = json!(project);
+        parameters["full"] = json!(true);
         self.call("container_exec", parameters).await
     }
 }

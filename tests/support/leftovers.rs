@@ -13,7 +13,7 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const PERMANENT_FILES: [&str; 16] = [
+const PERMANENT_FILES: [&str; 18] = [
     "admin.token",
     "agents",
     "layers",
@@ -30,6 +30,8 @@ const PERMANENT_FILES: [&str; 16] = [
     "run/s",
     "run/server.json",
     "run/server.sock",
+    "server.log",
+    "server.log.1",
 ];
 /// How long killed processes may take to disappear on a busy machine.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);

@@ -24,6 +24,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::{StreamExt, stream};
+use oubliette_test_harness::scaled;
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
@@ -195,7 +196,7 @@ impl Llm {
     /// # Panics
     /// If no such request arrives in time.
     pub fn wait_for(&self, text: &str) -> Request {
-        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let deadline = Instant::now() + scaled(REQUEST_TIMEOUT);
         let mut requests = self.recorded.requests.lock().unwrap();
         loop {
             let found = requests

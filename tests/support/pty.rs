@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::num::NonZeroU16;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -125,6 +126,14 @@ impl Pty {
             }
             bytes = self.shown.more.wait_timeout(bytes, left).unwrap().0;
         }
+    }
+
+    /// The screen of a terminal of this size after everything that was shown.
+    pub fn screen(&self, rows: u16, columns: u16) -> String {
+        let size = |number| NonZeroU16::new(number).unwrap();
+        let mut parser = vt100::Parser::new(size(rows), size(columns), 0);
+        parser.process(&self.shown.bytes.lock().unwrap());
+        parser.screen().contents()
     }
 
     /// Everything it has shown.

@@ -38,7 +38,10 @@ impl Modern {
     pub async fn log(&self, session: &str) -> Vec<Value> {
         let (mut events, mut since) = (Vec::new(), -1);
         loop {
-            let page = json!({ "session_id": session, "since_index": since, "max_events": 1000 });
+            let page = json!({
+                "session_id": session, "since_index": since, "max_events": 1000, "types": ["all"],
+                "full": true,
+            });
             let page = self.call("session_events", page).await.ok().clone();
             let found = page["events"].as_array().unwrap();
             if found.is_empty() {
@@ -66,6 +69,7 @@ impl Modern {
         loop {
             let page = json!({
                 "session_id": session, "since_index": since, "max_events": 1000, "wait_seconds": 5,
+                "types": ["all"], "full": true,
             });
             let page = self.call_until_answered("session_events", page);
             let Ok(page) = tokio::time::timeout_at(deadline, page).await else {

@@ -105,7 +105,7 @@ fn operations_page() -> String {
                 ""
             };
             let about = schema["description"].as_str().unwrap_or_default();
-            let about = about.replace('\n', " ").replace('|', "\\|");
+            let about = about.replace("\n\n", " ").replace('|', "\\|");
             let _ = writeln!(page, "| `{name}` | {}{required} | {about} |", kind(schema));
         }
         let fields: Vec<&str> = entry
@@ -133,6 +133,7 @@ fn effect(effect: Effect) -> &'static str {
         Effect::Adds => "adds",
         Effect::Changes => "changes",
         Effect::Destroys => "destroys",
+        Effect::Runs => "runs",
     }
 }
 

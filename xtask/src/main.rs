@@ -1,5 +1,5 @@
 //! Developer commands of this repository, run as `cargo xtask <command>`: `tidy` checks rules that the
-//! compiler cannot, `docs` writes the generated pages, `dist` builds the release archive, `record`
+//! compiler cannot, `docs` writes the generated pages, `dist` builds the release archives, `record`
 //! draws terminal sessions for the documents. Nothing here is part of the product.
 #![allow(
     clippy::print_stdout,
@@ -21,6 +21,9 @@ Usage: cargo xtask <command>
   docs           write the generated documentation
   docs --check   fail if the generated documentation is not up to date
   dist           build the release binaries and the stand-alone client, with an archive
+       --target TRIPLE   for another machine, by cargo-zigbuild; may be repeated
+       --all             for Linux on x86_64 and aarch64 and macOS on aarch64
+       --check           only compile, link and check, in the development profile
   record NAME    run docs/recordings/NAME.txt in a terminal and draw docs/recordings/NAME.svg;
                  with a directory after it: with the binaries there, not those of a new release build
 ";
@@ -30,7 +33,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
         ["tidy"] => tidy::run(),
-        ["dist"] => dist::run(),
+        ["dist", ref options @ ..] => dist::run(options),
         ["record", name] => record::run(name, None),
         ["record", name, binaries] => record::run(name, Some(binaries)),
         ["docs"] => docs::run(false),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::handshake::McpServerConfig;
 use crate::home::HomeLayout;
 use crate::restrictions::{self, RestrictionSettings, Restrictions};
-use crate::sign_in::{self, SignInMethods};
+use crate::sign_in::{self, LoginFile, SignInMethods, set_json_field};
 use crate::tool_filter::{ToolEnforcement, ToolFilter};
 
 /// The npm package of an agent, which is installed if the container's image does not have it.
@@ -64,6 +64,9 @@ pub enum ToolRefresh {
     Notified,
     /// It lists them again when it is notified, and accepts prompts before it has listed them at first.
     Late,
+    /// It lists them again when it is notified, and uses them some time later. Notified once more, it lists them
+    /// only when it uses those that it listed before.
+    Slow,
     /// It lists them only when it starts.
     Restart,
 }
@@ -262,21 +265,28 @@ impl Agent {
         env
     }
 
-    /// Tells the agent its model by its environment, if it can be told so.
-    pub fn set_model(&self, model: &str, env: &mut BTreeMap<String, String>) {
+    /// The kinds of credentials that it takes: keys in variables, and files.
+    pub fn credential_kinds(&self) -> impl Iterator<Item = &str> {
+        let files = self.sign_in.login_files.iter().map(|file| file.kind);
+        self.credentials.keys().map(String::as_str).chain(files)
+    }
+
+    /// The file that a credential of a kind is, if it is one.
+    pub fn login_file(&self, kind: &str) -> Option<&'static LoginFile> {
+        let mut files = self.sign_in.login_files.iter();
+        files.find(|file| file.kind == kind)
+    }
+
+    /// Tells the agent its model by its environment, if it can be told so. The error says why it cannot.
+    pub fn set_model(&self, model: &str, env: &mut BTreeMap<String, String>) -> Result<(), String> {
         match self.model_setting {
             ModelSetting::Offered => {}
             ModelSetting::Variable(name) => {
                 env.insert(name.to_owned(), model.to_owned());
             }
-            ModelSetting::JsonVariable(name) => {
-                let given = env.get(name).map_or("{}", String::as_str);
-                if let Ok(Value::Object(mut settings)) = serde_json::from_str(given) {
-                    settings.insert("model".to_owned(), model.into());
-                    env.insert(name.to_owned(), Value::Object(settings).to_string());
-                }
-            }
+            ModelSetting::JsonVariable(name) => set_json_field(env, name, &["model"], model)?,
         }
+        Ok(())
     }
 
     /// Merges its JSON settings into the variables of an environment, where the user's values win. A

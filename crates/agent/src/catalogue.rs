@@ -87,11 +87,18 @@ mod tests {
         assert_eq!(merged(Some("not json")), "not json");
 
         let mut env = BTreeMap::from([("CODEX_CONFIG".to_owned(), r#"{"a":1}"#.to_owned())]);
-        codex.set_model("gpt-9", &mut env);
+        codex.set_model("gpt-9", &mut env).unwrap();
         assert_eq!(env["CODEX_CONFIG"], r#"{"a":1,"model":"gpt-9"}"#);
         let claude = agents.iter().find(|agent| agent.name == "claude").unwrap();
-        claude.set_model("claude-next", &mut env);
+        claude.set_model("claude-next", &mut env).unwrap();
         assert_eq!(env["ANTHROPIC_MODEL"], "claude-next");
+        // The session must not say that it uses a model that the agent was not told of.
+        for given in ["not json", "[]"] {
+            let mut env = BTreeMap::from([("CODEX_CONFIG".to_owned(), given.to_owned())]);
+            let error = codex.set_model("gpt-9", &mut env).unwrap_err();
+            assert_eq!(error, "the variable `CODEX_CONFIG` is not a JSON object");
+            assert_eq!(env["CODEX_CONFIG"], given);
+        }
     }
 
     #[test]

@@ -113,15 +113,7 @@ impl Gateway {
                 env.insert(name.to_owned(), url);
                 Ok(())
             }
-            GatewaySetting::JsonVariable(name, fields) => {
-                let given = env.get(name).map_or("{}", String::as_str);
-                let Ok(Value::Object(mut settings)) = serde_json::from_str(given) else {
-                    return Err(format!("the variable `{name}` is not a JSON object"));
-                };
-                set_field(&mut settings, fields, url.into());
-                env.insert(name.to_owned(), Value::Object(settings).to_string());
-                Ok(())
-            }
+            GatewaySetting::JsonVariable(name, fields) => set_json_field(env, name, fields, &url),
         }
     }
 }
@@ -135,6 +127,22 @@ impl GatewayPath {
             Self::EndsWithout(end) => url.strip_suffix(end).unwrap_or(url).to_owned(),
         }
     }
+}
+
+/// Sets a field of a JSON object in a variable. It is an error if the variable has something else.
+pub(crate) fn set_json_field(
+    env: &mut BTreeMap<String, String>,
+    variable: &str,
+    fields: &[&str],
+    value: &str,
+) -> Result<(), String> {
+    let given = env.get(variable).map_or("{}", String::as_str);
+    let Ok(Value::Object(mut settings)) = serde_json::from_str(given) else {
+        return Err(format!("the variable `{variable}` is not a JSON object"));
+    };
+    set_field(&mut settings, fields, value.into());
+    env.insert(variable.to_owned(), Value::Object(settings).to_string());
+    Ok(())
 }
 
 fn set_field(object: &mut Map<String, Value>, fields: &[&str], value: Value) {

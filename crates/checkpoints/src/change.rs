@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 
+use crate::compare::for_each_difference;
 use crate::{EntryKind, Hash, ObjectStore, TreeEntry};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,11 @@ impl Change {
 pub fn changes(store: &ObjectStore, from: Hash, to: Hash) -> io::Result<Vec<Change>> {
     let mut found = Vec::new();
     for_each_difference(store, from, to, &mut |path, old, new| {
+        let file = |entry: &&TreeEntry| entry.kind != EntryKind::Directory;
+        let (old, new) = (old.filter(file), new.filter(file));
+        if old.is_none() && new.is_none() {
+            return;
+        }
         let in_git = path.split(|byte| *byte == b'/').any(|name| name == b".git");
         let is_same = old
             .zip(new)
@@ -55,70 +61,6 @@ pub fn changes(store: &ObjectStore, from: Hash, to: Hash) -> io::Result<Vec<Chan
     join_renames(&mut found);
     found.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(found)
-}
-
-/// Calls `differs` for each file and link that is not the same in both trees.
-pub(crate) fn for_each_difference(
-    store: &ObjectStore,
-    from: Hash,
-    to: Hash,
-    differs: &mut impl FnMut(&[u8], Option<&TreeEntry>, Option<&TreeEntry>),
-) -> io::Result<()> {
-    let mut pending = vec![(Vec::new(), Some(from), Some(to))];
-    while let Some((path, from, to)) = pending.pop() {
-        if from == to {
-            continue;
-        }
-        let read =
-            |hash: Option<Hash>| hash.map_or(Ok(Default::default()), |it| store.read_tree(it));
-        let (old, new) = (read(from)?.entries, read(to)?.entries);
-        let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-        loop {
-            let (left, right) = match (old.peek(), new.peek()) {
-                (None, None) => break,
-                (Some(_), None) => (old.next(), None),
-                (None, Some(_)) => (None, new.next()),
-                (Some(left), Some(right)) => match left.name.cmp(&right.name) {
-                    std::cmp::Ordering::Less => (old.next(), None),
-                    std::cmp::Ordering::Greater => (None, new.next()),
-                    std::cmp::Ordering::Equal => (old.next(), new.next()),
-                },
-            };
-            let is_unknown = |entry: Option<&TreeEntry>| {
-                entry.is_some_and(|entry| entry.kind == EntryKind::Unknown)
-            };
-            let Some(name) = left.or(right).map(|entry| &entry.name) else {
-                continue;
-            };
-            if left == right || is_unknown(left) || is_unknown(right) {
-                continue;
-            }
-            let mut below = path.clone();
-            if !below.is_empty() {
-                below.push(b'/');
-            }
-            below.extend_from_slice(name);
-            let directory = |entry: Option<&TreeEntry>| {
-                entry
-                    .filter(|entry| entry.kind == EntryKind::Directory)
-                    .map(|entry| entry.hash)
-            };
-            let file = |entry: Option<&'_ TreeEntry>| {
-                entry
-                    .filter(|entry| entry.kind != EntryKind::Directory)
-                    .cloned()
-            };
-            let (left_file, right_file) = (file(left), file(right));
-            if left_file.is_some() || right_file.is_some() {
-                differs(&below, left_file.as_ref(), right_file.as_ref());
-            }
-            let (left, right) = (directory(left), directory(right));
-            if left.is_some() || right.is_some() {
-                pending.push((below, left, right));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Makes one change of a deleted and an added file with the same content.

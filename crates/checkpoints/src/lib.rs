@@ -8,6 +8,7 @@
 //! Files that agents wrote are data here: nothing is executed, followed through a link or waited for.
 
 mod change;
+mod compare;
 mod git_binary;
 mod hash;
 mod ignore_rules;
@@ -15,7 +16,6 @@ mod lines;
 mod object_store;
 mod pack;
 mod patch;
-mod path_text;
 mod restore;
 mod scan;
 mod stat_cache;
@@ -28,8 +28,7 @@ pub use change::{Change, ChangeKind, changes};
 pub use hash::Hash;
 pub use object_store::ObjectStore;
 pub use patch::{LineCounts, Patch, count_lines, patch};
-pub use path_text::{path_from_text, path_to_text};
-pub use restore::{RestoreAction, RestoreStep, restore_steps};
+pub use restore::{RestoreAction, RestorePlan, RestoreStep, restore_plan};
 pub use scan::{MAX_KEPT_FILE_BYTES, Scan, ScanError, ScanLimits, scan};
 pub use stat_cache::StatCache;
 pub use tree::{EntryKind, Tree, TreeEntry};

@@ -3,11 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use oubliette_model::{path_to_text, quote_path};
 use sha1::{Digest, Sha1};
 
 use crate::git_binary::binary_patch;
 use crate::lines;
-use crate::path_text::{path_in_patch, path_to_text};
 use crate::{Change, EntryKind, ObjectStore, TreeEntry};
 
 /// Git looks for a zero byte in this many bytes to tell that a file is binary.
@@ -209,4 +209,19 @@ pub fn count_lines(store: &ObjectStore, changes: &[Change]) -> io::Result<Option
         }
     }
     Ok(Some(counts))
+}
+
+/// A path as git writes it in a patch.
+fn path_in_patch(prefix: &str, path: &[u8]) -> String {
+    let path = [prefix.as_bytes(), path].concat();
+    let is_plain = |text: &str| {
+        !text
+            .chars()
+            .any(|c| c.is_control() || matches!(c, '"' | '\\'))
+    };
+    match String::from_utf8(path) {
+        Ok(text) if is_plain(&text) => text,
+        Ok(text) => quote_path(text.as_bytes()),
+        Err(error) => quote_path(error.as_bytes()),
+    }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use oubliette_model::path_to_text;
 use oubliette_trees::open_dir;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 

@@ -89,6 +89,32 @@ async fn requests_before_initialize_are_answered_at_once() {
 }
 
 #[tokio::test]
+async fn a_changed_list_is_reported_when_a_slow_agent_has_asked_for_it_twice() {
+    let mut relay = Relay::default();
+    let mut agent = Agent::start(&Options {
+        socket: Some(relay.path()),
+        confirms_lists: true,
+        ..with_session()
+    });
+    agent.initialize("2025-11-25").await;
+    let mut server = relay.accept().await;
+    server.attach().await;
+    server.send_caller_tools("app", json!([])).await;
+    agent.tools().await;
+    // The first list is used at once.
+    let first = server.listed().await;
+    agent.tools_changed().await;
+    let tools = json!([{ "name": "send" }]);
+    server.send_caller_tools("app", tools.clone()).await;
+    assert!(agent.tools_changed().await);
+    assert_eq!(names(&agent.tools().await)[4..], ["app_send"]);
+    assert!(agent.tools_changed().await, "it is notified once more");
+    agent.tools().await;
+    // The first list can be reported again.
+    while server.listed().await == first {}
+}
+
+#[tokio::test]
 async fn the_first_list_waits_for_the_server_and_later_changes_are_notified() {
     // Without a server the client lists its own tools after two seconds.
     let mut agent = Agent::start(&with_session());

@@ -73,16 +73,6 @@ pub(crate) fn find(settings: &Settings, name: &str) -> Result<Agent> {
     )))
 }
 
-/// The kinds of credentials that an agent takes.
-pub(crate) fn credential_kinds(agent: &Agent) -> Vec<String> {
-    let files = agent
-        .sign_in
-        .login_files
-        .iter()
-        .map(|file| file.kind.to_owned());
-    agent.credentials.keys().cloned().chain(files).collect()
-}
-
 /// Whether `agent install` has installed an agent.
 pub(crate) fn is_installed(settings: &Settings, agent: &Agent) -> bool {
     agent.package.is_some_and(|package| {

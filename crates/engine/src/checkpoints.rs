@@ -4,12 +4,10 @@
 //! runtime, and that takes no process in the container. Objects are in the project's own directory, so that
 //! they count for its disk limit and go with it. What is written to a workspace is written in the container.
 
-pub(crate) mod diff;
-pub(crate) mod fork;
-mod range;
 mod restore;
-pub(crate) mod review;
-pub(crate) mod rewind;
+#[cfg(test)]
+mod tests;
+mod turn_trees;
 mod unfinished;
 
 use std::collections::HashMap;
@@ -25,9 +23,11 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 use crate::{Engine, EngineError, Result};
+pub(crate) use restore::Restored;
+pub(crate) use unfinished::{Unfinished, UnfinishedRewind};
 
 /// The directory of a project's objects, in that of the project.
-const OBJECTS_DIR: &str = "checkpoints";
+pub(crate) const OBJECTS_DIR: &str = "checkpoints";
 /// Scans read from the disk and hold files in memory.
 const MAX_CONCURRENT_SCANS: usize = 4;
 const MAX_SCANNED_FILES: u64 = 500_000;
@@ -145,7 +145,7 @@ impl Checkpoints<'_> {
     }
 
     /// Keeps turns from starting in a workspace until the guard is dropped.
-    async fn block_turns(
+    pub(crate) async fn block_turns(
         self,
         project: ProjectId,
         workspace: &WorkspaceId,

@@ -108,6 +108,11 @@ impl<'a> Containers<'a> {
         self.state().is_runtime(AvailableRuntime::is_err)
     }
 
+    /// How many containers run, as far as their supervisors are connected.
+    pub fn count_connected(self) -> usize {
+        self.state().count_connected()
+    }
+
     /// Sets the runtime where the first choice found none.
     pub fn set_runtime(self, choice: AvailableRuntime) {
         self.state().set_runtime(choice);

@@ -106,8 +106,9 @@ pub fn credential_kinds(settings: &Settings) -> BTreeSet<String> {
     let agents = agents::all(settings);
     agents
         .iter()
-        .flat_map(agents::credential_kinds)
-        .chain(GIT_KINDS.map(str::to_owned))
+        .flat_map(|agent| agent.credential_kinds())
+        .chain(GIT_KINDS)
+        .map(str::to_owned)
         .collect()
 }
 

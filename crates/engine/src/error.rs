@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oubliette_model::{InvalidValue, quoted};
+use oubliette_model::{InvalidValue, WorkspaceId, quoted};
 use oubliette_store::StoreError;
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
@@ -29,8 +29,12 @@ pub enum EngineError {
         id: String,
         hint: &'static str,
     },
-    #[error("{what} already exists")]
-    AlreadyExists { what: &'static str },
+    #[error("{what} already exists{hint}")]
+    AlreadyExists {
+        what: &'static str,
+        /// Which one it is and what to do, if that may be known: `; …` or `: …`.
+        hint: String,
+    },
     #[error("{0}")]
     Invalid(String),
     /// Something outside the server failed that the caller can act on, for example a clone.
@@ -60,6 +64,21 @@ impl EngineError {
             what: "project",
             id: id.to_string(),
             hint: "`project_list` shows the projects that this token can use",
+        }
+    }
+
+    pub(crate) fn workspace_exists(id: &WorkspaceId) -> Self {
+        Self::AlreadyExists {
+            what: "workspace",
+            hint: format!(": {}; use it, or choose another id", quoted(id.as_str())),
+        }
+    }
+
+    pub(crate) fn token_not_found(id: impl ToString) -> Self {
+        Self::NotFound {
+            what: "token",
+            id: id.to_string(),
+            hint: "`token_list` shows the tokens",
         }
     }
 }

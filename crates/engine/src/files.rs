@@ -25,6 +25,7 @@ pub use mount::MOUNT_LINK;
 pub use session_homes::SESSION_HOMES_DIR;
 pub(crate) use tree::{ListRequest, ListedEntry, ReadLimits, WorkspaceTree};
 
+use crate::checkpoints::OBJECTS_DIR;
 use crate::workspaces::path_in_container;
 use crate::{EngineError, Result};
 
@@ -73,6 +74,8 @@ pub(crate) struct ProjectUsage {
     pub(crate) workspaces: u64,
     /// The home directories of its containers.
     pub(crate) homes: u64,
+    /// The objects of its checkpoints.
+    pub(crate) checkpoints: u64,
     /// What the embedded sandbox keeps of its containers: installed software, above all.
     pub(crate) installed: u64,
 }
@@ -190,6 +193,7 @@ impl Files {
             Ok(ProjectUsage {
                 workspaces: sum(&below(&["workspace", "workspaces"]))?,
                 homes: sum(&below(&["home", "homes"]))?,
+                checkpoints: sum(&below(&[OBJECTS_DIR]))?,
                 installed: sum(&layers)?,
             })
         })

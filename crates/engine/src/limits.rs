@@ -12,13 +12,15 @@ const LIST: &str = "limits";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project; if absent, all projects that the token can use.
+    /// Project name or id; default: all.
     project_id: Option<ProjectId>,
-    /// A session: returns the limits of its tree, what the tree has used and what remains.
+    /// Session id: what its tree has used and has left.
     session_id: Option<SessionId>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -133,9 +135,10 @@ pub(crate) struct Limits;
 
 impl Operation for Limits {
     const NAME: &'static str = "config_limits";
-    const ABOUT: &'static str = "Show the limits of trees of agents in a project (depth, number, cost), and whether each is the \
-         default or set by the project. With `session_id`: also what its tree has used and what \
-         remains. Without either: the defaults and the limits of every project that the token can use.";
+    const ABOUT: &'static str = "Show the limits of agent trees: depth, number, cost.\n\n\
+         And whether each is the default or set by the project. With `session_id`: also what its tree has \
+         used and what remains. Without either: the defaults and the limits of every project that the \
+         token can use.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oubliette_store::AuditOutcome;
+use oubliette_store::{Activity, AuditOutcome};
 use parking_lot::Mutex;
 
-use crate::Engine;
+use crate::{Engine, Result};
 
 /// Calls of one operation with one outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -30,6 +30,8 @@ pub struct StateCounts {
     pub callers: usize,
     /// Entries about containers that exist, and about commands that run in them.
     pub container_entries: usize,
+    /// Containers that run.
+    pub containers: usize,
 }
 
 impl Engine {
@@ -40,7 +42,16 @@ impl Engine {
             subscriptions: sessions.subscriptions().count_topics(),
             callers: self.callers().count_tracked(),
             container_entries: self.container_state().count_entries(),
+            containers: self.container_state().count_running(),
         }
+    }
+
+    /// What the store has, for metrics.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn activity(&self) -> Result<Activity> {
+        Ok(self.store().activity().await?)
     }
 }
 

@@ -6,10 +6,12 @@
 mod dispatch;
 mod entry;
 mod lookup;
+pub(crate) mod names;
 mod once;
 pub(crate) mod parameters;
 pub(crate) mod schema;
 pub mod tools;
+mod wording;
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -23,6 +25,7 @@ pub(crate) use dispatch::{FinishedCall, catch_panic};
 pub use entry::Entry;
 pub use lookup::{find, find_action};
 pub(crate) use once::RunningCalls;
+pub use wording::ToolNames;
 
 use crate::{Actor, Call, Engine, Result};
 
@@ -35,6 +38,8 @@ pub trait Operation: Send + Sync + 'static {
     const ACCESS: Access;
     const FACE: Face;
     const EFFECT: Effect;
+    /// Whether a call can reach other hosts.
+    const OPEN_WORLD: bool = false;
     /// The field of the result that is shown once and never stored, if there is one.
     const SECRET_FIELD: Option<&'static str> = None;
     type Params: DeserializeOwned + JsonSchema + Send + 'static;
@@ -70,6 +75,8 @@ pub enum Effect {
     Changes,
     /// Deletes something; calling it twice fails or has the same effect as once.
     Destroys,
+    /// Runs something that may delete anything it can reach; calling it twice runs it twice.
+    Runs,
 }
 
 /// What a call names.
@@ -92,6 +99,9 @@ pub struct Reach {
     /// Whether the tree of the calling agent matters: the call starts sessions, creates something that
     /// can, or responds for a caller.
     pub depends_on_tree: bool,
+    /// Whether the call is about what the session has done to files: agents may make it only about sessions of
+    /// their own tree.
+    pub is_about_work: bool,
     /// Whether the call starts a run of the schedule.
     pub starts_run: bool,
 }
@@ -112,6 +122,14 @@ impl Reach {
         Self {
             session: Some(id),
             ..Self::default()
+        }
+    }
+
+    /// What a session has done to files.
+    pub fn work_of(id: SessionId) -> Self {
+        Self {
+            is_about_work: true,
+            ..Self::session(id)
         }
     }
 
@@ -145,10 +163,10 @@ static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         Entry::from_operation::<crate::sessions::permit::Permit>(),
         Entry::from_operation::<crate::sessions::end::End>(),
         Entry::from_operation::<crate::sessions::cleanup::Cleanup>(),
-        Entry::from_operation::<crate::checkpoints::diff::Diff>(),
-        Entry::from_operation::<crate::checkpoints::review::Review>(),
-        Entry::from_operation::<crate::checkpoints::rewind::Rewind>(),
-        Entry::from_operation::<crate::checkpoints::fork::Fork>(),
+        Entry::from_operation::<crate::sessions::diff::Diff>(),
+        Entry::from_operation::<crate::sessions::review::Review>(),
+        Entry::from_operation::<crate::sessions::rewind::Rewind>(),
+        Entry::from_operation::<crate::sessions::fork::Fork>(),
         Entry::from_operation::<crate::workspaces::list::List>(),
         Entry::from_operation::<crate::workspaces::create::Create>(),
         Entry::from_operation::<crate::workspaces::delete::Delete>(),
@@ -192,44 +210,37 @@ pub const NOUNS: &[Noun] = &[
     Noun {
         name: "project",
         summary: "Create, list, show, change and delete projects",
-        about: Some("Projects: each has a name, files, settings and limits."),
+        about: Some("Projects with files, settings, limits and a container."),
     },
     Noun {
         name: "container",
         summary: "Start, stop and inspect a project's container, and run commands in it",
-        about: Some("The container of a project, in which its commands and agents run."),
+        about: Some("The container of a project."),
     },
     Noun {
         name: "session",
         summary: "Start agents, follow them, answer their requests and end them",
-        about: Some(
-            "Sessions: conversations with agents in a project. `spawn` starts one with a prompt, \
-             `events` returns what the agent does, `message` sends the next prompt.",
-        ),
+        about: Some("Conversations with agents."),
     },
     Noun {
         name: "workspace",
         summary: "Create, list and delete the workspaces of a project, and read and write their files",
-        about: Some("Workspaces: the directories of a project in which agents work."),
+        about: Some("Directories of a project in which agents work."),
     },
     Noun {
         name: "schedule",
         summary: "Send prompts to agents at set times, and show the results",
-        about: Some(
-            "Schedules: prompts that are sent to agents at set times, and the history of their runs.",
-        ),
+        about: Some("Prompts that are sent at set times."),
     },
     Noun {
         name: "token",
         summary: "Create, list and revoke API tokens",
-        about: Some("API tokens: their scopes and expiry. Admin tokens only."),
+        about: Some("API tokens."),
     },
     Noun {
         name: "credential",
         summary: "Add, list and remove the keys and logins that agents and git use",
-        about: Some(
-            "Credentials: keys and logins of agents and of git, stored on the server. Admin tokens only.",
-        ),
+        about: Some("Keys and logins of agents and git."),
     },
     Noun {
         name: "config",

@@ -14,10 +14,32 @@ pub(crate) mod tasks;
 pub(crate) mod update;
 mod view;
 
-use crate::Engine;
+use oubliette_model::{ProjectName, quoted};
+
+use crate::{Actor, Engine, EngineError};
 
 /// Handle for the verbs of projects.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Projects<'a> {
     pub(crate) engine: &'a Engine,
+}
+
+impl Projects<'_> {
+    /// The error for a name that another project has, with its id if the actor can see that project.
+    async fn already_exists(self, actor: &Actor, name: &ProjectName) -> EngineError {
+        let store = self.engine.store();
+        let found = store.projects_matching(actor.visible(), name.as_str(), None, 1);
+        let hint = match found.await.unwrap_or_default().first() {
+            Some(project) => format!(
+                ": {} has the id {}; use it, or choose another name",
+                quoted(name.as_str()),
+                project.id
+            ),
+            None => String::new(),
+        };
+        EngineError::AlreadyExists {
+            what: "project",
+            hint,
+        }
+    }
 }

@@ -26,7 +26,7 @@ impl EngineError {
             (Access::Admin, _) => {
                 format!("`{name}` needs an `admin` token; the scope of this token is `{scope}`")
             }
-            (_, Scope::Read | Scope::Project(_, Mode::Read)) => {
+            (_, Scope::Read | Scope::AdminRead | Scope::Project(_, Mode::Read)) => {
                 format!("`{name}` needs write access; this token (`{scope}`) may only read")
             }
             (Access::Global(_) | Access::Project(_), _) => {
@@ -67,8 +67,8 @@ impl EngineError {
         let what = match parameter {
             Some(parameter) => format!("may not set `{parameter}`"),
             None => {
-                "may not decide requests, start sessions, create what starts them, or respond for a \
-                 caller"
+                "may not decide requests, see or continue the work of sessions, start sessions, create what \
+                 starts them, or respond for a caller"
                     .to_owned()
             }
         };

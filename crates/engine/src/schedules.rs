@@ -20,11 +20,11 @@ mod view;
 use std::collections::HashSet;
 
 use oubliette_model::{RunId, ScheduleId};
-use oubliette_store::Schedule;
+use oubliette_store::{RunFilter, Schedule, ScheduleRun};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, SetOnce, watch};
 
-use crate::{Engine, EngineError, Result};
+use crate::{Actor, Engine, EngineError, Result};
 
 /// What the scheduler and the tasks of runs share.
 #[derive(Debug, Default)]
@@ -50,8 +50,7 @@ impl<'a> Schedules<'a> {
         &self.engine.parts.schedules
     }
 
-    /// Starts the scheduler. A server that ends with a command does not run schedules, because it
-    /// would end their sessions too.
+    /// Starts the scheduler, once the server can serve the sessions that it starts.
     pub fn start(self) {
         // Starting twice is the same as once.
         let _ = self.state().started.set(());
@@ -72,9 +71,19 @@ impl<'a> Schedules<'a> {
         let found = self.engine.store().schedule(id).await?;
         found.ok_or_else(|| not_found(id))
     }
+
+    /// The newest run of a schedule in a project that the actor can see.
+    async fn last_run(self, schedule: &Schedule, actor: &Actor) -> Result<Option<ScheduleRun>> {
+        let filter = RunFilter {
+            project_id: actor.scope.project(),
+        };
+        let store = self.engine.store();
+        let newest = store.schedule_runs(schedule.id, &filter, None, 1).await?;
+        Ok(newest.rows.into_iter().next())
+    }
 }
 
-pub(crate) fn not_found(id: ScheduleId) -> EngineError {
+pub(crate) fn not_found(id: impl ToString) -> EngineError {
     EngineError::NotFound {
         what: "schedule",
         id: id.to_string(),

@@ -11,9 +11,12 @@ pub(crate) mod cleanup;
 mod connection;
 pub(crate) mod create;
 pub(crate) mod deliver;
+pub(crate) mod diff;
 pub(crate) mod end;
+mod event_filter;
 pub(crate) mod events;
 mod follow;
+pub(crate) mod fork;
 pub(crate) mod get;
 mod grants;
 pub(crate) mod interrupt;
@@ -25,11 +28,14 @@ pub(crate) mod message_params;
 mod orphaned_homes;
 pub(crate) mod permit;
 mod redactor;
+pub(crate) mod review;
+pub(crate) mod rewind;
 pub(crate) mod spawn;
 pub(crate) mod subscriptions;
 mod tools;
 mod transcript;
 pub(crate) mod view;
+mod waiting;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -51,6 +57,7 @@ pub use attach::AttachedSession;
 pub use children::AgentTool;
 pub use follow::Follower;
 use subscriptions::Subscriptions;
+use waiting::ReportedRequests;
 
 /// Limits how fast an actor that fails, for example because the store fails, is run again.
 const ACTOR_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -63,6 +70,7 @@ pub(crate) struct SessionState {
     actors: Mutex<HashMap<SessionId, ActorHandle>>,
     subscriptions: Subscriptions,
     agent_calls: Arc<AgentCalls>,
+    reported_requests: ReportedRequests,
 }
 
 #[derive(Debug)]
@@ -242,7 +250,7 @@ impl MessageFaults {
 }
 
 impl EngineError {
-    pub(crate) fn session_not_found(id: SessionId) -> Self {
+    pub(crate) fn session_not_found(id: impl ToString) -> Self {
         Self::NotFound {
             what: "session",
             id: id.to_string(),

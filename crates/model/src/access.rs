@@ -50,7 +50,9 @@ pub fn allows_class(scope: Scope, access: Access) -> bool {
         (Scope::Admin, _) => true,
         (_, Access::Admin) => false,
         (Scope::Write, _) => true,
-        (Scope::Read, Access::Global(mode) | Access::Project(mode)) => mode == Mode::Read,
+        (Scope::Read | Scope::AdminRead, Access::Global(mode) | Access::Project(mode)) => {
+            mode == Mode::Read
+        }
         (Scope::Project(..), Access::Global(mode)) => mode == Mode::Read,
         (Scope::Project(_, held), Access::Project(mode)) => {
             held == Mode::Write || mode == Mode::Read
@@ -113,6 +115,11 @@ pub fn allows_restricted_parameter(scope: Scope) -> bool {
 
 /// Whether a scope may read the server's metrics.
 pub fn may_read_metrics(scope: Scope) -> bool {
+    allows_class(scope, Access::Admin)
+}
+
+/// Whether a scope may know where files are on the server's machine.
+pub fn may_see_host_paths(scope: Scope) -> bool {
     allows_class(scope, Access::Admin)
 }
 
@@ -182,6 +189,12 @@ impl AgentPosition {
         root != self.root
     }
 
+    /// Whether the agent may see what a session has done to files, and continue or set back from there: only
+    /// if the session's tree, which begins with `root`, is its own, whatever its scope.
+    pub fn may_see_work(self, root: SessionId) -> bool {
+        root == self.root
+    }
+
     /// Whether the agent may change limits of a project, or of all projects if none is named. It may
     /// not where they bound its own tree, whatever its scope.
     pub fn may_change_limits(self, project: Option<ProjectId>) -> bool {
@@ -196,11 +209,6 @@ pub fn agent_may_start_schedule(
     creator_root: Option<SessionId>,
 ) -> bool {
     agent_root.is_some() && agent_root == creator_root
-}
-
-/// Whether an agent may see and set back the work of a session: only in its own tree.
-pub fn is_in_tree(agent_root: SessionId, root: SessionId) -> bool {
-    agent_root == root
 }
 
 /// Whether a session is below another one, given its ancestors.
@@ -389,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_neither_decides_in_its_own_tree_nor_changes_its_limits() {
+    fn an_agent_sees_the_work_of_its_own_tree_and_neither_decides_there_nor_changes_its_limits() {
         let agent = AgentPosition {
             root: session(1),
             project: id(2),
@@ -397,6 +405,8 @@ mod tests {
         };
         assert!(!agent.may_decide(session(1)));
         assert!(agent.may_decide(session(9)));
+        assert!(agent.may_see_work(session(1)));
+        assert!(!agent.may_see_work(session(9)));
         assert!(!agent.may_change_limits(None));
         assert!(!agent.may_change_limits(Some(id(1))));
         assert!(!agent.may_change_limits(Some(id(2))));
@@ -428,6 +438,7 @@ mod tests {
         prop_oneof![
             Just(Scope::Admin),
             Just(Scope::Read),
+            Just(Scope::AdminRead),
             Just(Scope::Write),
             (1..4u128, mode).prop_map(|(n, mode)| Scope::Project(id(n), mode)),
         ]

@@ -334,8 +334,13 @@ pub fn parse_optional_env<'de, D: Deserializer<'de>>(
 }
 
 string_schema!(EnvValue, {
-    "type": ["string", "object"],
-    "properties": { "value": { "type": "string" }, "secret": { "type": "boolean" } }
+    "anyOf": [
+        { "type": "string" },
+        {
+            "type": "object",
+            "properties": { "value": { "type": "string" }, "secret": { "type": "boolean" } }
+        }
+    ]
 });
 
 #[cfg(test)]

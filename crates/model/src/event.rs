@@ -4,6 +4,7 @@
 //! these types: fields may be added, but not changed or removed.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -13,7 +14,8 @@ use crate::{
 };
 
 /// What changed between two checkpoints. Null if it is not known, or too much to count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub struct Changed {
     pub files: Option<u64>,
     /// Lines.
@@ -205,6 +207,34 @@ pub enum Event {
 }
 
 impl Event {
+    /// Every value of `type`.
+    pub const KINDS: [&str; 24] = [
+        "status",
+        "prompt",
+        "message",
+        "delta",
+        "thought",
+        "plan",
+        "tool_call",
+        "tool_result",
+        "permission_request",
+        "permission_answer",
+        "caller_tool_request",
+        "caller_tool_response",
+        "caller_tool_cancelled",
+        "child_spawned",
+        "child_ended",
+        "usage",
+        "completion",
+        "checkpoint",
+        "rewound",
+        "forked",
+        "commands",
+        "mode",
+        "error",
+        "log",
+    ];
+
     pub fn status(status: Status) -> Self {
         Self::Status {
             status,
@@ -299,6 +329,7 @@ mod tests {
         for event in events {
             let json = serde_json::to_value(&event).unwrap();
             assert_eq!(json["type"], event.kind());
+            assert!(Event::KINDS.contains(&event.kind()));
             assert_eq!(serde_json::from_value::<Event>(json).unwrap(), event);
         }
     }

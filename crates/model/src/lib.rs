@@ -7,11 +7,13 @@ mod branch;
 mod credential;
 mod env_value;
 mod event;
+mod file_tree;
 mod git_identity;
 mod ids;
 mod key;
 mod name;
 mod nearest;
+mod path_text;
 mod project;
 mod remote;
 mod resource_uri;
@@ -23,22 +25,24 @@ mod string_type;
 
 pub use access::{
     Access, AgentPosition, Decision, Mode, agent_may_start_schedule, allows, allows_class,
-    allows_restricted_parameter, allows_session, autonomy_below, is_below, is_in_tree, may_direct,
-    may_grant, may_mount, may_read_metrics, may_respond_as_caller, narrow, owns_session,
+    allows_restricted_parameter, allows_session, autonomy_below, is_below, may_direct, may_grant,
+    may_mount, may_read_metrics, may_respond_as_caller, may_see_host_paths, narrow, owns_session,
     schedule_decision, sees, unattached_may,
 };
 pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};
 pub use env_value::{EnvValue, MIN_SECRET_BYTES, parse_env, parse_optional_env};
 pub use event::{Changed, Event, RewoundPart};
+pub use file_tree::{Entry, FileKind, FileTree, Found, TreeError};
 pub use git_identity::GitIdentity;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};
 pub use name::ProjectName;
 pub use nearest::nearest;
+pub use path_text::{path_from_text, path_to_text, quote_path};
 pub use project::{Level, McpServer, Network, ProjectLimits, ProjectSettings, ToolStyle};
 pub use remote::{RemoteUrl, Transport};
-pub use resource_uri::ResourceUri;
+pub use resource_uri::{OutputStream, ResourceUri};
 pub use schedule::{CronSchedule, MissedRuns, Overlap, RunCause, RunStatus, SessionBehavior};
 pub use scope::Scope;
 pub use secret::Secret;

@@ -6,12 +6,24 @@ use std::str::FromStr;
 use crate::{InvalidValue, ProjectId, SessionId, WorkspaceId, quoted};
 
 const SCHEME: &str = "oubliette://";
+const GUIDE: &str = "guide";
 
 /// A resource. A token may read it if it may call the operation that returns the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResourceUri {
+    /// `oubliette://guide`: how to use the tools.
+    Guide,
     /// `oubliette://sessions/{id}/events`
     SessionEvents(SessionId),
+    /// `oubliette://sessions/{id}/events/{index}`: all of one event.
+    SessionEvent { session: SessionId, index: i64 },
+    /// `oubliette://projects/{id}/commands/{exec_id}/{stdout|stderr}`: all that was kept of what a command
+    /// wrote.
+    CommandOutput {
+        project: ProjectId,
+        exec_id: String,
+        stream: OutputStream,
+    },
     /// `oubliette://sessions/{id}/diff`, as `session_diff` takes it.
     SessionDiff {
         session: SessionId,
@@ -31,11 +43,41 @@ pub enum ResourceUri {
     },
 }
 
+/// A stream of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputStream {
+    Stdout,
+    Stderr,
+}
+
+impl OutputStream {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
 impl fmt::Display for ResourceUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(SCHEME)?;
         match self {
+            Self::Guide => f.write_str(GUIDE),
             Self::SessionEvents(session) => write!(f, "sessions/{session}/events"),
+            Self::SessionEvent { session, index } => write!(f, "sessions/{session}/events/{index}"),
+            Self::CommandOutput {
+                project,
+                exec_id,
+                stream,
+            } => {
+                let exec_id = encode(exec_id, "");
+                write!(
+                    f,
+                    "projects/{project}/commands/{exec_id}/{}",
+                    stream.as_str()
+                )
+            }
             Self::SessionDiff {
                 session,
                 turn,
@@ -96,8 +138,18 @@ fn parse(text: &str) -> Option<ResourceUri> {
                 Some(ResourceUri::SessionEvents(session.parse().ok()?))
             }
             (session, "diff") => parse_diff(session.parse().ok()?, query),
+            (session, rest) if query.is_empty() => Some(ResourceUri::SessionEvent {
+                session: session.parse().ok()?,
+                index: parse_index(rest.strip_prefix("events/")?)?,
+            }),
             _ => None,
         };
+    }
+    if rest == GUIDE {
+        return Some(ResourceUri::Guide);
+    }
+    if let Some(output) = parse_output(path).filter(|_| query.is_empty()) {
+        return Some(output);
     }
     let mut parts = path.strip_prefix("projects/")?.splitn(5, '/');
     let project = parts.next()?.parse().ok()?;
@@ -114,6 +166,30 @@ fn parse(text: &str) -> Option<ResourceUri> {
         workspace,
         path,
         offset,
+    })
+}
+
+/// A number without a sign: one event has one URI.
+fn parse_index(text: &str) -> Option<i64> {
+    let is_number = text.bytes().all(|digit| digit.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+fn parse_output(path: &str) -> Option<ResourceUri> {
+    let mut parts = path.strip_prefix("projects/")?.split('/');
+    let project = parts.next()?.parse().ok()?;
+    let is_command = parts.next()? == "commands";
+    let exec_id = decode(parts.next()?)?;
+    let stream = match parts.next()? {
+        "stdout" => OutputStream::Stdout,
+        "stderr" => OutputStream::Stderr,
+        _ => return None,
+    };
+    let is_whole = parts.next().is_none();
+    (is_command && is_whole && !exec_id.is_empty()).then_some(ResourceUri::CommandOutput {
+        project,
+        exec_id,
+        stream,
     })
 }
 
@@ -199,6 +275,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(
             path in "\\PC{1,40}",
+            path_of_command in "\\PC{1,40}",
             offset in any::<u64>(),
             turn in any::<Option<u32>>(),
             cursor in any::<Option<String>>(),
@@ -214,6 +291,17 @@ mod tests {
                 cursor,
             };
             prop_assert_eq!(diff.to_string().parse(), Ok(diff));
+            let output = ResourceUri::CommandOutput {
+                project: ProjectId::new(Uuid::from_u128(1)),
+                exec_id: path_of_command,
+                stream: OutputStream::Stderr,
+            };
+            prop_assert_eq!(output.to_string().parse(), Ok(output));
+            let event = ResourceUri::SessionEvent {
+                session: SessionId::new(Uuid::from_u128(2)),
+                index: i64::from(turn.unwrap_or_default()),
+            };
+            prop_assert_eq!(event.to_string().parse(), Ok(event));
         }
 
         #[test]
@@ -232,12 +320,18 @@ mod tests {
         let events = ResourceUri::SessionEvents(session);
         let text = format!("oubliette://sessions/{session}/events");
         assert_eq!(text.parse(), Ok(events));
+        assert_eq!("oubliette://guide".parse(), Ok(ResourceUri::Guide));
         for wrong in [
             "",
             "oubliette://",
             "file:///etc/passwd",
             &format!("oubliette://sessions/{session}"),
             &format!("oubliette://sessions/{session}/events?x=1"),
+            &format!("oubliette://sessions/{session}/events/-1"),
+            &format!("oubliette://sessions/{session}/events/1/2"),
+            &format!("oubliette://projects/{id}/commands/a/stdin"),
+            &format!("oubliette://projects/{id}/commands//stdout"),
+            "oubliette://guide?x",
             &format!("oubliette://sessions/{session}/diff?turn=x"),
             &format!("oubliette://projects/{id}/workspaces/default/files/"),
             &format!("oubliette://projects/{id}/workspaces/default/files/a%+1"),

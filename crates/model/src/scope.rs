@@ -13,8 +13,10 @@ use crate::{InvalidValue, Mode, ProjectId, quoted};
 pub enum Scope {
     /// Every operation on every project.
     Admin,
-    /// Every read operation on every project; `admin:ro` is another form of it.
+    /// Every read operation on every project.
     Read,
+    /// The same as `Read`, as it was written: `admin:ro`.
+    AdminRead,
     /// Every operation on every project, except those for admins only.
     Write,
     /// The operations on one project, and global reads, which show only that project.
@@ -36,13 +38,13 @@ impl Scope {
     pub fn project(self) -> Option<ProjectId> {
         match self {
             Self::Project(id, _) => Some(id),
-            Self::Admin | Self::Read | Self::Write => None,
+            Self::Admin | Self::Read | Self::AdminRead | Self::Write => None,
         }
     }
 
     /// Whether `self` allows everything that `other` allows.
     pub fn covers(self, other: Self) -> bool {
-        match (self, other) {
+        match (self.plain(), other.plain()) {
             (Self::Admin, _) => true,
             (Self::Write, Self::Admin) => false,
             (Self::Write, _) => true,
@@ -51,16 +53,29 @@ impl Scope {
             (Self::Project(mine, mode), Self::Project(theirs, wanted)) => {
                 mine == theirs && (mode == Mode::Write || wanted == Mode::Read)
             }
-            (Self::Project(..), _) => false,
+            // Never what `plain` returns.
+            (Self::AdminRead, _) | (Self::Project(..), _) => false,
+        }
+    }
+
+    /// The scope without its other spelling.
+    fn plain(self) -> Self {
+        match self {
+            Self::AdminRead => Self::Read,
+            other => other,
         }
     }
 
     /// The scope of what both allow; `None` if they have nothing in common.
     pub fn intersection(self, other: Self) -> Option<Self> {
         match (self, other) {
+            _ if self == other => Some(self),
+            // They are one scope in two spellings.
+            _ if self.covers(other) && other.covers(self) => Some(self.plain()),
             _ if other.covers(self) => Some(self),
             _ if self.covers(other) => Some(other),
-            (Self::Read, Self::Project(id, _)) | (Self::Project(id, _), Self::Read) => {
+            (Self::Read | Self::AdminRead, Self::Project(id, _))
+            | (Self::Project(id, _), Self::Read | Self::AdminRead) => {
                 Some(Self::Project(id, Mode::Read))
             }
             _ => None,
@@ -73,6 +88,7 @@ impl fmt::Display for Scope {
         match self {
             Self::Admin => f.write_str("admin"),
             Self::Read => f.write_str("read"),
+            Self::AdminRead => f.write_str("admin:ro"),
             Self::Write => f.write_str("write"),
             Self::Project(id, Mode::Write) => write!(f, "project:{id}"),
             Self::Project(id, Mode::Read) => write!(f, "project:{id}:ro"),
@@ -93,7 +109,8 @@ impl FromStr for Scope {
         };
         match text {
             "admin" => Some(Self::Admin),
-            "admin:ro" | "read" => Some(Self::Read),
+            "admin:ro" => Some(Self::AdminRead),
+            "read" => Some(Self::Read),
             "write" => Some(Self::Write),
             _ => text.strip_prefix("project:").and_then(project),
         }

@@ -1,5 +1,6 @@
 //! The instructions for applying a change: its tasks, what blocks them, and what to read first.
 
+use oubliette_model::{FileKind, FileTree, TreeError};
 use std::collections::{BTreeMap, HashSet};
 
 use schemars::JsonSchema;
@@ -10,7 +11,6 @@ use crate::outputs::{self, OutputError};
 use crate::project::Project;
 use crate::schema::{self, Artifact, Schema};
 use crate::settings::Config;
-use crate::tree::{FileKind, FileTree, TreeError};
 use crate::{MAX_TASKS, METADATA_FILE, checkbox, delta, nested, trim_js_whitespace};
 
 /// The output of `openspec instructions apply --json`, with the same field names.

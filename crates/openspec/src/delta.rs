@@ -1,7 +1,8 @@
 //! Delta specifications in files that the command does not read.
 
-use crate::tree::{FileKind, FileTree, TreeError, if_readable};
+use crate::lookup::if_readable;
 use crate::{cmp_utf16, is_js_whitespace, trim_js_whitespace};
+use oubliette_model::{FileKind, FileTree, TreeError};
 
 const DELTA_SECTIONS: [&str; 4] = [
     "added requirements",

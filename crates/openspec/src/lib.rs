@@ -10,17 +10,16 @@ mod checkbox;
 mod delta;
 mod glob;
 mod list;
+mod lookup;
 mod nested;
 mod outputs;
 mod project;
 mod schema;
 mod settings;
-mod tree;
 mod yaml;
 
 pub use apply::{ApplyError, ApplyInstructions, apply_instructions};
 pub use list::{Change, list_changes};
-pub use tree::{Entry, FileKind, FileTree, Found, TreeError};
 
 const MAX_TASKS: usize = 200_000;
 

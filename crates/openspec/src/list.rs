@@ -1,10 +1,11 @@
 //! The changes of a project with their progress.
 
+use oubliette_model::{Entry, FileKind, FileTree, TreeError};
 use std::cmp::Reverse;
 
+use crate::lookup::if_readable;
 use crate::outputs::{self, OutputError};
 use crate::project::Project;
-use crate::tree::{Entry, FileKind, FileTree, TreeError, if_readable};
 use crate::{CHANGES_DIR, TASKS_FILE, checkbox, nested};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

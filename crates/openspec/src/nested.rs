@@ -1,9 +1,10 @@
 //! Directories under `openspec/changes` that contain changes instead of being one.
 
+use crate::lookup::if_readable;
 use crate::outputs::{self, OutputError};
 use crate::project::Project;
-use crate::tree::{Entry, FileKind, FileTree, TreeError, if_readable};
 use crate::{METADATA_FILE, TASKS_FILE, cmp_utf16};
+use oubliette_model::{Entry, FileKind, FileTree, TreeError};
 
 /// Files that are only found at the top of a change.
 const MARKER_FILES: [&str; 4] = [METADATA_FILE, "proposal.md", TASKS_FILE, "design.md"];

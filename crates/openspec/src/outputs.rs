@@ -1,9 +1,9 @@
 //! Finds the files of a change that belong to an artifact.
 
+use oubliette_model::{FileKind, FileTree, Found, TreeError};
 use std::collections::{BTreeSet, HashSet};
 
 use crate::glob::{self, Pattern, Segment};
-use crate::tree::{FileKind, FileTree, Found, TreeError};
 use crate::{cmp_utf16, is_within, normalize_path};
 
 /// Links can lead from directory to directory without end, and each level takes stack.

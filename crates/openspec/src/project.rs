@@ -1,12 +1,13 @@
 //! What all changes of a project share, read once per call.
 
+use oubliette_model::{FileTree, TreeError};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use crate::lookup::is_directory;
 use crate::schema::{self, Schema};
 use crate::settings::{self, Config, Metadata};
-use crate::tree::{FileTree, TreeError, is_directory};
 use crate::{CHANGES_DIR, DEFAULT_SCHEMA};
 
 pub(crate) struct Project<'a> {

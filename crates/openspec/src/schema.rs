@@ -1,9 +1,10 @@
 //! Schemas: the artifacts of a change, their dependencies, and the rules for applying it.
 
+use oubliette_model::{FileKind, FileTree};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet};
 
-use crate::tree::{FileKind, FileTree, is_directory};
+use crate::lookup::is_directory;
 use crate::yaml::{self, Value};
 use crate::{DEFAULT_SCHEMA, cmp_utf16, has_drive_letter, is_within, normalize_path};
 

@@ -1,8 +1,8 @@
 //! The settings of a project (`config.yaml`) and of a change (`.openspec.yaml`).
 
-use crate::tree::{FileTree, TreeError};
 use crate::yaml::{self, Value};
 use crate::{METADATA_FILE, trim_js_whitespace};
+use oubliette_model::{FileTree, TreeError};
 
 /// A longer `context` is ignored, as the command does.
 const MAX_CONTEXT_BYTES: usize = 50 * 1024;

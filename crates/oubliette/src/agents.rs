@@ -23,9 +23,7 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
     let mut rows: Vec<Value> = catalogue()
         .iter()
         .map(|agent| {
-            let keys = agent.credentials.keys().map(String::as_str);
-            let files = agent.sign_in.login_files.iter().map(|file| file.kind);
-            let credentials: Vec<&str> = keys.chain(files).collect();
+            let credentials: Vec<&str> = agent.credential_kinds().collect();
             json!({
                 "name": agent.name,
                 "about": agent.about,

@@ -19,10 +19,13 @@ use std::path::{Path, PathBuf};
 
 use oubliette_store::sqlite;
 use oubliette_trees::remove_tree;
+use serde_json::json;
 
+use crate::down;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::ProgressLine;
+use crate::terminal::output::{self, note};
+use crate::terminal::{self, ProgressLine};
 
 use digest::Digested;
 use format::{Entry, Kind};
@@ -83,12 +86,19 @@ pub(crate) fn backup(home: &Home, target: &Path, with_files: bool) -> Result<(),
         .map_err(|error| failed("the backup cannot be read again, so it is removed", &error))?;
     fs::rename(&draft, target)
         .map_err(|error| failed(&format!("cannot write {}", target.display()), &error))?;
-    eprintln!(
-        "Backed up {} to {} ({} KiB).",
-        home.path().display(),
-        target.display(),
-        size / 1024
-    );
+    if output::is_json() {
+        terminal::print_json(&json!({
+            "file": target, "bytes": size, "data_dir": home.path(), "with_files": with_files,
+            "left_out": skipped.count(),
+        }));
+    } else {
+        note!(
+            "Backed up {} to {} ({} KiB).",
+            home.path().display(),
+            target.display(),
+            size / 1024
+        );
+    }
     skipped.print();
     not_included::print(home, &owners, with_files);
     Ok(())
@@ -154,7 +164,7 @@ impl Drop for Scratch {
 
 /// Restores a data directory from an archive. With `replace`, the existing files are moved to a subdirectory.
 pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), Failure> {
-    let _lock = home.lock()?;
+    let _lock = down::lock_without_server(home)?;
     if home.database().exists() && !replace {
         return Err(Failure::new(format!(
             "{} already has a database; use --replace to move it aside, or choose another --data-dir",
@@ -185,14 +195,22 @@ pub(crate) fn restore(home: &Home, source: &Path, replace: bool) -> Result<(), F
         .join(format!("replaced-{}", jiff::Timestamp::now().as_second()));
     swap(home.path(), &scratch.0, &replaced_dir)
         .map_err(|error| Failure::with_cause("cannot restore", &error))?;
-    if replaced_dir.exists() {
-        eprintln!("Moved the previous files to {}.", replaced_dir.display());
+    let replaced = replaced_dir.exists().then_some(&replaced_dir);
+    if output::is_json() {
+        terminal::print_json(&json!({
+            "data_dir": home.path(), "file": source, "previous_files": replaced,
+            "verified": unpacked.is_verified, "left_out": unpacked.skipped.count(),
+        }));
+    } else {
+        if let Some(replaced) = replaced {
+            note!("Moved the previous files to {}.", replaced.display());
+        }
+        note!(
+            "Restored {} from {}.",
+            home.path().display(),
+            source.display()
+        );
     }
-    eprintln!(
-        "Restored {} from {}.",
-        home.path().display(),
-        source.display()
-    );
     if !unpacked.is_verified {
         eprintln!(
             "The backup is of an older version and has no checksum: its database was checked, the files of \

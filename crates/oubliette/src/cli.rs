@@ -2,60 +2,82 @@
 
 mod access;
 mod arguments;
-
+mod attach;
 mod checkout;
 mod client;
+mod completions;
 mod confirm;
 mod credentials;
+#[cfg(test)]
+mod documented;
+mod event_lines;
 mod event_printer;
 mod follow;
+mod help;
 mod interactive;
+mod last_session;
 mod local_tools;
 mod login;
+mod man;
+mod mcp;
 mod names;
 mod openspec;
 mod operation;
 mod permission;
 mod projects;
+mod ps;
 mod reconnecting;
+mod root_help;
 mod run;
 mod schedules;
+mod server_checks;
+mod session_table;
+mod session_tail;
+mod show;
 mod stdio;
 mod suggest;
+mod transcript;
 mod variables;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
-use clap_complete::Shell;
+use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, FromArgMatches, value_parser};
 
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::setup::{self, ConfigScope, Connection};
-use crate::{agents, archive, doctor, down, reset, serve, terminal};
+use crate::terminal::output;
+use crate::{agents, archive, doctor, down, reset, serve, status, up};
 
 const GLOBAL_OPTIONS: &str = "Global options";
-const EXAMPLES: &str = "\
-Examples:
-  oubliette run 'fix the failing test'              give an agent a prompt; in a repository, on a copy of it
-  oubliette diff                                    see what it has changed
-  oubliette apply                                   merge that into the files here
-  oubliette serve                                   start the server
-  oubliette project create hello                    create a project
-  oubliette project list                            list all projects
-  oubliette container exec -it hello                open a terminal in its container
-  oubliette credential add work --kind anthropic    store the key of a model provider
-  oubliette token create ci project:hello           create a key for one project
-  oubliette mcp setup claude                        connect Claude Code";
+/// What an API key starts with.
+const KEY_PREFIX: &str = "oub_";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
+    if completions::answer(&arguments)? {
+        return Ok(());
+    }
+    // Known before the arguments are parsed: the help and the errors of that have colours, too.
+    let words = arguments.iter().take_while(|word| *word != "--");
+    let color = if words.into_iter().any(|word| word == "--no-color") {
+        ColorChoice::Never
+    } else {
+        ColorChoice::Auto
+    };
     let matches = command()
+        .color(color)
         .try_get_matches_from(&arguments)
         .map_err(|error| suggest::add_to(error, &arguments))?;
+    output::Choices {
+        json: matches.get_flag("json"),
+        quiet: matches.get_flag("quiet"),
+        no_color: matches.get_flag("no-color"),
+    }
+    .set();
     refuse_unused_access(&matches)?;
+    refuse_other_tokens(&matches)?;
     let home = Home::find(matches.get_one::<PathBuf>("data-dir").map(PathBuf::as_path))?;
     let access = access::Access::from_matches(&matches, &home);
     match matches.subcommand() {
@@ -77,7 +99,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some((verb @ ("diff" | "apply" | "fetch" | "push"), matches)) => {
             checkout::run_take(verb, &home, matches, &access)
         }
-        Some(("cp", matches)) => checkout::run_copy(&home, matches, &access),
+        Some(("ps", matches)) => ps::run(matches, &access),
+        Some(("cp", matches)) => checkout::run_copy(matches, &access),
         Some(("backup", matches)) => archive::backup(
             &home,
             path(matches, "FILE"),
@@ -86,26 +109,35 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(("restore", matches)) => {
             archive::restore(&home, path(matches, "FILE"), matches.get_flag("replace"))
         }
-        Some(("doctor", _)) => doctor::run(&home),
-        Some(("down", matches)) => down::run(&home, matches.get_flag("remove")),
-        Some(("completions", matches)) => {
-            if let Some(shell) = matches.get_one::<Shell>("SHELL") {
-                let mut script = Vec::new();
-                clap_complete::generate(*shell, &mut command(), "oubliette", &mut script);
-                terminal::print_line(String::from_utf8_lossy(&script).trim_end());
-            }
-            Ok(())
+        Some(("doctor", matches)) => {
+            let ask_server = || server_checks::run(&access);
+            doctor::run(&home, matches.get_flag("json"), &ask_server)
         }
-        Some(("mcp", matches)) => match matches.subcommand() {
-            Some(("stdio", _)) => bridge_stdio(&access),
-            Some((_, matches)) => connect_client(matches, &access),
-            None => Ok(()),
-        },
-        Some(("token", matches)) if matches.subcommand_matches("reset-admin").is_some() => {
+        Some(("up", matches)) => up::run(&home, matches),
+        Some(("status", matches)) => status::run(&home, matches),
+        Some(("down", matches)) => {
+            if matches.get_flag("remove") {
+                confirm::require_yes(
+                    "Remove all containers, with everything installed in them?",
+                    matches,
+                )?;
+            }
+            down::run(&home, matches.get_flag("remove"))
+        }
+        Some(("completions", matches)) => completions::print_script(matches),
+        Some(("man", matches)) => man::run(command(), path(matches, "DIR")),
+        Some(("mcp", matches)) => mcp::run(&home, matches, &access),
+        Some(("token", matches))
+            if let Some(matches) = matches.subcommand_matches("reset-admin") =>
+        {
+            confirm::require_yes("Replace the admin token and revoke the old one?", matches)?;
             reset::run(&home)
         }
         Some(("session", matches)) if let Some(attach) = matches.subcommand_matches("attach") => {
-            operation::attach(attach, &access)
+            attach::run(attach, &home, &access)
+        }
+        Some(("session", matches)) if let Some(show) = matches.subcommand_matches("show") => {
+            show::run(show, &home, &access)
         }
         Some((noun, matches)) => match matches.subcommand() {
             Some((verb, matches)) => operation::run(noun, verb, matches, &home, &access),
@@ -120,7 +152,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
 fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
     let command = match matches.subcommand() {
         Some((
-            name @ ("serve" | "agent" | "backup" | "restore" | "down" | "doctor" | "completions"),
+            name @ ("serve" | "up" | "status" | "agent" | "backup" | "restore" | "down" | "doctor"
+            | "completions"),
             _,
         )) => name,
         Some(("token", token)) if token.subcommand_matches("reset-admin").is_some() => {
@@ -137,175 +170,175 @@ fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
     }
 }
 
-fn command() -> Command {
-    let mut command = Command::new("oubliette")
-        .about("Runs coding agents in isolated containers, driven by any MCP client")
-        .version(env!("CARGO_PKG_VERSION"))
-        .after_help(EXAMPLES)
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .arg(
-            Arg::new("data-dir")
-                .long("data-dir")
-                .value_name("DIR")
-                .env("OUBLIETTE_HOME")
-                .global(true)
-                .help_heading(GLOBAL_OPTIONS)
-                .value_parser(value_parser!(PathBuf))
-                .help("Directory with the database, configuration and projects [default: ~/.oubliette]"),
-        )
-        .arg(
-            Arg::new("url")
-                .long("url")
-                .value_name("URL")
-                .env("OUBLIETTE_URL")
-                .global(true)
-                .help_heading(GLOBAL_OPTIONS)
-                .help("URL of the server [default: the server that is running on the data directory]"),
-        )
-        .arg(
-            Arg::new("token")
-                .long("token")
-                .value_name("KEY")
-                .env("OUBLIETTE_TOKEN")
-                .hide_env_values(true)
-                .global(true)
-                .help_heading(GLOBAL_OPTIONS)
-                .help("API key to use [default: the admin token of the data directory]"),
-        )
-        .subcommand(serve::Options::augment_args(Command::new("serve")));
-    command = command
-        .subcommand(run::command())
-        .subcommands(checkout::take_commands())
-        .subcommand(checkout::copy_command())
-        .subcommand(agent_command());
-    for noun in operation::commands() {
-        command = command.subcommand(noun);
+/// Refuses the name of a token where its key belongs.
+fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
+    let is_given = matches.value_source("token") == Some(ValueSource::CommandLine);
+    let given = matches.get_one::<String>("token").filter(|_| is_given);
+    if given.is_none_or(|given| given.starts_with(KEY_PREFIX)) {
+        return Ok(());
     }
-    command
+    let hint = match matches.subcommand_name() {
+        Some("audit") => "; the calls of one token are listed with --by NAME",
+        _ => "",
+    };
+    Err(Failure::new(format!(
+        "--token takes an API key, which starts with `{KEY_PREFIX}`, not a name{hint}"
+    )))
+}
+
+fn command() -> Command {
+    let mut command = root_help::add_to(
+        Command::new("oubliette")
+            .version(env!("CARGO_PKG_VERSION"))
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .args(global_options())
+            .subcommand(
+                serve::Options::augment_args(Command::new("serve")).after_help(help::examples(&[
+                    "oubliette serve",
+                    "oubliette serve --listen 0.0.0.0:7433",
+                ])),
+            )
+            .subcommand(run::command())
+            .subcommand(ps::command())
+            .subcommands(checkout::take_commands())
+            .subcommand(checkout::copy_command())
+            .subcommand(agent_command())
+            .subcommands(operation::commands())
+            .subcommand(mcp::command())
+            .subcommands(data_commands())
+            .subcommand(completions::command())
+            .subcommand(man::command()),
+    );
+    command = command
         .mut_subcommand("token", |token| {
-            token.subcommand(Command::new("reset-admin").about(
-                "Create a new admin token and revoke the old one; stop the server first",
-            ))
-        })
-        .mut_subcommand("session", |session| {
-            session.subcommand(
-                Command::new("attach")
-                    .about("Follow a session live and send messages to its agent")
-                    .arg(Arg::new("SESSION").required(true).help("Id of the session; see `oubliette session list`")),
+            token.subcommand(
+                Command::new("reset-admin")
+                    .about("Replace the admin token; stop the server first")
+                    .after_help(help::examples(&["oubliette token reset-admin"]))
+                    .arg(confirm::yes_flag()),
             )
         })
-        .subcommand(
-            Command::new("mcp")
-                .about("Connect an MCP client to the server")
-                .subcommand_required(true)
-                .arg_required_else_help(true)
-                .subcommand(setup_command())
-                .subcommand(Command::new("stdio").about(
-                    "Be an MCP server on standard input and output, for clients that start their servers",
-                )),
-        )
-        .subcommand(
-            Command::new("backup")
-                .about("Back up the data directory to one file; the server may be running")
-                .arg(file_argument("FILE", "File to write; must not exist"))
-                .arg(
-                    Arg::new("without-files")
-                        .long("without-files")
-                        .action(ArgAction::SetTrue)
-                        .help("Leave out the files of projects"),
-                ),
-        )
-        .subcommand(
-            Command::new("restore")
-                .about("Restore the data directory from a backup")
-                .arg(file_argument("FILE", "File written by `oubliette backup`"))
-                .arg(
-                    Arg::new("replace")
-                        .long("replace")
-                        .action(ArgAction::SetTrue)
-                        .help("Move the existing database and files to a subdirectory first"),
-                ),
-        )
-        .subcommand(
-            Command::new("down")
-                .about("Stop the server and all containers of the data directory; files stay")
-                .arg(
-                    Arg::new("remove")
-                        .long("remove")
-                        .action(ArgAction::SetTrue)
-                        .help("Also remove the containers, with everything installed in them, and the images built for them"),
-                ),
-        )
-        .subcommand(
-            Command::new("doctor").about("Check the data directory and this machine, and suggest fixes"),
-        )
-        .subcommand(
-            Command::new("completions")
-                .about("Print the completion script for a shell")
-                .after_help("Example: oubliette completions bash > ~/.local/share/bash-completion/completions/oubliette")
-                .arg(Arg::new("SHELL").required(true).value_parser(value_parser!(Shell))),
-        )
+        .mut_subcommand("session", |session| {
+            session
+                .subcommand(show::command())
+                .subcommand(attach::command())
+        });
+    command
+}
+
+/// Options that every command takes.
+fn global_options() -> Vec<Arg> {
+    let option = |name: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .global(true)
+            .help_heading(GLOBAL_OPTIONS)
+    };
+    vec![
+        option("data-dir")
+            .value_name("DIR")
+            .env("OUBLIETTE_HOME")
+            .value_parser(value_parser!(PathBuf))
+            .help("Directory with database, configuration and projects [default: ~/.oubliette]"),
+        option("url")
+            .value_name("URL")
+            .env("OUBLIETTE_URL")
+            .help("URL of the server [default: the one that runs on the data directory]"),
+        option("token")
+            .value_name("KEY")
+            .env("OUBLIETTE_TOKEN")
+            .hide_env_values(true)
+            .help("API key to use [default: the admin token of the data directory]"),
+        option("json")
+            .action(ArgAction::SetTrue)
+            .help("Print the result as JSON"),
+        option("quiet")
+            .short('q')
+            .action(ArgAction::SetTrue)
+            .help("Print only results, warnings and errors"),
+        option("no-color")
+            .action(ArgAction::SetTrue)
+            .help("Use no colours; the variable NO_COLOR has the same effect"),
+        option(access::NO_AUTOSTART)
+            .action(ArgAction::SetTrue)
+            .help("Do not start a server in the background if none is running"),
+    ]
+}
+
+/// The commands that work on the data directory itself.
+fn data_commands() -> Vec<Command> {
+    let switch = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    vec![
+        Command::new("backup")
+            .about("Back up the data directory to one file")
+            .long_about("Back up the data directory to one file. The server may be running.")
+            .after_help(help::examples(&[
+                "oubliette backup ~/oubliette.tar",
+                "oubliette backup small.tar --without-files",
+            ]))
+            .arg(file_argument("FILE", "File to write; must not exist"))
+            .arg(switch("without-files", "Leave out the files of projects")),
+        Command::new("restore")
+            .about("Restore the data directory from a backup")
+            .after_help(help::examples(&[
+                "oubliette restore ~/oubliette.tar",
+                "oubliette --data-dir /tmp/other restore ~/oubliette.tar",
+            ]))
+            .arg(file_argument("FILE", "File written by `oubliette backup`"))
+            .arg(switch(
+                "replace",
+                "Move the existing database and files to a subdirectory first",
+            )),
+        up::command(),
+        status::command(),
+        Command::new("down")
+            .about("Stop the server and all containers; files stay")
+            .after_help(help::examples(&["oubliette down"]))
+            .arg(switch(
+                "remove",
+                "Also remove the containers, with everything installed in them, and the images built for them",
+            ))
+            .arg(confirm::yes_flag()),
+        Command::new("doctor")
+            .about("Check this machine and the running server, and suggest fixes")
+            .after_help(help::examples(&["oubliette doctor"])),
+    ]
 }
 
 fn agent_command() -> Command {
-    let json = json_flag;
     Command::new("agent")
         .about("List agents, install one, and sign in with one")
-        .arg(json())
+        .after_help(help::examples(&[
+            "oubliette agent list",
+            "oubliette agent install claude",
+            "oubliette agent login claude",
+        ]))
         .subcommand(login::command())
-        .subcommand(
-            Command::new("list")
-                .about("List the agents and whether they are installed")
-                .arg(json()),
-        )
+        .subcommand(Command::new("list").about("List the agents and whether they are installed"))
         .subcommand(
             Command::new("models")
-                .about("List the models that an agent offers, as it said when it was started last")
-                .arg(Arg::new("NAME").required(true).help("The agent's name"))
-                .arg(json()),
+                .about("List the models that an agent offers")
+                .long_about(
+                    "List the models that an agent offers, as it said when it was started last.",
+                )
+                .after_help(help::examples(&["oubliette agent models claude"]))
+                .arg(Arg::new("NAME").required(true).help("The agent's name")),
         )
         .subcommand(
             Command::new("install")
                 .about("Install an agent, at the tested version, for use in containers")
+                .after_help(help::examples(&["oubliette agent install claude"]))
                 .arg(
                     Arg::new("NAME")
                         .required(true)
                         .help("One of claude, codex, copilot, droid, gemini, opencode, qwen"),
                 ),
-        )
-}
-
-fn json_flag() -> Arg {
-    Arg::new("json")
-        .long("json")
-        .action(ArgAction::SetTrue)
-        .help("Print the result as JSON")
-}
-
-fn setup_command() -> Command {
-    let clients: Vec<&str> = setup::names().collect();
-    Command::new("setup")
-        .about(
-            "Add this server to the MCP configuration of a client; other settings stay as they are",
-        )
-        .arg(
-            Arg::new("CLIENT")
-                .required(true)
-                .help(format!("One of {}", clients.join(", "))),
-        )
-        .arg(
-            Arg::new("project")
-                .long("project")
-                .value_name("DIR")
-                .value_parser(value_parser!(PathBuf))
-                .help("Write the configuration of the project in DIR instead of the user's"),
-        )
-        .arg(
-            Arg::new("dry-run")
-                .long("dry-run")
-                .action(ArgAction::SetTrue)
-                .help("Show the changes without writing them"),
         )
 }
 
@@ -319,54 +352,6 @@ fn file_argument(name: &'static str, help: &'static str) -> Arg {
 fn path<'a>(matches: &'a ArgMatches, name: &str) -> &'a PathBuf {
     static EMPTY: PathBuf = PathBuf::new();
     matches.get_one(name).unwrap_or(&EMPTY)
-}
-
-fn bridge_stdio(access: &access::Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(stdio::run(access));
-    // A blocked read of the input must not delay the exit.
-    runtime.shutdown_background();
-    result
-}
-
-fn connect_client(matches: &ArgMatches, access: &access::Access) -> Result<(), Failure> {
-    let client = matches
-        .get_one::<String>("CLIENT")
-        .map(String::as_str)
-        .unwrap_or_default();
-    let scope = match matches.get_one::<PathBuf>("project") {
-        Some(directory) => ConfigScope::Project(directory.clone()),
-        None => ConfigScope::User,
-    };
-    let user = std::env::home_dir().unwrap_or_default();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let connection = Connection {
-        url: runtime.block_on(access.url())?,
-        token: access.key()?,
-    };
-    let change = setup::plan(
-        client,
-        &scope,
-        &user,
-        &|name| std::env::var_os(name),
-        &connection,
-    )
-    .map_err(|error| Failure::with_cause("nothing was changed", &error))?;
-    eprintln!("{}", change.summary());
-    if change.is_noop() || matches.get_flag("dry-run") {
-        return Ok(());
-    }
-    change
-        .apply()
-        .map_err(|error| Failure::with_cause("nothing was changed", &error))?;
-    eprintln!("{}", change.note());
-    Ok(())
 }
 
 #[cfg(test)]
@@ -390,11 +375,8 @@ mod tests {
                 "{}",
                 entry.noun()
             );
-            assert!(
-                group.find_subcommand(entry.verb()).is_some(),
-                "{}",
-                entry.name
-            );
+            let verb = entry.verb().replace('_', "-");
+            assert!(group.find_subcommand(&verb).is_some(), "{}", entry.name);
         }
     }
 }

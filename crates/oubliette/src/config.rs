@@ -28,6 +28,7 @@ use crate::failure::Failure;
 pub(crate) struct Config {
     /// `auto`, `none`, or the name of a runtime.
     pub(crate) runtime: String,
+    pub(crate) autostart: AutostartSettings,
     pub(crate) server: ServerSettings,
     pub(crate) mcp: McpSettings,
     pub(crate) tools: ToolSettings,
@@ -45,10 +46,31 @@ pub(crate) struct Config {
     pub(crate) models: BTreeMap<String, Price>,
 }
 
+/// `[autostart]`
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct AutostartSettings {
+    /// Whether commands start a server in the background when none is running.
+    pub(crate) enabled: bool,
+    /// Such a server ends itself after this time without a client, an agent, a container and a schedule.
+    /// 0: never.
+    pub(crate) idle_seconds: u64,
+}
+
+impl Default for AutostartSettings {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            idle_seconds: 12 * 60 * 60,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             runtime: "auto".to_owned(),
+            autostart: AutostartSettings::default(),
             server: ServerSettings::default(),
             mcp: McpSettings::default(),
             tools: ToolSettings::default(),

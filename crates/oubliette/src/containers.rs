@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use oubliette_engine::Engine;
 use oubliette_runtime::{
-    DRIVERS, DockerSettings, Runtime, RuntimeChoice, RuntimeError, RuntimeSettings,
+    DRIVERS, DockerSettings, Platform, Runtime, RuntimeChoice, RuntimeDriver, RuntimeError,
+    RuntimeSettings,
 };
 
 use crate::client_binary;
@@ -78,6 +79,40 @@ pub(crate) async fn open(
     Ok(chosen.runtime)
 }
 
+/// Opens every runtime that may have containers, to stop them; and why one cannot be opened, if so. Without a
+/// name, every runtime of this machine may have some.
+pub(crate) async fn open_to_stop(
+    name: Option<&str>,
+    data_dir: &Path,
+    docker: &DockerSettings,
+) -> (Vec<Arc<dyn Runtime>>, Option<String>) {
+    let here = Platform::current();
+    let drivers: Vec<&RuntimeDriver> = match name.map(|name| RuntimeChoice::parse(name, DRIVERS)) {
+        Some(Ok(RuntimeChoice::Driver(driver))) => vec![driver],
+        Some(Ok(RuntimeChoice::None)) => Vec::new(),
+        // What `auto` chose before may not work any more.
+        Some(Ok(RuntimeChoice::Auto) | Err(_)) | None => DRIVERS
+            .iter()
+            .filter(|driver| driver.auto_on.contains(&here))
+            .collect(),
+    };
+    let settings = match settings(data_dir, docker) {
+        Ok(settings) => RuntimeSettings {
+            stop_only: true,
+            ..settings
+        },
+        Err(error) => return (Vec::new(), Some(error.to_string())),
+    };
+    let (mut opened, mut refusal) = (Vec::new(), None);
+    for driver in drivers {
+        match (driver.open)(&settings).await {
+            Ok(runtime) => opened.push(runtime.runtime),
+            Err(error) => refusal = Some(error.to_string()),
+        }
+    }
+    (opened, refusal)
+}
+
 /// What the drivers of this data directory are opened with; this program is the sandbox's launcher.
 pub(crate) fn settings(
     data_dir: &Path,
@@ -87,6 +122,7 @@ pub(crate) fn settings(
         data_dir: data_dir.to_owned(),
         launcher: std::env::current_exe()?,
         server_ports: Vec::new(),
+        stop_only: false,
         docker: docker.clone(),
     })
 }

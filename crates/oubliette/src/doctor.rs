@@ -1,74 +1,90 @@
-//! `oubliette doctor`: checks the data directory and what this machine can do, and says how to fix what
-//! does not work.
+//! `oubliette doctor`: checks the data directory, what this machine can do and what the running server has, and
+//! says how to fix what does not work. It starts no server.
 
-use std::io::Write;
+mod finding;
+
+use std::net::SocketAddr;
 use std::process::Command;
 
 use oubliette_engine::credential_kinds;
 use oubliette_runtime::{DRIVERS, DockerSettings, Platform, ProbeKind};
 use oubliette_store::sqlite;
+use serde_json::{Value, json};
 
 use crate::client_binary;
 use crate::config::{self, Config};
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::{Home, ServerInfo, ServerMode};
+use crate::terminal::print_line;
+
+pub(crate) use self::finding::Finding;
+use self::finding::Level;
 
 /// With less free space, `doctor` warns.
 const LOW_DISK_MB: u64 = 200;
 
-enum Finding {
-    Good(String),
-    Hint(String),
-    /// Something does not hold that a user relies on.
-    Warning(String),
-    Bad(String),
-}
+/// Finds out what the running server has and can do.
+pub(crate) type ServerChecks<'a> = &'a dyn Fn() -> Vec<(&'static str, Vec<Finding>)>;
 
 /// Prints every finding; fails if one of them prevents Oubliette from working.
-pub(crate) fn run(home: &Home) -> Result<(), Failure> {
-    let findings = [
-        data_directory(home),
-        disk_space(home),
-        database(home),
-        configuration(home),
-        git(),
-        client(),
-        runtimes(home),
-        server(home),
+pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(), Failure> {
+    let running = running_server(home);
+    let mut findings = vec![
+        ("data_directory", data_directory(home)),
+        ("disk_space", disk_space(home)),
+        ("database", database(home)),
+        ("configuration", configuration(home, running.is_some())),
+        ("git", git()),
+        ("client", client()),
+        ("runtimes", runtimes(home)),
+        ("server", server(home, running.as_ref())),
     ];
-    let mut out = std::io::stdout().lock();
-    let mut bad = 0;
-    for finding in findings.into_iter().flatten() {
-        let (mark, text) = match finding {
-            Finding::Good(text) => ("ok  ", text),
-            Finding::Hint(text) => ("hint", text),
-            Finding::Warning(text) => ("warn", text),
-            Finding::Bad(text) => {
-                bad += 1;
-                ("FAIL", text)
-            }
-        };
-        let _ = writeln!(out, "{mark}  {text}");
+    if let Some(running) = &running {
+        findings.push(("network", network(home, running)));
+        findings.extend(checks());
     }
-    match bad {
+    let all = || {
+        findings
+            .iter()
+            .flat_map(|(check, found)| found.iter().map(move |finding| (*check, finding)))
+    };
+    let problems = all().filter(|(_, it)| it.level == Level::Bad).count();
+    if json {
+        let findings: Vec<Value> = all().map(|(check, it)| it.to_json(check)).collect();
+        let report = json!({ "problems": problems, "findings": findings });
+        print_line(&serde_json::to_string_pretty(&report).unwrap_or_default());
+    } else {
+        let lines: Vec<String> = all().map(|(_, it)| it.line()).collect();
+        print_line(&lines.join("\n"));
+    }
+    match problems {
         0 => Ok(()),
         1 => Err(Failure::new("one problem needs your attention")),
-        bad => Err(Failure::new(format!("{bad} problems need your attention"))),
+        count => Err(Failure::new(format!(
+            "{count} problems need your attention"
+        ))),
     }
+}
+
+fn running_server(home: &Home) -> Option<ServerInfo> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.ok()?.block_on(home.running_server())
 }
 
 fn data_directory(home: &Home) -> Vec<Finding> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let path = home.path();
     let Ok(meta) = std::fs::metadata(path) else {
-        return vec![Finding::Hint(format!(
-            "{} does not exist yet; `oubliette serve` creates it",
+        return vec![Finding::hint(format!(
+            "{} does not exist yet; the first command that needs a server creates it",
             path.display()
         ))];
     };
     if let Err(error) = std::fs::read_dir(path) {
-        return vec![Finding::Bad(format!(
+        return vec![Finding::bad(format!(
             "this user cannot use {}, which belongs to user {}: {error}; use that user's account, or choose \
              another directory with --data-dir",
             path.display(),
@@ -79,17 +95,17 @@ fn data_directory(home: &Home) -> Vec<Finding> {
     let mut findings = Vec::new();
     // That others can write to it is found with the server.
     if mode & 0o022 == 0 {
-        findings.push(Finding::Good(format!("data directory {}", path.display())));
+        findings.push(Finding::good(format!("data directory {}", path.display())));
     }
     if mode & 0o077 != 0 {
-        findings.push(Finding::Hint(format!(
+        findings.push(Finding::hint(format!(
             "{} can be read by others (mode {mode:o}); run `chmod 700 {}`",
             path.display(),
             path.display()
         )));
     }
     if home.database().exists() && home.admin_key().is_none() {
-        findings.push(Finding::Hint(format!(
+        findings.push(Finding::hint(format!(
             "{} is missing or damaged; `oubliette token reset-admin` creates a new one",
             home.admin_token_file().display()
         )));
@@ -107,11 +123,11 @@ fn disk_space(home: &Home) -> Vec<Finding> {
     let (size, free) = (megabytes(disk.f_blocks), megabytes(disk.f_bavail));
     let text = format!("on {} ({size} MB, {free} free)", path.display());
     match free {
-        0 => vec![Finding::Bad(format!(
+        0 => vec![Finding::bad(format!(
             "no space left {text}; agents wait until there is space"
         ))],
-        free if free < LOW_DISK_MB => vec![Finding::Warning(format!("little space left {text}"))],
-        _ => Vec::new(),
+        free if free < LOW_DISK_MB => vec![Finding::warning(format!("little space left {text}"))],
+        _ => vec![Finding::good(format!("there is space {text}"))],
     }
 }
 
@@ -121,23 +137,24 @@ fn database(home: &Home) -> Vec<Finding> {
         return Vec::new();
     }
     vec![match sqlite::verify(&path) {
-        Ok(()) => Finding::Good("the database is sound".to_owned()),
-        Err(error) => Finding::Bad(error.to_string()),
+        Ok(()) => Finding::good("the database is sound".to_owned()),
+        Err(error) => Finding::bad(error.to_string()),
     }]
 }
 
-fn configuration(home: &Home) -> Vec<Finding> {
+/// With a running server, which reads credentials in its own environment, they are not read here.
+fn configuration(home: &Home, is_running: bool) -> Vec<Finding> {
     let config = match Config::load(&home.config_file(), std::env::vars()) {
         Ok(config) => config,
-        Err(Failure::Failed(sentence)) => return vec![Finding::Bad(sentence)],
+        Err(Failure::Failed(sentence)) => return vec![Finding::bad(sentence)],
         Err(Failure::Usage(_) | Failure::Exit(_)) => return Vec::new(),
     };
     let mut findings = vec![match home.config_file() {
-        file if file.exists() => Finding::Good(format!("configuration {}", file.display())),
-        file => Finding::Good(format!("no {}", file.display())),
+        file if file.exists() => Finding::good(format!("configuration {}", file.display())),
+        file => Finding::good(format!("no {}", file.display())),
     }];
     let variables = config::variable_names(std::env::vars());
-    findings.push(Finding::Good(match variables.as_slice() {
+    findings.push(Finding::good(match variables.as_slice() {
         [] if !home.config_file().exists() => "every setting has its default value".to_owned(),
         [] => "no setting is changed by an environment variable".to_owned(),
         names => format!("settings are changed by {}", names.join(", ")),
@@ -146,19 +163,24 @@ fn configuration(home: &Home) -> Vec<Finding> {
     for (name, credential) in &config.credentials {
         if !kinds.contains(&credential.kind) {
             let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
-            findings.push(Finding::Bad(format!(
+            findings.push(Finding::bad(format!(
                 "credential `{name}` has the kind `{}`, which nothing uses; the kinds are {}",
                 credential.kind,
                 kinds.join(", ")
             )));
             continue;
         }
+        if is_running {
+            continue;
+        }
         findings.push(match credential.read() {
-            Ok(_) => Finding::Good(format!(
-                "credential `{name}` ({}) can be read",
+            Ok(_) => Finding::good(format!(
+                "credential `{name}` ({}) can be read, with the environment of this shell",
                 credential.kind
             )),
-            Err(error) => Finding::Bad(format!("credential `{name}`: {error}")),
+            Err(error) => Finding::bad(format!(
+                "credential `{name}`, with the environment of this shell: {error}"
+            )),
         });
     }
     findings
@@ -168,9 +190,9 @@ fn git() -> Vec<Finding> {
     vec![match Command::new("git").arg("--version").output() {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout);
-            Finding::Good(format!("{} for cloning", version.trim()))
+            Finding::good(format!("{} for cloning", version.trim()))
         }
-        _ => Finding::Hint(
+        _ => Finding::hint(
             "git is not installed; without it no project can be cloned from a `remote_url`"
                 .to_owned(),
         ),
@@ -181,11 +203,11 @@ fn git() -> Vec<Finding> {
 fn client() -> Vec<Finding> {
     match client_binary::find() {
         Ok(client) if std::env::current_exe().is_ok_and(|own| own == client) => Vec::new(),
-        Ok(client) => vec![Finding::Good(format!(
+        Ok(client) => vec![Finding::good(format!(
             "containers run {}",
             client.display()
         ))],
-        Err(why) => vec![Finding::Bad(why)],
+        Err(why) => vec![Finding::bad(why)],
     }
 }
 
@@ -193,7 +215,7 @@ fn client() -> Vec<Finding> {
 fn runtimes(home: &Home) -> Vec<Finding> {
     let not_probed = |error: String| {
         let text = format!("the runtimes could not be probed: {error}");
-        vec![Finding::Hint(text)]
+        vec![Finding::hint(text)]
     };
     let settings = match containers::settings(home.path(), &DockerSettings::default()) {
         Ok(settings) => settings,
@@ -213,29 +235,65 @@ fn runtimes(home: &Home) -> Vec<Finding> {
     let probes = drivers.flat_map(|driver| tokio.block_on((driver.probe)(&settings)));
     probes
         .map(|finding| match finding.kind {
-            ProbeKind::Works => Finding::Good(finding.text),
-            ProbeKind::Note => Finding::Hint(finding.text),
-            ProbeKind::LimitMissing => Finding::Warning(finding.text),
+            ProbeKind::Works => Finding::good(finding.text),
+            ProbeKind::Note => Finding::hint(finding.text),
+            ProbeKind::LimitMissing => Finding::warning(finding.text),
         })
         .collect()
 }
 
-fn server(home: &Home) -> Vec<Finding> {
+fn server(home: &Home, running: Option<&ServerInfo>) -> Vec<Finding> {
     if let Err(Failure::Failed(sentence)) = home.owner() {
-        return vec![Finding::Bad(sentence)];
+        return vec![Finding::bad(sentence)];
     }
-    let tokio = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let running = tokio.ok().and_then(|it| it.block_on(home.running_server()));
-    vec![match running {
-        Some(running) => Finding::Good(format!(
-            "a server (process {}, version {}) is running at {}",
-            running.pid, running.version, running.url
-        )),
-        None => Finding::Hint(format!(
-            "no server is running; start one with `{} serve`",
+    let command = home.command();
+    let Some(running) = running else {
+        return vec![Finding::hint(format!(
+            "no server is running; a command that needs one starts it, and `{command} up` starts one that stays"
+        ))];
+    };
+    let own = env!("CARGO_PKG_VERSION");
+    let mut findings = vec![Finding::good(format!(
+        "a server (process {}, version {}) is running at {}",
+        running.pid, running.version, running.url
+    ))];
+    if running.version != own {
+        findings.push(Finding::hint(format!(
+            "this command has version {own}; `{command} up --restart` starts the server in this version, and \
+             containers and agents keep running"
+        )));
+    }
+    findings
+}
+
+/// Who can reach the server, and where clients look for it.
+fn network(home: &Home, running: &ServerInfo) -> Vec<Finding> {
+    let address = running.url.strip_prefix("http://");
+    let address = address.and_then(|it| it.strip_suffix("/mcp")?.parse::<SocketAddr>().ok());
+    let Some(address) = address else {
+        return Vec::new();
+    };
+    let mut findings = vec![if address.ip().is_loopback() {
+        Finding::good("only this machine can reach the server")
+    } else {
+        Finding::warning(format!(
+            "others on the network can reach the server at {address}, without encryption; set `server.listen` to \
+             127.0.0.1:7433 and put a TLS proxy in front of it"
+        ))
+    }];
+    let config = Config::load(&home.config_file(), std::env::vars());
+    if let Ok(config) = config
+        && running.mode == ServerMode::UntilIdle
+        && config.server.listen.port() != address.port()
+        && config.server.listen.port() != 0
+    {
+        findings.push(Finding::warning(format!(
+            "the server listens on port {} because {} was taken, so MCP clients with that address do not find it; stop \
+             the other program and run `{} up --restart`, or change `server.listen`",
+            address.port(),
+            config.server.listen.port(),
             home.command()
-        )),
-    }]
+        )));
+    }
+    findings
 }

@@ -1,47 +1,82 @@
-//! `oubliette down`: stops the server of a data directory and all its containers.
+//! `oubliette down`: stops the server of a data directory and all its containers. It works with a full disk and
+//! a broken configuration, too.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use oubliette_runtime::{RunState, RuntimeError};
-use rustix::process::{Signal, kill_process};
+use oubliette_engine::ContainerSettings;
+use oubliette_runtime::{DockerSettings, RunState, RuntimeError};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::{DirectoryLock, Home};
-use crate::terminal::print_line;
+use crate::home::{DirectoryLock, Home, ServerMode};
+use crate::terminal::{output, print_json, print_line, printable};
 
+/// How long a server may take to stop before it is killed. It is longer than `server.drain_seconds` usually is.
 const SERVER_STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a killed server may hold the lock.
+const SERVER_KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// The `runtime` of a configuration that names none.
+const AUTO: &str = "auto";
 
 /// Stops all containers. With `remove`, also removes them and the images built for them. Projects' files
 /// stay.
 pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
-    if !home.database().exists() {
-        return Err(Failure::new(format!(
-            "there is no database in {}, so there is nothing to stop",
-            home.path().display()
-        )));
-    }
-    let (_lock, stopped_server) = stop_server_and_lock(home)?;
-    let config = Config::load(&home.config_file(), std::env::vars())?;
+    let Some(stopped_server) = stop_server(home)? else {
+        report(false, 0, remove);
+        return Ok(());
+    };
+    let config = Config::load(&home.config_file(), std::env::vars());
+    let config = config.inspect_err(|failure| {
+        if let Failure::Failed(sentence) = failure {
+            let sentence = printable(sentence);
+            eprintln!(
+                "warning: {sentence}; stopping the containers of every runtime of this machine"
+            );
+        }
+    });
+    let config = config.ok();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let stopped = runtime.block_on(async {
-        let runtime =
-            match containers::open(&config.runtime, home.path(), &config.docker, None).await {
-                Ok(runtime) => runtime,
-                // Without a container there is nothing to stop, so the runtime is not needed.
-                Err(_) if !has_containers(home) => return Ok(0),
-                Err(why) => return Err(RuntimeError::Unavailable(why)),
-            };
-        let grace = Duration::from_secs(config.containers.stop_grace_seconds);
-        let mut stopped = 0;
+    let stopped = runtime.block_on(stop_containers(home, config.as_ref(), remove));
+    let stopped =
+        stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
+    report(stopped_server.was_running, stopped, remove);
+    Ok(())
+}
+
+fn report(stopped_server: bool, stopped: usize, remove: bool) {
+    if output::is_json() {
+        print_json(&json!({
+            "stopped_server": stopped_server, "stopped_containers": stopped, "removed": remove,
+        }));
+    } else {
+        print_line(&summary(stopped_server, stopped));
+    }
+}
+
+async fn stop_containers(
+    home: &Home,
+    config: Option<&Config>,
+    remove: bool,
+) -> Result<usize, RuntimeError> {
+    let docker = config.map_or_else(DockerSettings::default, |it| it.docker.clone());
+    let name = config.map(|config| config.runtime.as_str());
+    let (runtimes, refusal) = containers::open_to_stop(name, home.path(), &docker).await;
+    let grace = config.map_or_else(ContainerSettings::default, |it| it.containers.clone());
+    let grace = Duration::from_secs(grace.stop_grace_seconds);
+    let (mut stopped, mut found) = (0, HashSet::new());
+    for runtime in runtimes {
         for status in runtime.list().await? {
             if status.state == RunState::Running {
                 runtime.stop(&status.id, grace).await?;
@@ -50,17 +85,29 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
             if remove {
                 runtime.remove(&status.id).await?;
             }
+            found.insert(status.id.to_string());
         }
         if remove {
             runtime.remove_images().await?;
-            clear(&home.relay_dir())?;
         }
-        Ok::<_, RuntimeError>(stopped)
-    });
-    let stopped =
-        stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
-    print_line(&summary(stopped_server, stopped));
-    Ok(())
+    }
+    // Without an unknown container there is nothing to stop, so the other runtime is not needed.
+    if let Some(why) = refusal
+        && container_names(home).any(|name| !found.contains(&name))
+    {
+        let is_configured = config.is_some_and(|config| config.runtime != AUTO);
+        if is_configured {
+            return Err(RuntimeError::Unavailable(why));
+        }
+        let why = printable(&why);
+        eprintln!(
+            "warning: containers of another runtime, if there are any, were not stopped: {why}"
+        );
+    }
+    if remove {
+        clear(&home.relay_dir())?;
+    }
+    Ok(stopped)
 }
 
 fn summary(stopped_server: bool, containers: usize) -> String {
@@ -80,9 +127,12 @@ fn summary(stopped_server: bool, containers: usize) -> String {
     )
 }
 
-/// Whether the data directory has containers.
-fn has_containers(home: &Home) -> bool {
-    fs::read_dir(home.relay_dir()).is_ok_and(|mut entries| entries.next().is_some())
+/// The names of the containers that the data directory has files of.
+fn container_names(home: &Home) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(home.relay_dir()).into_iter().flatten();
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
 }
 
 /// Removes the contents of a directory.
@@ -97,25 +147,86 @@ fn clear(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Stops the server that uses the directory, if any, and locks the directory; whether there was one.
-fn stop_server_and_lock(home: &Home) -> Result<(DirectoryLock, bool), Failure> {
-    let deadline = Instant::now() + SERVER_STOP_TIMEOUT;
-    let mut signalled = false;
+/// A directory without a server; none is started while this lives.
+#[derive(Debug)]
+pub(crate) struct StoppedServer {
+    _lock: DirectoryLock,
+    /// Whether there was a server.
+    was_running: bool,
+}
+
+/// Stops the server that uses the directory, if any, and locks the directory. Containers keep running. None
+/// if no server has ever used the directory.
+pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure> {
+    let mut stopping: Option<(Pid, Instant)> = None;
+    let mut is_killed = false;
     loop {
-        let error = match home.lock() {
-            Ok(lock) => return Ok((lock, signalled)),
-            Err(error) => error,
-        };
-        if let Some(pid) = home.lock_holder()
-            && !signalled
-        {
-            signalled = kill_process(pid, Signal::TERM).is_ok();
+        // Also if the directory cannot be written to.
+        match home.try_lock_unrecorded() {
+            Ok(Some(lock)) => {
+                let was_running = stopping.is_some();
+                if was_running {
+                    // A killed server leaves it.
+                    home.remove_server_info();
+                }
+                return Ok(Some(StoppedServer {
+                    _lock: lock,
+                    was_running,
+                }));
+            }
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                let what = format!("cannot stop the server of {}", home.path().display());
+                return Err(Failure::with_cause(what, &error));
+            }
         }
-        if !signalled || Instant::now() > deadline {
-            return Err(error);
+        let holder = home.lock_holder();
+        match (holder, stopping) {
+            (Some(holder), Some((pid, since))) if holder == pid => {
+                if since.elapsed() > SERVER_STOP_TIMEOUT && !is_killed {
+                    is_killed = true;
+                    let _ = kill_process(pid, Signal::KILL);
+                    eprintln!("The server did not stop in time and was killed.");
+                }
+                if since.elapsed() > SERVER_STOP_TIMEOUT + SERVER_KILL_TIMEOUT {
+                    return home.lock().map(|_| None);
+                }
+            }
+            (Some(holder), _) => {
+                match kill_process(holder, Signal::TERM) {
+                    // It has just ended.
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(error) => return Err(cannot_stop(home, holder, error)),
+                }
+                (stopping, is_killed) = (Some((holder, Instant::now())), false);
+            }
+            // Another command has just taken the lock, and ends soon.
+            (None, _) => {}
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
+}
+
+/// Locks the directory, and stops a server before that a command had started: the next command starts another.
+pub(crate) fn lock_without_server(home: &Home) -> Result<DirectoryLock, Failure> {
+    let is_replaceable = home
+        .server_info()
+        .is_some_and(|info| info.mode == ServerMode::UntilIdle);
+    if is_replaceable {
+        // Locked again, with the id of this process.
+        drop(stop_server(home)?);
+    }
+    home.lock()
+}
+
+fn cannot_stop(home: &Home, pid: Pid, error: Errno) -> Failure {
+    let what = format!(
+        "cannot stop process {}, which uses {}",
+        pid.as_raw_nonzero(),
+        home.path().display()
+    );
+    Failure::with_cause(what, &error)
 }
 
 #[cfg(test)]

@@ -32,6 +32,14 @@ impl Failure {
         Self::Failed(text)
     }
 
+    /// The same failure as the cause of another.
+    pub(crate) fn because_of(self, what: &str) -> Self {
+        match self {
+            Self::Failed(sentence) => Self::Failed(format!("{what}: {sentence}")),
+            other => other,
+        }
+    }
+
     pub(crate) fn print(&self) {
         match self {
             Self::Failed(sentence) => eprintln!("error: {}", printable(sentence)),

@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use oubliette_model::ApiKey;
 use oubliette_server::LocalSocket;
 use rustix::fs::{FlockOperation, flock};
@@ -19,6 +20,7 @@ use crate::failure::Failure;
 
 /// How long a killed server's child process may still hold the lock.
 const STALE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const STALE_LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A data directory.
 #[derive(Debug, Clone)]
@@ -35,12 +37,47 @@ pub(crate) struct ServerInfo {
     pub(crate) url: String,
     pub(crate) pid: u32,
     pub(crate) version: String,
+    /// Absent in the files of older versions, as are the following.
+    #[serde(default)]
+    pub(crate) started_at: Option<Timestamp>,
+    #[serde(default)]
+    pub(crate) mode: ServerMode,
+}
+
+/// How a server was started, and when it ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ServerMode {
+    /// At a terminal, or by a service manager.
+    #[default]
+    Foreground,
+    /// In the background, until it is stopped.
+    Background,
+    /// In the background by a command that needed it, until nothing is at work for a while.
+    UntilIdle,
 }
 
 /// The exclusive lock of a data directory; released when dropped or when the process ends.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     _file: File,
+}
+
+/// Takes the lock of an open file, if no live process has it.
+fn acquire(file: &mut File) -> bool {
+    let deadline = Instant::now() + STALE_LOCK_TIMEOUT;
+    while flock(&*file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut holder = String::new();
+        let _ = file.rewind();
+        let _ = file.read_to_string(&mut holder);
+        // A server was killed between fork and exec of a child process: the child has
+        // inherited the lock and releases it on exec.
+        if is_alive(holder.trim()) || Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(STALE_LOCK_RETRY_INTERVAL);
+    }
+    true
 }
 
 /// Whether a process exists. An unreadable id counts as alive.
@@ -98,6 +135,11 @@ impl Home {
         self.path.join("admin.token")
     }
 
+    /// The log of a server in the background.
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.path.join("server.log")
+    }
+
     fn run_dir(&self) -> PathBuf {
         self.path.join("run")
     }
@@ -129,8 +171,25 @@ impl Home {
 
     /// Locks the directory; the error names the process that has the lock.
     pub(crate) fn lock(&self) -> Result<DirectoryLock, Failure> {
+        if let Some(lock) = self.try_lock()? {
+            return Ok(lock);
+        }
+        let holder = self.lock_holder();
+        let who = holder.map_or(String::new(), |pid| {
+            format!(" (process {})", pid.as_raw_nonzero())
+        });
+        Err(Failure::new(format!(
+            "another Oubliette server{who} is using {}; stop it first with `{} down`, or choose another \
+             directory with --data-dir",
+            self.path.display(),
+            self.command()
+        )))
+    }
+
+    /// Locks the directory; none if another process has the lock.
+    pub(crate) fn try_lock(&self) -> Result<Option<DirectoryLock>, Failure> {
         self.prepare()?;
-        let path = self.run_dir().join("lock");
+        let path = self.lock_file();
         let mut options = OpenOptions::new();
         options
             .read(true)
@@ -141,28 +200,8 @@ impl Home {
         let mut file = options.open(&path).map_err(|error| {
             Failure::with_cause(format!("cannot open {}", path.display()), &error)
         })?;
-        let deadline = Instant::now() + STALE_LOCK_TIMEOUT;
-        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            let _ = file.rewind();
-            let _ = file.read_to_string(&mut holder);
-            let holder = holder.trim();
-            // A server was killed between fork and exec of a child process: the child has
-            // inherited the lock and releases it on exec.
-            if !is_alive(holder) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(20));
-                continue;
-            }
-            let who = if holder.is_empty() {
-                String::new()
-            } else {
-                format!(" (process {holder})")
-            };
-            return Err(Failure::new(format!(
-                "another Oubliette server{who} is using {}; stop it first, or choose another \
-                 directory with --data-dir",
-                self.path.display()
-            )));
+        if !acquire(&mut file) {
+            return Ok(None);
         }
         let written = file
             .rewind()
@@ -171,7 +210,28 @@ impl Home {
         written.map_err(|error| {
             Failure::with_cause(format!("cannot write {}", path.display()), &error)
         })?;
-        Ok(DirectoryLock { _file: file })
+        Ok(Some(DirectoryLock { _file: file }))
+    }
+
+    /// Locks a directory to which nothing can be written, for example because the disk is full; none if another
+    /// process has the lock. The directory must have been used by a server.
+    pub(crate) fn try_lock_unrecorded(&self) -> io::Result<Option<DirectoryLock>> {
+        let path = self.lock_file();
+        let writable = OpenOptions::new().read(true).write(true).open(&path);
+        let mut file = match writable {
+            Ok(file) => file,
+            Err(_) => File::open(&path)?,
+        };
+        if !acquire(&mut file) {
+            return Ok(None);
+        }
+        // Takes no space. The id in the file is not this process's.
+        let _ = file.set_len(0);
+        Ok(Some(DirectoryLock { _file: file }))
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.run_dir().join("lock")
     }
 
     pub(crate) fn write_server_info(&self, info: &ServerInfo) -> Result<(), Failure> {
@@ -188,10 +248,26 @@ impl Home {
         let _ = fs::remove_file(self.run_dir().join(SOCKET_NAME));
     }
 
+    /// What the last server wrote that was not stopped.
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        let text = fs::read_to_string(self.server_info_file()).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Whether the last server was started by a command and died without being stopped.
+    pub(crate) fn has_crashed_server(&self) -> bool {
+        let info = self.server_info();
+        info.is_some_and(|info| info.mode == ServerMode::UntilIdle) && !self.is_locked()
+    }
+
+    fn is_locked(&self) -> bool {
+        File::open(self.lock_file())
+            .is_ok_and(|file| flock(file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
     /// The server that is running on the directory: the one that listens at its socket.
     pub(crate) async fn running_server(&self) -> Option<ServerInfo> {
-        let text = fs::read_to_string(self.server_info_file()).ok()?;
-        let info: ServerInfo = serde_json::from_str(&text).ok()?;
+        let info = self.server_info()?;
         let owner = self.owner().ok()??;
         let listener = self.socket().ok()?.listener(owner).await.ok()??;
         // A server in another process namespace has an unknown id here.
@@ -201,15 +277,14 @@ impl Home {
 
     /// The process of a server that wrote its address and has no socket, as those of older versions.
     pub(crate) fn older_server(&self) -> Option<u32> {
-        let text = fs::read_to_string(self.server_info_file()).ok()?;
-        let info: ServerInfo = serde_json::from_str(&text).ok()?;
+        let info = self.server_info()?;
         let has_socket = self.run_dir().join(SOCKET_NAME).exists();
         (!has_socket && is_alive(&info.pid.to_string())).then_some(info.pid)
     }
 
     /// The process that has or had the lock.
     pub(crate) fn lock_holder(&self) -> Option<Pid> {
-        let text = fs::read_to_string(self.run_dir().join("lock")).ok()?;
+        let text = fs::read_to_string(self.lock_file()).ok()?;
         text.trim().parse().ok().and_then(Pid::from_raw)
     }
 

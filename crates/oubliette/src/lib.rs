@@ -1,11 +1,12 @@
 //! The `oubliette` binary: the server and the command line.
 //!
-//! Commands are MCP clients of a server, except those that work on the data directory or this machine: `serve`,
-//! `agent`, `backup`, `restore`, `down`, `doctor`, `completions`, `mcp setup` and `token reset-admin`. `run` is a
-//! client too, and starts a server of its own if none is running.
+//! Commands are MCP clients of a server, which they start in the background if none is running, except those that
+//! work on the data directory or this machine: `serve`, `up`, `status`, `down`, `agent`, `backup`, `restore`,
+//! `doctor`, `completions`, `man` and `token reset-admin`.
 
 mod agents;
 mod archive;
+mod background;
 mod cli;
 mod client_binary;
 mod config;
@@ -18,8 +19,10 @@ mod logs;
 mod reset;
 mod serve;
 mod setup;
+mod status;
 mod terminal;
 mod tty;
+mod up;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -7,19 +7,22 @@ use oubliette_engine::NewToken;
 use oubliette_model::Scope;
 use oubliette_store::TokenStore;
 use oubliette_store::sqlite::Sqlite;
+use serde_json::json;
 
+use crate::down;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal;
+use crate::terminal::output::{self, note};
 
 pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     if !home.database().exists() {
         return Err(Failure::new(format!(
-            "there is no database in {}; `oubliette serve` creates one, with an admin token",
+            "there is no database in {}; the first command that needs a server creates one, with an admin token",
             home.path().display()
         )));
     }
-    let _lock = home.lock()?;
+    let _lock = down::lock_without_server(home)?;
     let store = Sqlite::open(&home.database())?;
     let now = jiff::Timestamp::now();
     let new_token = NewToken::generate("admin", Scope::Admin, now, None)
@@ -41,7 +44,13 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
         }
         Ok::<_, Failure>(())
     })?;
-    eprintln!(
+    if output::is_json() {
+        terminal::print_json(&json!({
+            "token_id": new_token.token.id, "file": home.admin_token_file(),
+        }));
+        return Ok(());
+    }
+    note!(
         "The new admin token is in {}; the old one is revoked.",
         home.admin_token_file().display()
     );

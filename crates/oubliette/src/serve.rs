@@ -1,10 +1,13 @@
 //! `oubliette serve`: starts the engine, serves MCP over HTTP, and shuts down in order.
 
 mod bind;
+mod idle;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use oubliette_engine::{Engine, NewToken};
 use oubliette_model::Scope;
@@ -12,22 +15,31 @@ use oubliette_runtime::{DRIVERS, RuntimeChoice};
 use oubliette_server::Listeners;
 use oubliette_store::Store;
 use oubliette_store::sqlite::Sqlite;
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::background::{Lifetime, LogFile, Report, Starter};
 use crate::config::Config;
 use crate::containers;
 use crate::failure::Failure;
-use crate::home::{DirectoryLock, Home, ServerInfo};
+use crate::home::{DirectoryLock, Home, ServerInfo, ServerMode};
 use crate::logs;
-use crate::terminal::print_line;
+use crate::terminal::{output, print_line};
+use crate::up;
 
 /// Start the server
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
+    /// Start it in the background, with its log in `server.log` of the data directory
+    #[arg(long)]
+    detach: bool,
+    /// How long a server runs that a command has started, which waits for its report.
+    #[arg(long, value_enum, hide = true)]
+    background: Option<Lifetime>,
     /// Address to listen on [default: `server.listen` of the configuration, 127.0.0.1:7433]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -36,6 +48,23 @@ pub(crate) struct Options {
     /// Format of the log on stderr
     #[arg(long, value_enum, default_value = "text")]
     log: logs::Format,
+}
+
+impl Options {
+    /// The options for a server in the background.
+    fn to_arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        if let Some(address) = self.listen {
+            arguments.extend(["--listen".to_owned(), address.to_string()]);
+        }
+        if let Some(runtime) = &self.runtime {
+            arguments.extend(["--runtime".to_owned(), runtime.clone()]);
+        }
+        if matches!(self.log, logs::Format::Json) {
+            arguments.extend(["--log".to_owned(), "json".to_owned()]);
+        }
+        arguments.into_iter().map(OsString::from).collect()
+    }
 }
 
 fn runtime_help() -> String {
@@ -47,12 +76,128 @@ fn runtime_help() -> String {
 
 /// Enough for thousands of callers and agents.
 const MAX_OPEN_FILES: u64 = 65_536;
+/// How long a server in the background waits for the one that has the lock: to be ready, or to end.
+const OTHER_SERVER_TIMEOUT: Duration = Duration::from_secs(60);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
-    logs::start(options.log);
-    raise_open_file_limit();
+    if options.detach {
+        return up::detach(home, &options.to_arguments());
+    }
+    match options.background {
+        Some(lifetime) => run_in_background(home, options, lifetime),
+        None => {
+            logs::start(options.log, None);
+            home.require_own()?;
+            let lock = home.lock()?;
+            run_locked(home, options, &lock, Start::Foreground)
+        }
+    }
+}
+
+/// Who waits for the server to be ready, and how long it runs then.
+enum Start {
+    Foreground,
+    Background {
+        lifetime: Lifetime,
+        starter: Arc<Mutex<Option<Starter>>>,
+    },
+}
+
+impl Start {
+    fn mode(&self) -> ServerMode {
+        match self {
+            Self::Foreground => ServerMode::Foreground,
+            Self::Background {
+                lifetime: Lifetime::Kept,
+                ..
+            } => ServerMode::Background,
+            Self::Background {
+                lifetime: Lifetime::UntilIdle,
+                ..
+            } => ServerMode::UntilIdle,
+        }
+    }
+}
+
+/// Runs a server that another process has started and waits for.
+fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Result<(), Failure> {
+    let starter = Starter::detach();
+    let starter = starter.map_err(|error| Failure::with_cause("cannot detach", &error))?;
+    let lock = match lock_or_find_server(home) {
+        Ok(Turn::Own(lock)) => lock,
+        Ok(Turn::Other(pid)) => {
+            let was_running = true;
+            starter.report(&Ok(Report { pid, was_running }));
+            return Ok(());
+        }
+        Err(failure) => {
+            starter.report(&Err(failure));
+            return Err(Failure::Exit(1));
+        }
+    };
+    // A server works also where no log can be written.
+    let log = LogFile::open(&home.log_file()).ok();
+    if let Some(log) = &log {
+        let _ = log.replace_stderr();
+    }
+    logs::start(options.log, log);
+    let starter = Arc::new(Mutex::new(Some(starter)));
+    let start = Start::Background {
+        lifetime,
+        starter: starter.clone(),
+    };
+    let result = run_locked(home, options, &lock, start);
+    // Here only a server that was not ready has one.
+    let starter = starter.lock().take();
+    match (result, starter) {
+        (Err(failure), Some(starter)) => {
+            // Into the log.
+            failure.print();
+            starter.report(&Err(failure));
+            Err(Failure::Exit(1))
+        }
+        (result, _) => result,
+    }
+}
+
+/// Which of several servers that are started at once goes on.
+enum Turn {
+    Own(DirectoryLock),
+    /// Another process serves the directory.
+    Other(u32),
+}
+
+/// Locks the directory, or waits until the process that has the lock serves it.
+fn lock_or_find_server(home: &Home) -> Result<Turn, Failure> {
     home.require_own()?;
-    let lock = home.lock()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let deadline = Instant::now() + OTHER_SERVER_TIMEOUT;
+    loop {
+        if let Some(lock) = home.try_lock()? {
+            return Ok(Turn::Own(lock));
+        }
+        if let Some(running) = runtime.block_on(home.running_server()) {
+            return Ok(Turn::Other(running.pid));
+        }
+        if Instant::now() > deadline {
+            let lock = home.lock()?;
+            return Ok(Turn::Own(lock));
+        }
+        std::thread::sleep(LOCK_RETRY_INTERVAL);
+    }
+}
+
+fn run_locked(
+    home: &Home,
+    options: &Options,
+    _lock: &DirectoryLock,
+    start: Start,
+) -> Result<(), Failure> {
+    raise_open_file_limit();
     let mut config = Config::load(&home.config_file(), std::env::vars())?;
     config.server.listen = options.listen.unwrap_or(config.server.listen);
     config.runtime = options.runtime.clone().unwrap_or(config.runtime);
@@ -61,9 +206,7 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(serve(home, &config));
-    drop(lock);
-    result
+    runtime.block_on(serve(home, &config, start))
 }
 
 /// Raises the soft limit of open files: every caller and every stream of an agent is one, and the usual limit
@@ -84,18 +227,40 @@ fn raise_open_file_limit() {
     }
 }
 
-async fn serve(home: &Home, config: &Config) -> Result<(), Failure> {
-    let shutdown = stop_signals()?;
-    let bound = BoundServer {
-        runs_schedules: true,
-        ..BoundServer::open(home, config).await?
-    };
-    print_greeting(home, &bound.url, bound.is_first_start);
+async fn serve(home: &Home, config: &Config, start: Start) -> Result<(), Failure> {
+    let shutdown = stop_signals(&start)?;
+    let bound = BoundServer::open(home, config, start.mode()).await?;
     warn_of_shared_port(config.server.listen.port());
     tracing::info!(url = %bound.url, data_dir = %home.path().display(), "ready");
-    bound.serve(home.clone(), config.clone(), shutdown).await;
+    match &start {
+        Start::Foreground => print_greeting(home, &bound.url, bound.is_first_start),
+        Start::Background { starter, .. } => {
+            let (pid, was_running) = (std::process::id(), false);
+            if let Some(starter) = starter.lock().take() {
+                starter.report(&Ok(Report { pid, was_running }));
+            }
+        }
+    }
+    let containers = bound.serve(home.clone(), config.clone(), shutdown).await;
     tracing::info!("stopped");
+    if matches!(start, Start::Foreground) {
+        print_what_runs_on(home, containers);
+    }
     Ok(())
+}
+
+/// Says what a stopped server leaves running.
+fn print_what_runs_on(home: &Home, containers: usize) {
+    let containers = match containers {
+        0 => return,
+        1 => "One container keeps running, with its agents and commands",
+        _ => "Containers keep running, with their agents and commands",
+    };
+    let command = home.command();
+    eprintln!(
+        "{containers}; the next server continues with them. `{command} up` starts one in the background, `{command} \
+         down` stops everything."
+    );
 }
 
 /// A port that the kernel also gives to programs which ask for any free one can be given to a
@@ -125,17 +290,19 @@ struct BoundServer {
     url: String,
     /// Whether this start created the admin token.
     is_first_start: bool,
-    /// Whether schedules run. An embedded server would end the runs together with its command.
-    runs_schedules: bool,
+    mode: ServerMode,
 }
 
 impl BoundServer {
-    async fn open(home: &Home, config: &Config) -> Result<Self, Failure> {
+    async fn open(home: &Home, config: &Config, mode: ServerMode) -> Result<Self, Failure> {
         let address = config.server.listen;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&home.database())?);
         let is_first_start = ensure_admin(home, &*store).await?;
         // Before any container is started: containers are told which port they may not bind.
-        let network = bind::network(address).await?;
+        let network = match mode {
+            ServerMode::UntilIdle => bind::network_or_any_port(address).await?,
+            _ => bind::network(address).await?,
+        };
         let bound = network.first().map(TcpListener::local_addr);
         let address = bound.and_then(Result::ok).unwrap_or(address);
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
@@ -155,6 +322,8 @@ impl BoundServer {
             url: url.clone(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: Some(jiff::Timestamp::now()),
+            mode,
         })?;
         Ok(Self {
             engine,
@@ -165,74 +334,47 @@ impl BoundServer {
             port,
             url,
             is_first_start,
-            runs_schedules: false,
+            mode,
         })
     }
 
-    /// Serves until `shutdown`, and leaves containers and agents running.
-    async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) {
+    /// Serves until `shutdown`, and leaves containers and agents running; how many containers that are.
+    async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) -> usize {
         let engine = self.engine;
         let closing = CancellationToken::new();
         let relay = Arc::new(oubliette_server::RelayServer::new(engine.clone()));
         engine.containers().accept_connections(relay.clone());
-        if self.runs_schedules {
-            engine.schedules().start();
-        }
+        engine.schedules().start();
         let (name, directory) = (config.runtime.clone(), home.path().to_owned());
         let docker = config.docker.clone();
         let runtime_retry =
             containers::retry_until_found(engine.clone(), name, directory, docker, self.port);
         tokio::spawn(closing.clone().run_until_cancelled_owned(runtime_retry));
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
+        let idle_time = Duration::from_secs(config.autostart.idle_seconds);
+        if self.mode == ServerMode::UntilIdle && !idle_time.is_zero() {
+            let (shutdown, activity) = (shutdown.clone(), app.activity().clone());
+            let (engine, home) = (engine.clone(), home.clone());
+            tokio::spawn(closing.clone().run_until_cancelled_owned(async move {
+                idle::wait(&engine, &activity, &home, idle_time).await;
+                tracing::info!(
+                    "nothing is at work; ending, the next command starts a server again"
+                );
+                shutdown.cancel();
+            }));
+        }
         oubliette_server::serve(self.listeners, app, &config.server, shutdown).await;
         home.remove_server_info();
         closing.cancel();
+        let containers = engine.containers().count_connected();
         relay.shut_down().await;
         engine.stop().await;
-    }
-}
-
-/// A server that runs inside another command and ends with it.
-#[derive(Debug)]
-pub(crate) struct EmbeddedServer {
-    engine: Engine,
-    shutdown: CancellationToken,
-    task: JoinHandle<()>,
-    _lock: DirectoryLock,
-}
-
-impl EmbeddedServer {
-    pub(crate) async fn start(home: &Home) -> Result<Self, Failure> {
-        home.require_own()?;
-        let lock = home.lock()?;
-        let mut config = Config::load(&home.config_file(), std::env::vars())?;
-        // Any free port, so that `oubliette serve` can still bind the default one.
-        config.server.listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let bound = BoundServer::open(home, &config).await?;
-        let (engine, shutdown) = (bound.engine.clone(), CancellationToken::new());
-        let task = tokio::spawn(bound.serve(home.clone(), config, shutdown.clone()));
-        Ok(Self {
-            engine,
-            shutdown,
-            task,
-            _lock: lock,
-        })
-    }
-
-    /// Stops the server and its containers, which no server would supervise afterwards.
-    pub(crate) async fn stop(self) {
-        self.shutdown.cancel();
-        let _ = self.task.await;
-        if let Err(error) = self.engine.containers().stop_all().await {
-            eprintln!(
-                "some containers are still running; stop them with `oubliette down`: {error}"
-            );
-        }
+        containers
     }
 }
 
 /// SIGTERM and SIGINT shut the server down; a second one exits at once.
-fn stop_signals() -> Result<CancellationToken, Failure> {
+fn stop_signals(start: &Start) -> Result<CancellationToken, Failure> {
     let wait =
         |kind| signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error));
     let (mut terminate, mut interrupt) = (
@@ -241,6 +383,7 @@ fn stop_signals() -> Result<CancellationToken, Failure> {
     );
     let shutdown = CancellationToken::new();
     let requested = shutdown.clone();
+    let is_at_terminal = matches!(start, Start::Foreground) && std::io::stderr().is_terminal();
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -250,10 +393,15 @@ fn stop_signals() -> Result<CancellationToken, Failure> {
             if requested.is_cancelled() {
                 std::process::exit(1);
             }
-            tracing::info!(
-                "stopping; containers and agents keep running; send the signal again to exit at once"
-            );
             requested.cancel();
+            tracing::info!(
+                "stopping; containers and agents keep running; {} to exit at once",
+                if is_at_terminal {
+                    "press Ctrl-C again"
+                } else {
+                    "send the signal again"
+                }
+            );
         }
     });
     Ok(shutdown)
@@ -280,6 +428,15 @@ async fn ensure_admin(home: &Home, store: &dyn Store) -> Result<bool, Failure> {
 }
 
 fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
+    if output::is_json() {
+        // One line, so that a program can wait for it.
+        let ready = json!({
+            "url": url, "pid": std::process::id(), "version": env!("CARGO_PKG_VERSION"),
+            "data_dir": home.path(), "admin_token_file": home.admin_token_file(),
+        });
+        print_line(&ready.to_string());
+        return;
+    }
     print_line(&format!(
         "Oubliette {} is ready: {url}",
         env!("CARGO_PKG_VERSION")

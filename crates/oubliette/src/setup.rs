@@ -1,5 +1,5 @@
-//! `oubliette mcp setup CLIENT`: adds this server to the MCP configuration of a client. A change is
-//! planned first, so that it can be shown, and applied afterwards.
+//! The MCP configuration files of clients: adds this server to one, removes it, and finds it there. A change
+//! is planned first, so that it can be shown, and applied afterwards.
 //!
 //! Comments, order, unknown keys and formatting of the file stay, and a file that cannot be parsed
 //! is not changed. The token is written only to the file, never to a summary or debug output.
@@ -19,6 +19,7 @@ use std::{
 };
 
 use clients::{CLIENTS, Client, Format};
+pub(crate) use merge::FoundEntry;
 use merge::{MergeError, Merged};
 
 /// The name of our entry among a client's servers.
@@ -37,16 +38,61 @@ pub(crate) enum ConfigScope {
 }
 
 /// What a client needs to reach the server.
-pub(crate) struct Connection {
-    pub(crate) url: String,
-    pub(crate) token: String,
+pub(crate) enum Connection {
+    Http {
+        url: String,
+        token: String,
+    },
+    /// A program that passes messages on.
+    Stdio {
+        program: String,
+        arguments: Vec<String>,
+    },
+}
+
+impl Connection {
+    fn url(&self) -> &str {
+        match self {
+            Self::Http { url, .. } => url,
+            Self::Stdio { .. } => "",
+        }
+    }
+
+    fn token(&self) -> &str {
+        match self {
+            Self::Http { token, .. } => token,
+            Self::Stdio { .. } => "",
+        }
+    }
+
+    fn program(&self) -> &str {
+        match self {
+            Self::Http { .. } => "",
+            Self::Stdio { program, .. } => program,
+        }
+    }
+
+    fn arguments(&self) -> &[String] {
+        match self {
+            Self::Http { .. } => &[],
+            Self::Stdio { arguments, .. } => arguments,
+        }
+    }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("url", &self.url)
-            .finish_non_exhaustive()
+        match self {
+            Self::Http { url, .. } => f
+                .debug_struct("Http")
+                .field("url", url)
+                .finish_non_exhaustive(),
+            Self::Stdio { program, arguments } => f
+                .debug_struct("Stdio")
+                .field("program", program)
+                .field("arguments", arguments)
+                .finish(),
+        }
     }
 }
 
@@ -64,6 +110,9 @@ pub(crate) enum SetupError {
 
     #[error("The directory {} does not exist, so nothing was written. Choose an existing project.", .path.display())]
     NoProject { path: PathBuf },
+
+    #[error("{client} has no configuration of its own for a project. Leave out --project.")]
+    NoProjectFile { client: &'static str },
 
     #[error("{} could not be read, so it was not changed. Check its permissions.", .path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -120,6 +169,105 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     CLIENTS.iter().map(|client| client.name)
 }
 
+/// Whether a client takes only programs that it starts.
+pub(crate) fn is_stdio_only(client: &str) -> Result<bool, SetupError> {
+    Ok(find(client)?.is_stdio_only())
+}
+
+/// The name of a client for people.
+pub(crate) fn title(client: &str) -> Result<&'static str, SetupError> {
+    Ok(find(client)?.title)
+}
+
+/// A client's file as it is.
+struct ConfigFile {
+    client: &'static Client,
+    path: PathBuf,
+    contents: Option<Vec<u8>>,
+}
+
+impl ConfigFile {
+    fn read(
+        client: &str,
+        scope: &ConfigScope,
+        home: &Path,
+        environment: Environment<'_>,
+    ) -> Result<Self, SetupError> {
+        let client = find(client)?;
+        if let ConfigScope::Project(directory) = scope
+            && !directory.is_dir()
+        {
+            return Err(SetupError::NoProject {
+                path: directory.clone(),
+            });
+        }
+        let path = client
+            .path(scope, home, environment)
+            .ok_or(SetupError::NoProjectFile {
+                client: client.title,
+            })?;
+        let contents = file::read(&path).map_err(|source| SetupError::Read {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(Self {
+            client,
+            path,
+            contents,
+        })
+    }
+
+    /// The text and the byte order mark before it.
+    fn text(&self) -> Result<(&str, &str), MergeError> {
+        let whole = std::str::from_utf8(self.contents.as_deref().unwrap_or_default())
+            .map_err(|_| MergeError::Syntax("it is not UTF-8 text".to_owned()))?;
+        let text = whole.trim_start_matches('\u{feff}');
+        Ok((&whole[..whole.len() - text.len()], text))
+    }
+
+    fn merge(&self, connection: &Connection) -> Result<Merged, MergeError> {
+        let (mark, text) = self.text()?;
+        let mut merged = match self.client.format {
+            Format::Json => json::merge(text, self.client, connection),
+            Format::Toml => toml::merge(text, self.client, connection),
+        }?;
+        merged.text.insert_str(0, mark);
+        Ok(merged)
+    }
+
+    /// The text without our entry; none if it has none.
+    fn without_entry(&self) -> Result<Option<String>, MergeError> {
+        let (mark, text) = self.text()?;
+        let removed = match self.client.format {
+            Format::Json => json::remove(text, self.client),
+            Format::Toml => toml::remove(text, self.client),
+        }?;
+        Ok(removed.map(|text| format!("{mark}{text}")))
+    }
+
+    fn entry(&self) -> Result<Option<FoundEntry>, MergeError> {
+        let (_, text) = self.text()?;
+        match self.client.format {
+            Format::Json => json::find_entry(text, self.client),
+            Format::Toml => toml::find_entry(text, self.client),
+        }
+    }
+}
+
+/// Finds our entry in the file of a client.
+pub(crate) fn inspect(
+    client: &str,
+    scope: &ConfigScope,
+    home: &Path,
+    environment: Environment<'_>,
+) -> Result<(PathBuf, Option<FoundEntry>), SetupError> {
+    let file = ConfigFile::read(client, scope, home, environment)?;
+    let entry = file
+        .entry()
+        .map_err(|error| refuse(file.client, &file.path, error))?;
+    Ok((file.path, entry))
+}
+
 /// Plans the change without writing anything.
 pub(crate) fn plan(
     client: &str,
@@ -128,29 +276,46 @@ pub(crate) fn plan(
     environment: Environment<'_>,
     connection: &Connection,
 ) -> Result<Change, SetupError> {
-    let client = find(client)?;
-    if let ConfigScope::Project(directory) = scope
-        && !directory.is_dir()
-    {
-        return Err(SetupError::NoProject {
-            path: directory.clone(),
-        });
-    }
-    let path = client.path(scope, home, environment);
-    let before = file::read(&path).map_err(|source| SetupError::Read {
-        path: path.clone(),
-        source,
-    })?;
-    let merged = merge(client, before.as_deref(), connection)
-        .map_err(|error| refuse(client, &path, error))?;
+    let file = ConfigFile::read(client, scope, home, environment)?;
+    let merged = file
+        .merge(connection)
+        .map_err(|error| refuse(file.client, &file.path, error))?;
+    let has_token = matches!(connection, Connection::Http { .. });
     Ok(Change {
-        note: client.note(scope),
-        client,
-        path,
-        before,
+        note: file.client.note(scope, has_token),
+        client: file.client,
+        path: file.path,
+        before: file.contents,
         after: merged.text,
         edits: merged.edits,
     })
+}
+
+/// Plans the removal of our entry without writing anything.
+pub(crate) fn plan_removal(
+    client: &str,
+    scope: &ConfigScope,
+    home: &Path,
+    environment: Environment<'_>,
+) -> Result<Change, SetupError> {
+    let file = ConfigFile::read(client, scope, home, environment)?;
+    let after = file
+        .without_entry()
+        .map_err(|error| refuse(file.client, &file.path, error))?;
+    let edit = format!("- {}.{SERVER}", file.client.servers);
+    Ok(Change {
+        note: format!("Restart {} to end its connection.", file.client.title),
+        edits: after.is_some().then_some(edit).into_iter().collect(),
+        after: after.unwrap_or_default(),
+        client: file.client,
+        path: file.path,
+        before: file.contents,
+    })
+}
+
+/// Writes a file that only its owner can read, atomically.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    file::replace(path, bytes)
 }
 
 impl Change {
@@ -193,6 +358,15 @@ impl Change {
         })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// One line for each changed key, without secrets.
+    pub(crate) fn edits(&self) -> &[String] {
+        &self.edits
+    }
+
     /// What the user should do next.
     pub(crate) fn note(&self) -> &str {
         &self.note
@@ -211,23 +385,6 @@ fn find(name: &str) -> Result<&'static Client, SetupError> {
         name: name.to_owned(),
         nearest,
     })
-}
-
-fn merge(
-    client: &Client,
-    before: Option<&[u8]>,
-    connection: &Connection,
-) -> Result<Merged, MergeError> {
-    let whole = std::str::from_utf8(before.unwrap_or_default())
-        .map_err(|_| MergeError::Syntax("it is not UTF-8 text".to_owned()))?;
-    let text = whole.trim_start_matches('\u{feff}');
-    let mark = &whole[..whole.len() - text.len()];
-    let mut merged = match client.format {
-        Format::Json => json::merge(text, client, connection),
-        Format::Toml => toml::merge(text, client, connection),
-    }?;
-    merged.text.insert_str(0, mark);
-    Ok(merged)
 }
 
 fn refuse(client: &'static Client, path: &Path, error: MergeError) -> SetupError {

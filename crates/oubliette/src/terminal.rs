@@ -1,7 +1,10 @@
 //! Output for people: tables, details and progress.
 
+pub(crate) mod output;
+pub(crate) mod style;
 mod table;
 pub(crate) mod width;
+pub(crate) mod wrap;
 
 use std::io::Write;
 
@@ -14,6 +17,18 @@ pub(crate) fn print_line(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{text}");
     let _ = stdout.flush();
+}
+
+/// Prints text that has its own line ends.
+pub(crate) fn print(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes());
+    let _ = stdout.flush();
+}
+
+/// Prints a result as JSON.
+pub(crate) fn print_json(result: &impl serde::Serialize) {
+    print_line(&serde_json::to_string_pretty(result).unwrap_or_default());
 }
 
 /// Before the lines of a list inside a single object.
@@ -43,6 +58,11 @@ pub(crate) fn table(name: &str, rows: &[&Map<String, Value>]) -> String {
     table_within(name, rows, width::stdout_columns())
 }
 
+/// Formats rows as a table, as wide as the terminal at most. What does not fit is left out without a word.
+pub(crate) fn fitted_table(name: &str, rows: &[&Map<String, Value>]) -> String {
+    table::format(name, rows, width::stdout_columns()).0
+}
+
 fn table_within(name: &str, rows: &[&Map<String, Value>], width: Option<usize>) -> String {
     let (table, left_out) = table::format(name, rows, width);
     if left_out.is_empty() {
@@ -68,7 +88,14 @@ fn details(result: &Map<String, Value>) -> String {
                 .collect();
             format!("{name}\n{}", indented.join("\n"))
         }
-        value => format!("{name:width$}  {}", long_cell(value)),
+        value => {
+            // Lines of one text stay together.
+            let next_line = format!("\n{:width$}  ", "");
+            format!(
+                "{name:width$}  {}",
+                long_cell(value).replace('\n', &next_line)
+            )
+        }
     };
     shown.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -148,6 +175,9 @@ impl ProgressLine {
 
     /// Shows a text that is cut where the terminal is too narrow, and behind it an end that is not.
     pub(crate) fn show_with_end(&mut self, text: &str, end: &str) {
+        if output::is_quiet() {
+            return;
+        }
         // The last column stays empty: some terminals begin a new line there.
         let Some(columns) = width::stderr_columns().map(|columns| columns.saturating_sub(1)) else {
             return;
@@ -210,7 +240,7 @@ mod tests {
         let text = rendered(&json!({ "sessions": [
             { "session_id": "1", "status": "idle", "usage": { "input_tokens": 1 }, "error": null },
         ]}));
-        assert_eq!(text, "STATUS  SESSION ID\nidle    1");
+        assert_eq!(text, "SESSION ID  STATUS\n1           idle");
     }
 
     #[test]

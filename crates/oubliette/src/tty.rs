@@ -1,12 +1,18 @@
-//! Raw mode of the terminal that the command line runs in, and questions on it.
+//! Modes of the terminal that the command line runs in, lines that are typed there, and questions on it.
 //!
 //! The original modes are restored on return, on error, on panic and on caught signals.
 
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::stdio::{stdin, stdout};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, isatty,
+    tcflush, tcgetattr, tcgetwinsize, tcsetattr,
+};
+use tokio::sync::oneshot;
 
 use crate::failure::Failure;
 
@@ -36,15 +42,7 @@ impl RawMode {
         }
         let before = tcgetattr(stdin())?;
         *ORIGINAL_MODES.lock() = Some(before);
-        // The panic message is printed before anything is dropped.
-        static HOOK: Once = Once::new();
-        HOOK.call_once(|| {
-            let next = std::panic::take_hook();
-            std::panic::set_hook(Box::new(move |panic| {
-                restore();
-                next(panic);
-            }));
-        });
+        restore_on_panic();
         let raw = Self(());
         raw.reapply()?;
         Ok(Some(raw))
@@ -65,11 +63,129 @@ impl Drop for RawMode {
     }
 }
 
+/// The panic message is printed before anything is dropped.
+fn restore_on_panic() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let next = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            next(panic);
+        }));
+    });
+}
+
 fn restore() {
     let before = ORIGINAL_MODES.lock().take();
     if let Some(before) = before {
         let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
     }
+}
+
+/// Keeps the standard input from being shown and from being collected into lines, until dropped. Ctrl-C still
+/// interrupts, Ctrl-D is the signal QUIT, and what is typed waits for the next reader.
+#[derive(Debug)]
+pub(crate) struct QuietInput {
+    before: Termios,
+}
+
+impl QuietInput {
+    /// None if the standard input is not a terminal.
+    pub(crate) fn enter() -> Option<Self> {
+        let before = tcgetattr(stdin()).ok()?;
+        let mut modes = before.clone();
+        modes.local_modes -= LocalModes::ECHO | LocalModes::ICANON;
+        // Enter stays what the editor takes for it, also after Alt.
+        modes.input_modes -= InputModes::ICRNL;
+        modes.special_codes[SpecialCodeIndex::VQUIT] = END_OF_INPUT;
+        tcsetattr(stdin(), OptionalActions::Drain, &modes).ok()?;
+        Some(Self { before })
+    }
+}
+
+impl Drop for QuietInput {
+    fn drop(&mut self) {
+        let _ = tcsetattr(stdin(), OptionalActions::Drain, &self.before);
+    }
+}
+
+/// Sets the modes of the terminal back to what they are now, when dropped: another thread may have changed
+/// them and may be blocked.
+#[derive(Debug)]
+pub(crate) struct ModesGuard(());
+
+impl ModesGuard {
+    pub(crate) fn new() -> Self {
+        *ORIGINAL_MODES.lock() = tcgetattr(stdin()).ok();
+        restore_on_panic();
+        Self(())
+    }
+}
+
+impl Drop for ModesGuard {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Forgets what was typed and is not read yet.
+pub(crate) fn forget_typed() {
+    let _ = tcflush(stdin(), QueueSelector::IFlush);
+}
+
+/// One line that the user is going to type. Nothing is read any more when it is dropped.
+#[derive(Debug)]
+pub(crate) struct TypedLine {
+    line: oneshot::Receiver<Option<String>>,
+    is_dropped: Arc<AtomicBool>,
+}
+
+impl TypedLine {
+    pub(crate) fn read() -> Self {
+        let (sender, line) = oneshot::channel();
+        let is_dropped = Arc::new(AtomicBool::new(false));
+        let stops = is_dropped.clone();
+        std::thread::spawn(move || {
+            let _ = sender.send(read_typed(&stops));
+        });
+        Self { line, is_dropped }
+    }
+
+    /// The line; none at the end of the input. Cancel-safe.
+    pub(crate) async fn wait(&mut self) -> Option<String> {
+        (&mut self.line).await.ok().flatten()
+    }
+}
+
+impl Drop for TypedLine {
+    fn drop(&mut self) {
+        self.is_dropped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Waits for a line in short steps, so that it does not take one that is meant for another reader.
+fn read_typed(stops: &AtomicBool) -> Option<String> {
+    let step = Timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000_000,
+    };
+    while !stops.load(Ordering::SeqCst) {
+        let input = stdin();
+        let mut waiting = [PollFd::new(&input, PollFlags::IN)];
+        match poll(&mut waiting, Some(&step)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) if stops.load(Ordering::SeqCst) => return None,
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+        // A terminal gives one line at a time.
+        let mut line = vec![0; MAX_LINE_BYTES];
+        return match rustix::io::read(stdin(), &mut line) {
+            Ok(0) | Err(_) => None,
+            Ok(read) => Some(String::from_utf8_lossy(&line[..read]).into_owned()),
+        };
+    }
+    None
 }
 
 /// Rows and columns of the terminal, if there is one.

@@ -40,6 +40,9 @@ pub struct RuntimeSettings {
     pub launcher: PathBuf,
     /// The TCP ports that the server listens on, which no container may take while the server is away.
     pub server_ports: Vec<u16>,
+    /// Containers are only listed, stopped and removed, which must work also where none can be started,
+    /// for example for want of disk space.
+    pub stop_only: bool,
     pub docker: DockerSettings,
 }
 

@@ -56,17 +56,30 @@ impl Sandbox {
                 reasons.join("; ")
             )));
         };
+        Ok(Self {
+            method,
+            capabilities: capabilities(&probe),
+            ..Self::open_to_stop(data_dir, launcher)
+        })
+    }
+
+    /// The sandboxes of a data directory where none can be started: without a probe, which needs space.
+    fn open_to_stop(data_dir: &Path, launcher: &Path) -> Self {
+        let probe = sandbox::Probe {
+            method: None,
+            items: Vec::new(),
+        };
         let states_dir = data_dir.join("run").join("s");
         clean_up_interrupted(&states_dir);
-        Ok(Self {
+        Self {
             states_dir,
             layers_dir: data_dir.join("layers"),
             launcher: launcher.to_owned(),
-            method,
+            method: sandbox::Method::default(),
             capabilities: capabilities(&probe),
             refused_ports: Vec::new(),
             locks: Mutex::default(),
-        })
+        }
     }
 
     /// Containers that are started from now on cannot bind these TCP ports of the host.

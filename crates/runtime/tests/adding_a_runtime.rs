@@ -157,6 +157,7 @@ async fn the_runtime_is_chosen_by_its_row_and_passes_the_contract() -> Result<()
     const DRIVERS: &[RuntimeDriver] = &[MEMORY];
     let settings = RuntimeSettings {
         server_ports: Vec::new(),
+        stop_only: false,
         data_dir: "/data".into(),
         launcher: "/usr/bin/oubliette".into(),
         docker: DockerSettings::default(),

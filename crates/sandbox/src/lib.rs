@@ -10,6 +10,7 @@
 //! a program without isolation.
 
 mod capabilities;
+mod descriptors;
 mod error;
 mod report;
 mod spec;
@@ -47,6 +48,7 @@ mod sys;
 mod unsupported;
 
 pub use capabilities::{CONTAINER_CAPABILITIES, LinuxCapability, container_capability_mask};
+pub use descriptors::close_descriptors_on_exec;
 pub use error::{Error, Result};
 pub use report::{
     AppliedLimits, DirectoryAccess, EnforcementReport, IdMapping, Landlock, LimitMechanism, Probe,
@@ -57,11 +59,13 @@ pub use spec::{Bind, Init, Method, NetworkNamespace, ProtectedPath, ResourceLimi
 #[cfg(target_os = "linux")]
 pub use {
     launch::launch, launcher::launcher_main, port_rules::PortRules, probe::probe,
-    process_isolation::ThreadIsolation, process_isolation::isolate_thread, protect::protect,
-    remove::clean_up, remove::remove, running::RunningSandbox, running::find_running,
+    probe::remove_probe, process_isolation::ThreadIsolation, process_isolation::isolate_thread,
+    protect::protect, remove::clean_up, remove::remove, running::RunningSandbox,
+    running::find_running,
 };
 
 #[cfg(not(target_os = "linux"))]
 pub use unsupported::{
     RunningSandbox, clean_up, find_running, launch, launcher_main, probe, protect, remove,
+    remove_probe,
 };

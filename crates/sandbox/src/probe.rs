@@ -23,13 +23,13 @@ const DEFAULT_BWRAP_DIRS: &str = "/usr/local/bin:/usr/bin:/bin";
 pub fn probe(launcher: &Path, scratch: &Path) -> Probe {
     let mut items = vec![kernel()];
     let native = launch_and_remove(launcher, scratch, Method::Native);
-    items.push(method_item("native", &native));
+    items.push(method_item("native", &native, scratch));
     // Only if needed: a probe that is killed while bubblewrap starts leaves it running unrecorded.
     let bwrap = match (&native, find_bwrap()) {
         (Err(_), Some(program)) => {
             let method = Method::Bwrap { program };
             let tried = launch_and_remove(launcher, scratch, method.clone());
-            items.push(method_item("bwrap", &tried));
+            items.push(method_item("bwrap", &tried, scratch));
             Some((method, tried))
         }
         (Err(_), None) => {
@@ -68,13 +68,31 @@ fn kernel() -> ProbeItem {
     }
 }
 
+/// Where a probe in `scratch` makes its sandbox.
+fn probe_dirs(scratch: &Path) -> (PathBuf, PathBuf) {
+    let dir = scratch.join("probe");
+    (dir.join("state"), dir.join("layers"))
+}
+
+/// Removes what a probe in `scratch` has left that was killed.
+pub fn remove_probe(scratch: &Path) -> Result<()> {
+    let (state_dir, layers_dir) = probe_dirs(scratch);
+    if let Some(left) = find_running(&state_dir) {
+        left.stop(Duration::ZERO)?;
+    }
+    remove(&state_dir, &layers_dir)?;
+    // Fails only if another program put a file there.
+    let _ = fs::remove_dir(scratch.join("probe"));
+    Ok(())
+}
+
 /// Starts an idle sandbox and removes it.
 fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<EnforcementReport> {
-    let dir = scratch.join("probe");
+    let (state_dir, layers_dir) = probe_dirs(scratch);
     let spec = Spec {
         id: "probe".to_owned(),
-        state_dir: dir.join("state"),
-        layers_dir: dir.join("layers"),
+        state_dir,
+        layers_dir,
         binds: Vec::new(),
         protected: Vec::new(),
         hostname: "probe".to_owned(),
@@ -95,32 +113,26 @@ fn launch_and_remove(launcher: &Path, scratch: &Path, method: Method) -> Result<
         },
         method,
     };
-    // A probe that was killed may have left one.
-    if let Some(left) = find_running(&spec.state_dir) {
-        left.stop(Duration::ZERO)?;
-    }
-    remove(&spec.state_dir, &spec.layers_dir)?;
+    remove_probe(scratch)?;
     let result = launch(&spec, launcher).and_then(|running| {
         running.stop(Duration::ZERO)?;
         Ok(running.enforced().clone())
     });
-    remove(&spec.state_dir, &spec.layers_dir)?;
-    // Fails only if another program put a file there.
-    let _ = fs::remove_dir(dir);
+    remove_probe(scratch)?;
     result
 }
 
-fn method_item(name: &str, tried: &Result<EnforcementReport>) -> ProbeItem {
+fn method_item(name: &str, tried: &Result<EnforcementReport>, scratch: &Path) -> ProbeItem {
     let (detail, remedy) = match tried {
         Ok(_) => ("a sandbox started and stopped".to_owned(), None),
         Err(error) => {
             let source = error.source().map(|source| format!(": {source}"));
             let detail = format!("{error}{}", source.unwrap_or_default());
             let errno = match error {
-                Error::Step { source, .. } => source.raw_os_error(),
+                Error::Step { source, .. } | Error::Io { source, .. } => source.raw_os_error(),
                 _ => None,
             };
-            (detail, remedy::for_refusal(errno))
+            (detail, remedy::for_refusal(errno, scratch))
         }
     };
     ProbeItem {

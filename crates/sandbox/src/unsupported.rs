@@ -36,6 +36,10 @@ pub fn launch(_spec: &Spec, _launcher: &Path) -> Result<RunningSandbox> {
     Err(Error::Unsupported)
 }
 
+pub fn remove_probe(_scratch: &Path) -> Result<()> {
+    Err(Error::Unsupported)
+}
+
 pub fn launcher_main() -> Option<ExitCode> {
     None
 }

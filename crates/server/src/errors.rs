@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt;
 use oubliette_engine::EngineError;
+use oubliette_engine::operations::ToolNames;
 use oubliette_wire::{RpcError, codes};
 use rmcp::model::{CallToolResult, ContentBlock, ErrorCode, ErrorData};
 use serde_json::json;
@@ -45,11 +46,18 @@ pub(crate) fn rpc_error(error: &EngineError) -> RpcError {
     }
 }
 
-/// An error of a tool call: the text of a tool result, or a protocol error.
-pub(crate) fn tool_error(error: &EngineError) -> Result<String, RpcError> {
+/// An error of a tool call: the text of a tool result, or a protocol error. It names tools as the client
+/// knows them.
+pub(crate) fn tool_error(error: &EngineError, names: ToolNames) -> Result<String, RpcError> {
     match classify(error) {
-        (_, Recipient::Model) => Ok(error.to_string()),
-        (_, Recipient::Client) => Err(rpc_error(error)),
+        (_, Recipient::Model) => Ok(names.apply(&error.to_string()).into_owned()),
+        (_, Recipient::Client) => {
+            let error = rpc_error(error);
+            Err(RpcError {
+                message: names.apply(&error.message).into_owned(),
+                ..error
+            })
+        }
     }
 }
 
@@ -59,8 +67,11 @@ pub(crate) fn mcp_error(error: &EngineError) -> ErrorData {
 }
 
 /// [`tool_error`] in the types of MCP.
-pub(crate) fn mcp_tool_error(error: &EngineError) -> Result<CallToolResult, ErrorData> {
-    let text = tool_error(error).map_err(error_data)?;
+pub(crate) fn mcp_tool_error(
+    error: &EngineError,
+    names: ToolNames,
+) -> Result<CallToolResult, ErrorData> {
+    let text = tool_error(error, names).map_err(error_data)?;
     Ok(CallToolResult::error(vec![ContentBlock::text(text)]))
 }
 

@@ -4,6 +4,7 @@
 //! A face parses, calls one verb of the engine and renders. It never reads the store and decides
 //! nothing about permission.
 
+mod activity;
 mod auth;
 mod connection_limits;
 mod errors;
@@ -17,6 +18,7 @@ mod router;
 mod settings;
 mod tasks;
 
+pub use activity::Activity;
 pub use listen::{Listeners, serve};
 pub use local_socket::LocalSocket;
 pub use mcp::STRUCTURED_ONLY;

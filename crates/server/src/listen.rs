@@ -128,8 +128,9 @@ impl Acceptor<'_> {
                 .header_read_timeout(HEADER_READ_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service),
         );
+        let open = self.app.activity().begin();
         self.app.tasks().spawn(async move {
-            let _permit = permit;
+            let (_permit, _open) = (permit, open);
             tokio::select! {
                 ended = serving => {
                     if let Err(error) = ended {

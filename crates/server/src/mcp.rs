@@ -2,6 +2,7 @@
 //! without them.
 
 mod call;
+mod guide;
 mod handler;
 mod push;
 mod registry;

@@ -44,6 +44,12 @@ pub(crate) async fn render(sources: &Sources) -> String {
     let (sessions, streams) = sources.sessions.counts();
     let projects = sources.engine.count_projects().await.unwrap_or_default();
     let counts = sources.engine.state_counts();
+    let activity = sources.engine.activity().await.unwrap_or_default();
+    page.describe("oubliette_sessions", "gauge", "Sessions by status.");
+    for (status, count) in &activity.sessions {
+        let labels = format!("status=\"{}\"", status.as_str());
+        page.value("oubliette_sessions", &labels, *count as f64);
+    }
     for (name, kind, about, value) in [
         (
             "oubliette_auth_failures_total",
@@ -87,6 +93,30 @@ pub(crate) async fn render(sources: &Sources) -> String {
             "gauge",
             "Entries in memory about containers and their commands.",
             counts.container_entries as f64,
+        ),
+        (
+            "oubliette_containers",
+            "gauge",
+            "Containers that run.",
+            counts.containers as f64,
+        ),
+        (
+            "oubliette_pending_caller_requests",
+            "gauge",
+            "Calls of callers' tools that wait for a response.",
+            activity.pending_caller_requests as f64,
+        ),
+        (
+            "oubliette_schedules",
+            "gauge",
+            "Schedules that are enabled.",
+            activity.enabled_schedules as f64,
+        ),
+        (
+            "oubliette_cost_usd",
+            "gauge",
+            "What the sessions that there are have cost, as far as it is known.",
+            activity.cost_usd,
         ),
         (
             "process_resident_memory_bytes",

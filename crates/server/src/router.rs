@@ -14,6 +14,7 @@ use oubliette_engine::{Actor, Engine};
 use oubliette_model::may_read_metrics;
 use rmcp::ServerHandler;
 
+use crate::activity::Activity;
 use crate::auth::{Authenticator, require_key};
 use crate::connection_limits::Connection;
 use crate::files::{self, FileRoutes};
@@ -31,6 +32,7 @@ pub struct App {
     router: Router,
     sessions: Arc<McpSessionManager>,
     tasks: Tasks,
+    activity: Activity,
 }
 
 impl std::fmt::Debug for App {
@@ -42,6 +44,11 @@ impl std::fmt::Debug for App {
 impl App {
     pub fn router(&self) -> Router {
         self.router.clone()
+    }
+
+    /// What clients do.
+    pub fn activity(&self) -> &Activity {
+        &self.activity
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {
@@ -145,6 +152,7 @@ fn build<H: ServerHandler>(
         router,
         sessions,
         tasks,
+        activity: Activity::default(),
     }
 }
 

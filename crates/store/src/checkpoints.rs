@@ -36,6 +36,10 @@ pub trait CheckpointStore {
     /// Keeps a tree as long as the session exists: its workspace before it was set back.
     async fn keep_tree(&self, session: SessionId, tree: TreeHash, at: Timestamp) -> Result<()>;
 
+    /// A session of another tree that has worked in the same workspace since the end of a turn of this one;
+    /// 0 is before the first turn. What was before the first event of a trimmed log counts as later.
+    async fn later_work(&self, session: SessionId, turn: u32) -> Result<Option<SessionId>>;
+
     /// Every tree that the sessions of a project have.
     async fn project_trees(&self, project: ProjectId) -> Result<Vec<TreeHash>>;
 

@@ -41,6 +41,14 @@ pub trait EventStore {
         max_bytes: usize,
     ) -> Result<Vec<StoredEvent>>;
 
+    /// Returns the newest events of a kind in the log of a session, the newest first.
+    async fn newest_events(
+        &self,
+        id: SessionId,
+        kind: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>>;
+
     /// Returns the streamed text of a session from index `from` on, in order.
     async fn text_deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>>;
 

@@ -45,7 +45,7 @@ pub use schedules::{
     Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
-    Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
+    Activity, Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
     PendingDecision, RequestedSettings, Session, SessionChoices, SessionFilter, SessionMessage,
     SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, TreeLimits, TreeUsage,
 };

@@ -53,6 +53,15 @@ pub trait ProjectStore {
 
     async fn project(&self, id: ProjectId) -> Result<Option<Project>>;
 
+    /// Returns the project with a name, and those whose ids begin with `prefix`, if there is one.
+    async fn projects_matching(
+        &self,
+        visible: VisibleProjects,
+        name: &str,
+        prefix: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Project>>;
+
     /// Lists projects by name. `after` is the cursor of the previous page.
     async fn projects(
         &self,

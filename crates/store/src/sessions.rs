@@ -156,6 +156,9 @@ pub struct SessionMessage {
     /// The scope of the sender, to which the grant of the session is narrowed when the message is
     /// queued. None if the sender is an agent without a key, whose session has no child with one.
     pub sender_scope: Option<Scope>,
+    /// With this id [`crate::CallStore::child_call`] finds the turn of the message, as a call of the
+    /// session to itself.
+    pub wait_id: Option<Uuid>,
     pub created_at: Timestamp,
 }
 
@@ -388,6 +391,18 @@ pub struct SessionFilter {
     pub agent: Option<String>,
 }
 
+/// What there is, for metrics.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Activity {
+    /// Sessions by status; a status without sessions is missing.
+    pub sessions: Vec<(Status, u64)>,
+    /// What all sessions have cost, as far as it is known.
+    pub cost_usd: f64,
+    /// Calls of callers' tools that wait for a response.
+    pub pending_caller_requests: u64,
+    pub enabled_schedules: u64,
+}
+
 #[async_trait]
 pub trait SessionStore {
     /// Creates a session with its first event and message, or queues the message for an existing one.
@@ -408,6 +423,16 @@ pub trait SessionStore {
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>>;
 
+    async fn activity(&self) -> Result<Activity>;
+
+    /// Returns the newest sessions whose ids begin with `prefix`: of one project, or of all.
+    async fn sessions_with_prefix(
+        &self,
+        project: Option<ProjectId>,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Session>>;
+
     /// Lists sessions, newest first. `after` is the cursor of the previous page.
     async fn sessions(
         &self,
@@ -416,6 +441,14 @@ pub trait SessionStore {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Page<Session>>;
+
+    /// Returns the first `max_chars` characters of the first prompt of each session. Sessions whose log has no
+    /// prompt are left out.
+    async fn first_prompts(
+        &self,
+        ids: &[SessionId],
+        max_chars: u32,
+    ) -> Result<HashMap<SessionId, String>>;
 
     /// Returns a session and its descendants, parents first.
     async fn session_tree(&self, id: SessionId) -> Result<Vec<Session>>;

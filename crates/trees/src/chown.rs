@@ -23,7 +23,7 @@ pub fn chown_tree(path: &Path, new_owner: impl Fn(&Stat) -> NewOwner) -> io::Res
     }
     let mut chown = Chown {
         new_owner,
-        device: top.st_dev,
+        device: device(&top),
         outcome: Ok(()),
     };
     let dir = open_dir(CWD, path)?;
@@ -38,6 +38,12 @@ struct Chown<F> {
     /// Mounts below have another one.
     device: u64,
     outcome: io::Result<()>,
+}
+
+/// The device that an entry is on. Systems disagree on the type.
+#[allow(clippy::unnecessary_cast, reason = "not all of them have u64")]
+fn device(stat: &Stat) -> u64 {
+    stat.st_dev as u64
 }
 
 impl<F: Fn(&Stat) -> NewOwner> Chown<F> {
@@ -61,7 +67,7 @@ impl<F: Fn(&Stat) -> NewOwner> Chown<F> {
 
 impl<F: Fn(&Stat) -> NewOwner> Visitor for Chown<F> {
     fn directory(&mut self, entry: &Entry<'_>) -> io::Result<Next> {
-        if entry.stat.st_dev != self.device {
+        if device(entry.stat) != self.device {
             return Ok(Next::Skip);
         }
         self.change(entry.stat, |uid, gid| fchown(entry.dir, uid, gid));

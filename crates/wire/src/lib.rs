@@ -18,7 +18,9 @@ pub use file_changes::{
 pub use home::{AGENT_SUBCOMMAND, FileFormat, HomeFile, HomePlan, HomeReport, merge_json};
 pub use jsonrpc::{InvalidRequest, Message, Request, RpcError, codes};
 pub use lines::{LineReader, LineTooLong, MAX_LINE_BYTES};
-pub use paths::{AGENT_INSTRUCTIONS, CLIENT_PATH, RELAY_DIR_PATH, RELAY_SOCKET_PATH};
+pub use paths::{
+    AGENT_INSTRUCTIONS, CLIENT_PATH, CONFIRM_LISTS_VARIABLE, RELAY_DIR_PATH, RELAY_SOCKET_PATH,
+};
 pub use relay::{
     Attach, Attached, CallTool, CallerTool, CallerTools, Cancel, ListTools, ToolEntry, ToolList,
     ToolResult, ToolsListed, caller_tool_name, relay_methods,

@@ -1,4 +1,4 @@
-//! Paths inside every container that the server and the client agree on.
+//! Paths and variables inside every container that the server and the client agree on.
 
 /// The directory of the relay socket.
 pub const RELAY_DIR_PATH: &str = "/mcp";
@@ -6,6 +6,9 @@ pub const RELAY_DIR_PATH: &str = "/mcp";
 pub const RELAY_SOCKET_PATH: &str = "/mcp/relay.sock";
 /// The program that is PID 1 and the agents' MCP server.
 pub const CLIENT_PATH: &str = "/usr/local/bin/oubliette-client";
+
+/// The variable that tells an agent's MCP server to notify the agent of a changed tool list twice.
+pub const CONFIRM_LISTS_VARIABLE: &str = "OUBLIETTE_CONFIRM_LISTS";
 
 /// What every agent is told about its MCP server `oubliette`.
 pub const AGENT_INSTRUCTIONS: &str = "Tools of Oubliette, which runs this agent in a container. \

@@ -18,7 +18,10 @@ function inspect(expected, ...args) {
   if (done.status !== expected) {
     throw new Error(`inspector ${args.join(" ")} ended with ${done.status}: ${done.stderr}`);
   }
-  const { result } = JSON.parse(done.stdout);
+  const { result, schemaFindings } = JSON.parse(done.stdout);
+  if (schemaFindings) {
+    throw new Error(`schemas that some clients refuse: ${JSON.stringify(schemaFindings)}`);
+  }
   return result;
 }
 
@@ -28,7 +31,7 @@ function call(expected, action) {
 }
 
 const { protocolVersion: protocol } = inspect(0, "initialize");
-const { tools } = inspect(0, "tools/list");
+const { tools } = inspect(0, "tools/list", "--strict");
 const made = call(0, { action: "create", name: "client" });
 const { project_id } = made.structuredContent;
 const read = call(0, { action: "get", project_id });

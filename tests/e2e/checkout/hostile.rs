@@ -437,3 +437,32 @@ async fn the_data_directory_is_in_no_copy() {
         "{said}"
     );
 }
+
+#[test(needs(sandbox))]
+async fn the_container_does_not_say_what_has_changed() {
+    let user = User::new();
+    agent(&user, "echo x > x").await;
+    let lie = "case \"$*\" in *stat*) echo ' 77 files changed, 9 insertions(+)' ;; esac\nexec git.real \"$@\"";
+    replace(&user, "git", lie).await;
+    let ran = user.cli(&["run", "--continue", "/sh echo y > y"]).await;
+    let said = stderr(&ran);
+    assert!(
+        said.contains("2 files changed, +2 −0") && !said.contains("77 files"),
+        "{said}"
+    );
+}
+
+#[test(needs(sandbox))]
+async fn without_a_checkpoint_the_summary_does_not_guess() {
+    let config = "runtime = \"sandbox\"\n[limits]\ncheckpoint_mb = 0\n";
+    let user = User::with(support::Server::start_with(support::ServerOptions {
+        config: config.to_owned(),
+        ..support::ServerOptions::default()
+    }));
+    let ran = user.cli(&["run", "--json", "/sh echo y > y"]).await;
+    let result: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert!(result["changed"].is_null(), "{result}");
+    let ran = user.cli(&["run", "--continue", "/sh echo z > z"]).await;
+    assert!(stderr(&ran).contains("no checkpoint"), "{}", stderr(&ran));
+    assert!(user.ok(&["diff"]).await.contains("+y"));
+}

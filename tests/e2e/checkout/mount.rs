@@ -416,7 +416,7 @@ async fn run_with_mount_asks_once_and_changes_the_files_here() {
         "--url",
         "http://192.0.2.1:7433",
         "--token",
-        "x",
+        "oub_x",
         "hi",
     ];
     let refused = user.cli(&elsewhere).await;

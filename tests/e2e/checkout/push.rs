@@ -81,11 +81,17 @@ async fn commits_are_pushed_only_to_allowed_branches() {
     let own = server.with_key(key.as_str().unwrap());
     let allow = json!({ "project_id": id, "push_branches": ["*"] });
     let refused = own.call("project_update", allow).await;
+    assert_eq!(refused.code(), -32002, "{}", refused.text);
+    let refused = json!({ "project_id": id, "branch": "main" });
+    let refused = own.call("project_push", refused).await;
     assert!(
-        refused.text.contains("push_branches") || refused.text.contains("not allowed"),
+        refused
+            .text
+            .contains("does not allow to push to `main`, only to `fix-*`"),
         "{}",
         refused.text
     );
+    assert_eq!(git(&remote, ["log", "--format=%s", "main"]), "first\n");
     // What others have pushed meanwhile is not overwritten.
     admin
         .exec(
@@ -143,15 +149,21 @@ async fn a_container_cannot_have_another_repository_of_the_host_pushed() {
         // Before git of the image on the path.
         let set_up = format!(
             "mkdir -p /usr/local/bin && printf '%s\\n' '#!/bin/sh' \
-             '[ \"$1\" = bundle ] && printf \"{output}\\n\" || exec /usr/bin/git \"$@\"' > /usr/local/bin/git && \
-             chmod 755 /usr/local/bin/git && git bundle create - HEAD"
+             '[ \"$1\" = bundle ] && echo x >> /tmp/bundled && printf \"{output}\\n\" || exec /usr/bin/git \"$@\"' \
+             > /usr/local/bin/git && chmod 755 /usr/local/bin/git && rm -f /tmp/bundled && git bundle create - HEAD"
         );
         let planted = admin.exec(&id, &*set_up).await;
-        assert!(!planted.to_string().is_empty());
+        let given = format!("{output}\n").replace("\\n", "\n");
+        assert_eq!(planted["stdout"], *given, "{planted}");
         let push = json!({ "project_id": id });
         let refused = admin.call("project_push", push).await;
         assert!(refused.is_error(), "{output}: {}", refused.text);
         assert!(!refused.text.contains("internal"), "{}", refused.text);
+        let asked = admin.exec(&id, "wc -l < /tmp/bundled").await;
+        assert_eq!(
+            asked["stdout"], "2\n",
+            "the server took another bundle: {asked}"
+        );
         let branches = git(&remote, ["for-each-ref"]);
         assert_eq!(branches, "", "{output}");
     }

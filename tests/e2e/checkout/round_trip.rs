@@ -50,10 +50,8 @@ async fn a_copy_is_as_the_checkout_and_work_comes_back_by_diff_apply_and_fetch()
             "{line}: {diff}"
         );
     }
-    assert!(
-        !diff.contains("eight") || !diff.contains("+eight"),
-        "{diff}"
-    );
+    // What the user had changed before is no work of the agent.
+    assert!(!diff.contains("+eight"), "{diff}");
     let only = user.ok(&["diff", "--stat", "--", "dir"]).await;
     assert!(only.contains("dir/new") && !only.contains(" a "), "{only}");
 
@@ -187,6 +185,37 @@ async fn work_that_was_not_taken_is_kept_and_conflicts_change_nothing() {
     assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
 }
 
+/// The user's own merge driver saves a file in the middle of the apply, as an editor could.
+#[test(needs(sandbox))]
+async fn a_file_that_is_saved_while_the_work_is_merged_is_not_overwritten() {
+    let user = User::new();
+    user.ok(&["run", "/sh sed -i s/1/one/ a; echo n > new"])
+        .await;
+    user.write("a", "1\n2\n3\n4\n5\n6\n7\nacht\n");
+    let file = user.root().join("a");
+    let driver = format!(
+        "echo later >> '{}'; git merge-file -q %A %O %B",
+        file.display()
+    );
+    user.git(["config", "merge.saving.driver", &driver]);
+    std::fs::write(user.root().join(".git/info/attributes"), "a merge=saving\n").unwrap();
+    let applied = user.cli(&["apply"]).await;
+    assert_eq!(applied.status.code(), Some(1), "{}", stderr(&applied));
+    let said = stderr(&applied);
+    assert!(said.contains("files were changed while"), "{said}");
+    assert_eq!(user.read("a"), "1\n2\n3\n4\n5\n6\n7\nacht\nlater\n");
+    assert!(!user.root().join("new").exists());
+    // The next one has what was saved.
+    user.git([
+        "config",
+        "merge.saving.driver",
+        "git merge-file -q %A %O %B",
+    ]);
+    user.ok(&["apply"]).await;
+    assert_eq!(user.read("a"), "one\n2\n3\n4\n5\n6\n7\nacht\nlater\n");
+    assert_eq!(user.read("new"), "n\n");
+}
+
 #[test(needs(sandbox))]
 async fn a_session_without_changes_does_not_hide_the_work_of_an_earlier_one() {
     let user = User::new();
@@ -204,12 +233,10 @@ async fn a_directory_without_a_repository_is_sent_with_here() {
     let plain = user.directory.path().join("plain");
     std::fs::create_dir(&plain).unwrap();
     std::fs::write(plain.join("f"), "1\n").unwrap();
-    let ran = user.cli_in(&plain, &["run", "/sh ls -A"]).await;
-    assert!(
-        !support::stdout(&ran).contains('f'),
-        "{}",
-        support::stdout(&ran)
-    );
+    let ran = user
+        .cli_in(&plain, &["run", "/sh test ! -e f && echo empty"])
+        .await;
+    assert_eq!(support::stdout(&ran), "empty\n", "{}", stderr(&ran));
     let ran = user
         .cli_in(
             &plain,
@@ -234,12 +261,10 @@ async fn a_directory_without_a_repository_is_sent_with_here() {
         stderr(&fetched)
     );
     // Without files, in a project that exists.
-    let ran = user.cli(&["run", "--empty", "/sh ls -A"]).await;
-    assert!(
-        !support::stdout(&ran).contains("a\n"),
-        "{}",
-        support::stdout(&ran)
-    );
+    let ran = user
+        .cli(&["run", "--empty", "/sh test ! -e a && echo empty"])
+        .await;
+    assert_eq!(support::stdout(&ran), "empty\n", "{}", stderr(&ran));
     let nothing = user.cli_in(user.directory.path(), &["diff"]).await;
     assert!(
         stderr(&nothing).contains("no session has worked on"),
@@ -277,6 +302,40 @@ async fn files_are_copied_both_ways() {
     );
     user.ok(&["cp", "app:default:in/a", "b"]).await;
     assert_eq!(user.read("b"), user.read("a"));
+    // Into a directory that exists, as `cp -r`: with its name, or what is in it.
+    user.write("data/one", "1\n");
+    user.ok(&["cp", "data", "app:in"]).await;
+    user.ok(&["cp", "./data/", "app:in/tree"]).await;
+    user.write("data/two", "2\n");
+    user.ok(&["cp", "data", "app:in/"]).await;
+    user.ok(&["cp", "data/.", "app:in/renamed here"]).await;
+    user.ok(&["cp", "data/.", "app:in"]).await;
+    let look = "cd in; find . -name one -o -name two | sort";
+    let listed = user.ok(&["container", "exec", "app", look]).await;
+    assert_eq!(
+        listed,
+        "./data/one\n./data/two\n./one\n./renamed here/one\n./renamed here/two\n./tree/data/one\n./two\n"
+    );
+    let refused = user.cli(&["cp", "data", "app:in/a"]).await;
+    assert!(
+        stderr(&refused).contains("in/a is a file"),
+        "{}",
+        stderr(&refused)
+    );
+    std::fs::create_dir(user.root().join("here")).unwrap();
+    user.ok(&["cp", "app:in/data", "here"]).await;
+    assert_eq!(user.read("here/data/two"), "2\n");
+    std::fs::create_dir(user.root().join("empty")).unwrap();
+    user.ok(&["cp", "app:in/data/.", "empty"]).await;
+    assert_eq!(user.read("empty/two"), "2\n");
+    for (from, to) in [("app:in/data", "here"), ("app:in/data/.", "here")] {
+        let refused = user.cli(&["cp", from, to]).await;
+        assert!(
+            stderr(&refused).contains("exists already"),
+            "{}",
+            stderr(&refused)
+        );
+    }
     let missing = user.cli(&["cp", "app:nothing", "x"]).await;
     assert!(
         stderr(&missing).contains("does not exist"),
@@ -294,16 +353,12 @@ async fn files_are_copied_both_ways() {
 #[test(needs(sandbox))]
 async fn a_prompt_has_files_and_a_time() {
     let user = User::new();
-    user.write("note", "attached\n");
+    // It is not in the copy.
+    user.write("../note", "attached\n");
     let ran = user
-        .cli(&[
-            "run",
-            "--file",
-            "note",
-            "/sh find . -name 'note*' -path '*ttach*' | wc -l",
-        ])
+        .cli(&["run", "--file", "../note", "/sh cat note"])
         .await;
-    assert!(ran.status.success(), "{}", stderr(&ran));
+    assert_eq!(support::stdout(&ran), "attached\n", "{}", stderr(&ran));
     let late = user.cli(&["run", "--timeout", "1", "/sh sleep 1000"]).await;
     assert_eq!(late.status.code(), Some(1), "{}", stderr(&late));
     assert!(

@@ -115,15 +115,15 @@ async fn lists_longer_than_a_page_are_shown_whole() {
 }
 
 #[test]
-async fn without_a_server_the_error_names_the_command_that_starts_one() {
+async fn without_autostart_the_error_names_the_command_that_starts_a_server() {
     let home = tempfile::tempdir().unwrap();
     let none = run_cli(home.path(), &["project", "list"]).await;
     assert_eq!(none.status.code(), Some(1));
-    assert!(stderr(&none).contains(" serve`"), "{}", stderr(&none));
+    assert!(stderr(&none).contains(" up`"), "{}", stderr(&none));
     let mut server = Server::start();
     server.kill();
     let dead = run_cli(server.home(), &["project", "list"]).await;
-    assert!(stderr(&dead).contains(" serve`"), "{}", stderr(&dead));
+    assert!(stderr(&dead).contains(" up`"), "{}", stderr(&dead));
     let usage = run_cli(home.path(), &["project", "fly"]).await;
     assert_eq!(usage.status.code(), Some(2));
     let key = [
@@ -281,7 +281,7 @@ async fn client_setup_keeps_the_settings_of_the_client() {
         stderr(&set)
     );
     let text = std::fs::read_to_string(&file).unwrap();
-    for kept in ["// mine", "\"other\"", server.url(), &server.admin_key()] {
+    for kept in ["// mine", "\"other\"", server.url(), "Bearer oub_"] {
         assert!(text.contains(kept), "{kept} is not in {text}");
     }
     let again = run_cli(home, &["mcp", "setup", "cursor"]).await;
@@ -299,7 +299,7 @@ async fn completions_and_help_name_commands_and_options() {
     let server = Server::start();
     for shell in ["bash", "zsh", "fish"] {
         let script = run_cli(server.home(), &["completions", shell]).await;
-        assert!(stdout(&script).contains("reset-admin"), "{shell}");
+        assert!(stdout(&script).contains("_OUBLIETTE_COMPLETE"), "{shell}");
     }
     let help = run_cli(server.home(), &["project", "create", "--help"]).await;
     assert!(stdout(&help).contains("--remote-url"), "{}", stdout(&help));

@@ -1,4 +1,4 @@
-//! Lists and progress in a terminal of 80 columns, and tokens by their names.
+//! Lists and progress in terminals of different widths, and tokens by their names.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,8 +7,6 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use support::{Pty, Server, ServerOptions, binary, run_cli, stderr, stdout};
 
-const COLUMNS: usize = 80;
-
 fn sandbox() -> Server {
     Server::start_with(ServerOptions {
         config: "runtime = \"sandbox\"\n".to_owned(),
@@ -16,16 +14,16 @@ fn sandbox() -> Server {
     })
 }
 
-/// What a command prints in a terminal of 80 columns.
-fn shown_at_80_columns(home: &Path, arguments: &[&str]) -> String {
-    let mut terminal = Pty::run(home, (24, COLUMNS as u16), arguments);
+/// What a command prints in a terminal.
+fn shown_at(columns: u16, home: &Path, arguments: &[&str]) -> String {
+    let mut terminal = Pty::run(home, (24, columns), arguments);
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
     terminal.wait_for("\n");
     terminal.shown()
 }
 
 #[test(needs(sandbox), multi_thread)]
-async fn lists_fit_80_columns_and_show_names_and_whole_ids() {
+async fn lists_fit_the_terminal_and_have_short_ids_there_and_whole_ones_in_a_pipe() {
     let server = sandbox();
     let (admin, home) = (server.admin(), server.home().to_owned());
     let name = "a project with quite a long name that goes on and on";
@@ -44,31 +42,48 @@ async fn lists_fit_80_columns_and_show_names_and_whole_ids() {
     let schedule = admin.call("schedule_create", schedule).await.ok()["schedule_id"].clone();
     let id = |id: &Value| id.as_str().unwrap().to_owned();
     let lists = [
-        (vec!["project", "list"], project.clone()),
-        (vec!["session", "list"], session),
-        (vec!["token", "list"], id(&token)),
-        (vec!["schedule", "list"], id(&schedule)),
-        (vec!["workspace", "list", &project], "default".to_owned()),
-        (vec!["audit", "list"], "project_create".to_owned()),
+        (vec!["project", "list"], project.clone(), 8),
+        (vec!["session", "list"], session.clone(), 14),
+        (vec!["token", "list"], id(&token), 8),
+        (vec!["schedule", "list"], id(&schedule), 8),
+        (vec!["workspace", "list", &project], "default".to_owned(), 7),
+        (vec!["audit", "list"], "project_create".to_owned(), 14),
     ];
-    let lists: Vec<(Vec<String>, String)> = lists
+    let lists: Vec<(Vec<String>, String, usize)> = lists
         .into_iter()
-        .map(|(words, id)| (words.into_iter().map(str::to_owned).collect(), id))
+        .map(|(words, id, short)| (words.into_iter().map(str::to_owned).collect(), id, short))
         .collect();
     tokio::task::spawn_blocking(move || {
-        for (arguments, id) in lists {
+        for (arguments, id, short) in lists {
             let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-            let shown = shown_at_80_columns(&home, &arguments);
-            for line in shown.lines() {
-                let columns = line.trim_end().chars().count();
-                assert!(columns <= COLUMNS, "{arguments:?}: {columns}: {line}");
+            for width in [80, 120] {
+                let shown = shown_at(width, &home, &arguments);
+                for line in shown.lines() {
+                    let columns = line.trim_end().chars().count();
+                    assert!(
+                        columns <= usize::from(width),
+                        "{arguments:?}: {columns}: {line}"
+                    );
+                }
+                assert!(shown.contains(&id[..short]), "{arguments:?}: {shown}");
+                assert!(
+                    id.len() == short || !shown.contains(&id),
+                    "{arguments:?}: {shown}"
+                );
+                if matches!(arguments[0], "session" | "audit") {
+                    assert!(shown.contains("a project"), "{arguments:?}: {shown}");
+                    assert!(!shown.contains(&project), "{arguments:?}: {shown}");
+                }
             }
-            assert!(shown.contains(&id), "{arguments:?}: {shown}");
-            if matches!(arguments[0], "session" | "audit") {
-                assert!(shown.contains("a project"), "{arguments:?}: {shown}");
-                assert!(!shown.contains(&project), "{arguments:?}: {shown}");
-            }
+            let piped = stdout(&support::cli(&home, &arguments));
+            assert!(piped.contains(&id), "{arguments:?}: {piped}");
+            assert!(!piped.contains('…'), "{arguments:?}: {piped}");
         }
+        let listed = shown_at(120, &home, &["session", "list"]);
+        assert!(
+            listed.contains("/say hi") && listed.contains("demo"),
+            "{listed}"
+        );
         let piped = support::cli(&home, ["token", "list"]);
         let scope = "project:a project with quite a long name";
         assert!(stdout(&piped).contains(scope), "{}", stdout(&piped));

@@ -1,38 +1,47 @@
 //! `oubliette run` and `oubliette session …` as a person uses them.
 
 use serde_json::json;
-use support::{Leftovers, Pty, Server, ServerOptions, run_cli, stderr, stdout};
+use support::{FreshHome, Leftovers, Pty, Server, ServerOptions, run_cli, stderr, stdout};
 
 #[test(needs(sandbox))]
-async fn a_prompt_on_a_new_machine_is_a_whole_session_and_leaves_nothing_running() {
-    let home = tempfile::tempdir().unwrap();
-    let home = home.path();
-    let first = run_cli(home, &["run", "/say Hello.", "\n/sh echo hi; pwd"]).await;
+async fn a_prompt_on_a_new_machine_is_a_whole_session_and_down_leaves_nothing_running() {
+    let home = FreshHome::new();
+    let first = home
+        .run(&["run", "/say Hello.", "\n/sh echo hi; pwd"])
+        .await;
     assert_eq!(first.status.code(), Some(0), "{}", stderr(&first));
     assert_eq!(stdout(&first), "Hello.\n\nhi\n/workspace\n");
-    assert!(stderr(&first).contains("✓ echo hi"), "{}", stderr(&first));
-    let second = run_cli(home, &["run", "--continue", "how many turns?"]).await;
+    let said = stderr(&first);
+    assert!(said.contains("✓ echo hi"), "{said}");
+    let about_server = said.lines().filter(|line| line.contains("server")).count();
+    assert_eq!(about_server, 1, "{said}");
+    let second = home.run(&["run", "--continue", "how many turns?"]).await;
     assert!(
         stdout(&second).contains("turn 2"),
         "{}{}",
         stdout(&second),
         stderr(&second)
     );
-    let failed = run_cli(home, &["run", "/fail out of luck"]).await;
+    assert!(!stderr(&second).contains("server"), "{}", stderr(&second));
+    let failed = home.run(&["run", "/fail out of luck"]).await;
     assert_eq!(failed.status.code(), Some(1));
     assert_eq!(stderr(&failed).lines().last(), Some("error: out of luck"));
-    let unknown = run_cli(home, &["run", "--agent", "dmeo", "hi"]).await;
+    let unknown = home.run(&["run", "--agent", "dmeo", "hi"]).await;
     assert!(
         stderr(&unknown).contains("did you mean `demo`?"),
         "{}",
         stderr(&unknown)
     );
-    // A server of its own ends with its command, and so do its containers.
-    let leftovers = Leftovers::find(home, 0);
-    assert!(leftovers.processes.is_empty(), "{leftovers}");
-    assert!(!home.join("run/server.json").exists());
-    let down = run_cli(home, &["down", "--remove"]).await;
+    let server = home.server_pid().unwrap();
+    let listed = home.run(&["session", "list", "--json"]).await;
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
+    assert_eq!(home.server_pid(), Some(server));
+    let down = home.run(&["down", "--remove"]).await;
     assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
+    let leftovers = Leftovers::find(home.path(), 0);
+    assert!(leftovers.processes.is_empty(), "{leftovers}");
+    assert!(!home.path().join("run/server.json").exists());
 }
 
 #[test(needs(sandbox))]
@@ -118,35 +127,34 @@ async fn an_attached_terminal_shows_a_session_and_sends_it_messages() {
 
 #[test(needs(sandbox))]
 async fn a_command_of_this_machine_is_a_tool_of_the_agent() {
-    let home = tempfile::tempdir().unwrap();
-    let home = home.path();
-    let script = home.join("notify.sh");
-    let kept = home.join("kept");
+    let home = FreshHome::new();
+    let script = home.path().join("notify.sh");
+    let kept = home.path().join("kept");
     let text = format!("#!/bin/sh\ntee -a {}\n", kept.display());
     std::fs::write(&script, text).unwrap();
     let tool = format!("notify=sh {}", script.display());
     let call = "/tool local_notify {\"message\": \"hello\"}";
-    let ran = run_cli(home, &["run", "--tool", &tool, call]).await;
+    let ran = home.run(&["run", "--tool", &tool, call]).await;
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
     assert_eq!(stdout(&ran).trim(), "{\"message\":\"hello\"}");
     let kept = std::fs::read_to_string(kept).unwrap();
     assert_eq!(kept.trim(), "{\"message\":\"hello\"}");
 
     let failing = "fail=echo no luck >&2; exit 3";
-    let ran = run_cli(home, &["run", "--tool", failing, "/tool local_fail {}"]).await;
+    let ran = home
+        .run(&["run", "--tool", failing, "/tool local_fail {}"])
+        .await;
     assert!(
         stdout(&ran).contains("no luck"),
         "{}{}",
         stdout(&ran),
         stderr(&ran)
     );
-    let wrong = run_cli(home, &["run", "--tool", "notify", "hi"]).await;
+    let wrong = home.run(&["run", "--tool", "notify", "hi"]).await;
     assert_eq!(wrong.status.code(), Some(1));
     assert!(
         stderr(&wrong).contains("--tool 'notify=./notify.sh'"),
         "{}",
         stderr(&wrong)
     );
-    let down = run_cli(home, &["down", "--remove"]).await;
-    assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
 }

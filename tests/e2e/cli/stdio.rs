@@ -139,3 +139,123 @@ async fn without_a_server_it_says_so() {
     assert_eq!(ended.status.code(), Some(1));
     assert!(support::stderr(&ended).contains("no server is running"));
 }
+
+/// Opens an MCP session of a protocol version that has them.
+async fn initialize(bridge: &mut Bridge) {
+    let params = json!({ "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "raw", "version": "0" } });
+    let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+    bridge.send(initialize).await;
+    bridge.reply(1).await;
+    let notification = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    bridge.send(notification).await;
+}
+
+/// A call that waits for an event of a session that does nothing.
+async fn start_to_wait(server: &Server, bridge: &mut Bridge, id: u64, meta: Value) {
+    let admin = server.admin();
+    let project = admin.project("waiting").await;
+    let spawn = json!({ "project_id": project, "prompt": "/say hi", "agent": "demo" });
+    let session = admin.call("session_spawn", spawn).await.ok()["session_id"].clone();
+    admin
+        .call("session_end", json!({ "session_id": session }))
+        .await;
+    let events = admin
+        .call("session_events", json!({ "session_id": session }))
+        .await;
+    let events = events.ok()["events"].as_array().unwrap().clone();
+    let last = events.last().unwrap()["index"].clone();
+    // Not `status` and `log`, which the end of an agent can still bring.
+    let arguments = json!({ "session_id": session, "since_index": last, "wait_seconds": 50, "types": ["plan"] });
+    let params = json!({ "name": "session_events", "arguments": arguments, "_meta": meta });
+    let call = json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params });
+    bridge.send(call).await;
+}
+
+#[test(needs(sandbox))]
+async fn large_messages_pass_both_ways() {
+    let server = Server::start_with(support::ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..support::ServerOptions::default()
+    });
+    let project = server.admin().project("large").await;
+    let mut bridge = Bridge::start(&server);
+    initialize(&mut bridge).await;
+    let content = "0123456789abcdef".repeat(3 << 16);
+    let write = json!({ "project_id": project, "path": "large", "content": content });
+    let written = bridge.call(2, "workspace_write", write).await;
+    assert!(written["result"]["isError"] != true, "{written}");
+    let read = json!({ "project_id": project, "path": "large" });
+    let read = bridge.call(3, "workspace_read", read).await;
+    assert_eq!(
+        read["result"]["structuredContent"]["content"],
+        content.as_str()
+    );
+}
+
+#[test]
+async fn a_cancelled_request_ends_and_others_go_on() {
+    let server = Server::start();
+    let modern = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": { "name": "raw", "version": "0" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    for has_session in [true, false] {
+        let mut bridge = Bridge::start(&server);
+        let meta = if has_session {
+            initialize(&mut bridge).await;
+            json!({})
+        } else {
+            modern.clone()
+        };
+        start_to_wait(&server, &mut bridge, 7, meta.clone()).await;
+        let params = json!({ "requestId": 7, "_meta": meta });
+        let cancel =
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+        bridge.send(cancel).await;
+        let params = json!({ "name": "project_list", "arguments": {}, "_meta": meta });
+        let call = json!({ "jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": params });
+        bridge.send(call).await;
+        assert!(
+            bridge.next().await["id"] == 8,
+            "the cancelled request is answered"
+        );
+        let delete = server.admin().call("project_list", json!({})).await;
+        let project = delete.ok()["projects"][0]["project_id"].clone();
+        server
+            .admin()
+            .call("project_delete", json!({ "project_id": project }))
+            .await;
+        // A request that still waited would delay the end.
+        drop(bridge.input.take());
+        let ended = tokio::time::timeout(scaled(Duration::from_secs(8)), bridge.process.wait());
+        assert!(ended.await.expect("it waits").unwrap().success());
+    }
+}
+
+#[test(needs(sandbox))]
+async fn a_request_that_a_dying_server_leaves_is_answered_with_an_error() {
+    let mut server = Server::start_with(support::ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..support::ServerOptions::default()
+    });
+    let project = server.admin().project("app").await;
+    let mut bridge = Bridge::start(&server);
+    initialize(&mut bridge).await;
+    let arguments = json!({ "project_id": project, "command": "touch begun; sleep 1000" });
+    let params = json!({ "name": "container_exec", "arguments": arguments });
+    let call = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params });
+    bridge.send(call).await;
+    let begun = server.workspace(&project).join("begun");
+    support::wait_until("the command", async || begun.exists()).await;
+    server.kill();
+    let reply = bridge.reply(7).await;
+    assert!(reply["error"]["message"].is_string(), "{reply}");
+    server.start_again();
+    let listed = bridge.call(9, "project_list", json!({})).await;
+    assert!(
+        listed["result"]["structuredContent"].is_object(),
+        "{listed}"
+    );
+}

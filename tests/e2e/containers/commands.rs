@@ -86,12 +86,73 @@ async fn output_above_a_mebibyte_is_cut_and_marked_as_truncated(runtime: &str) {
     let server = server_with(runtime, "").await;
     let admin = server.admin();
     let id = admin.project("one").await;
-    let flood = admin
-        .exec(&id, "head -c 50000000 /dev/zero | tr '\\0' x; exit 4")
-        .await;
+    let command = "head -c 50000000 /dev/zero | tr '\\0' x; exit 4";
+    let flood = admin.exec(&id, command).await;
     assert_eq!(flood["exit_code"], 4);
     assert_eq!(flood["truncated"], true);
     assert_eq!(flood["stdout"].as_str().unwrap().len(), 1 << 20);
+}
+
+#[test(needs(sandbox))]
+async fn long_output_has_its_beginning_and_end_and_a_link_to_all_of_it() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let id = admin.project("one").await;
+    let whole: String = (1..=20_000).map(|n| format!("{n}\n")).collect();
+    for exec_id in [json!(null), json!("a/name?of#mine")] {
+        let command = "seq 20000; seq 20000 >&2; exit 3";
+        let call = json!({ "project_id": "one", "command": command, "exec_id": exec_id });
+        let reply = admin.call("container_exec", call).await;
+        let ran = reply.ok().clone();
+        assert_eq!(
+            (&ran["exit_code"], &ran["truncated"]),
+            (&json!(3), &json!(false))
+        );
+        for stream in ["stdout", "stderr"] {
+            let text = ran[stream].as_str().unwrap();
+            assert!(
+                text.starts_with("1\n2\n") && text.ends_with("\n20000\n"),
+                "{text}"
+            );
+            assert!(
+                text.contains("bytes left out") && text.len() < 30_000,
+                "{}",
+                text.len()
+            );
+        }
+        let links: Vec<&Value> = reply.body["result"]["content"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|block| block["type"] == "resource_link")
+            .collect();
+        assert_eq!(links.len(), 2, "{}", reply.text);
+        for link in links {
+            let read = admin
+                .send("resources/read", json!({ "uri": link["uri"] }))
+                .await;
+            assert_eq!(read.body["result"]["contents"][0]["text"], whole, "{link}");
+        }
+    }
+    let run = async |command: &str| {
+        let call = json!({ "project_id": id, "command": command });
+        admin.call("container_exec", call).await.ok().clone()
+    };
+    let short = run("seq 1000").await;
+    assert!(short["rest_uri"].is_null() && !short["stdout"].as_str().unwrap().contains("left out"));
+
+    // Only those who may run commands in the project read what they wrote.
+    let uri = run("seq 20000").await["rest_uri"].clone();
+    let other = admin.project("two").await;
+    for scope in ["read".to_owned(), format!("project:{other}")] {
+        let reader = server.with_key(&admin.token(&scope).await);
+        let refused = reader.send("resources/read", json!({ "uri": uri })).await;
+        assert!(
+            refused.body["error"].is_object(),
+            "{scope}: {}",
+            refused.text
+        );
+    }
 }
 
 #[test(runtimes)]
@@ -104,6 +165,7 @@ async fn a_command_survives_server_kills_and_every_line_arrives_once(runtime: &s
                   [ $((i % 100)) = 0 ] && sleep 0.02; done; echo end > finished; true";
     let call = json!({
         "project_id": id, "command": script, "exec_id": "count", "timeout_seconds": 120,
+        "full": true,
     });
     let running = tokio::spawn({
         let (admin, call) = (admin.clone(), call.clone());
@@ -301,7 +363,7 @@ async fn rebuilding_makes_containers_start_afresh_and_keeps_files(runtime: &str)
             support::pause().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), free)
+    tokio::time::timeout(Duration::from_secs(60), free)
         .await
         .expect("the command still runs");
     admin.exec(&id, "echo x > /etc/installed").await;

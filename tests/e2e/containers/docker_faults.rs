@@ -128,7 +128,8 @@ async fn running_containers_work_while_the_engine_is_gone_or_silent() {
         "fine\n"
     );
     assert_eq!(running.await.unwrap()["stdout"], "done\n");
-    assert!(begun.elapsed() < Duration::from_secs(10), "it was held up");
+    // Less than the time after which a request to a silent engine is given up.
+    assert!(begun.elapsed() < Duration::from_secs(25), "it was held up");
     assert!(!waiting.is_finished());
     proxy.set(DockerState::Works);
     assert_eq!(waiting.await.unwrap()["stdout"], "late\n");
@@ -185,6 +186,6 @@ async fn a_container_that_the_engine_ends_is_reported_and_started_again() {
     support::kill_containers(server.home());
     let reply = running.await.unwrap();
     assert!(reply.sentence().contains("ended"), "{}", reply.text);
-    assert!(killed.elapsed() < Duration::from_secs(10));
+    assert!(killed.elapsed() < Duration::from_secs(60));
     assert_eq!(admin.exec(&id, "echo again").await["stdout"], "again\n");
 }

@@ -38,7 +38,7 @@ async fn disk_use_is_measured_and_warned_about_and_the_runtime_reports_its_limit
             support::pause().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), warned)
+    tokio::time::timeout(Duration::from_secs(60), warned)
         .await
         .expect("the log has no warning");
     let options = admin.call("project_options", json!({})).await;

@@ -224,7 +224,7 @@ async fn wrong_keys_are_refused_and_limited_and_right_ones_are_accepted(runtime:
     assert!(too_many > 50, "{too_many}");
     // Only attempts before the limit are in the log, with their project.
     let filter = json!({ "operation": "authenticate", "limit": 1000 });
-    let written = support::eventually(Duration::from_secs(5), async || {
+    let written = support::eventually(Duration::from_secs(30), async || {
         let log = admin.call("audit_list", filter.clone()).await;
         let entries = log.ok()["entries"].as_array().unwrap().clone();
         let of_project = entries

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
-use support::{Pty, Server, binary, run_cli, stderr, stdout};
+use support::{FreshHome, Pty, Server, binary, run_cli, stderr, stdout};
 
 use super::files_with;
 
@@ -166,11 +166,11 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
 
 #[test]
 async fn a_terminal_is_asked_without_an_echo_and_a_server_need_not_run() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().to_owned();
+    let home = FreshHome::new();
+    let (path, variables) = (home.path().to_owned(), home.variables());
     on_terminal(move || {
         let add = ["credential", "add", "work", "--kind", "anthropic"];
-        let mut terminal = Pty::run(&path, (24, 80), &add);
+        let mut terminal = Pty::run_in(&path, (24, 80), &add, &variables);
         terminal.wait_for("Value of work (anthropic), not shown: ");
         terminal.type_keys("wrong\u{15}");
         terminal.type_keys(&format!("{KEY}x\u{7f}\r"));
@@ -179,7 +179,7 @@ async fn a_terminal_is_asked_without_an_echo_and_a_server_need_not_run() {
         assert!(!terminal.shown().contains("sk-ant"), "{}", terminal.shown());
         assert!(terminal.has_line_editing());
 
-        let mut terminal = Pty::run(&path, (24, 80), &add);
+        let mut terminal = Pty::run_in(&path, (24, 80), &add, &variables);
         terminal.wait_for("not shown: ");
         terminal.type_keys("sk-ant-other\u{3}");
         assert_eq!(terminal.exit_code(), Some(130), "{}", terminal.shown());
@@ -190,7 +190,7 @@ async fn a_terminal_is_asked_without_an_echo_and_a_server_need_not_run() {
     let file: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert_eq!(file["value"], KEY);
     assert_eq!(files_with(home.path(), KEY).len(), 1);
-    let listed = run_cli(home.path(), &["credential", "list", "--json"]).await;
+    let listed = home.run(&["credential", "list", "--json"]).await;
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["credentials"][0]["name"], "work");
 }

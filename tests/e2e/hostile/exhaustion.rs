@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use support::{Legacy, Server, http};
@@ -12,7 +13,8 @@ use tokio::net::TcpStream;
 /// More than the server's maximum.
 const CONNECTIONS: usize = 4400;
 /// Others are answered within this time; a server without free places does not answer at all.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The share of one token.
 const MAX_PER_TOKEN: usize = 512;
 
@@ -43,7 +45,7 @@ async fn flood(server: &Server, count: usize, bytes: &str) -> Vec<TcpStream> {
             for _ in 0..count / AT_ONCE {
                 let connecting = TcpStream::connect(address);
                 // A server without places lets connections wait in the kernel.
-                let connected = tokio::time::timeout(ANSWER_TIMEOUT, connecting).await;
+                let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
                 let Ok(Ok(mut stream)) = connected else {
                     break;
                 };
@@ -104,7 +106,7 @@ async fn tokens(server: &Server) -> [String; 3] {
 async fn status_line(stream: &mut TcpStream) -> Option<String> {
     let mut buffer = [0; 4096];
     let reading = stream.read(&mut buffer);
-    let read = tokio::time::timeout(Duration::from_millis(200), reading).await;
+    let read = tokio::time::timeout(ANSWER_TIMEOUT, reading).await;
     let read = read.ok()?.unwrap_or(0);
     let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
     Some(text.lines().next().unwrap_or_default().to_owned())
@@ -207,8 +209,8 @@ async fn the_streams_of_one_token_are_bounded() {
     );
     let mut streams = flood(&server, 1200, &get).await;
     let (mut open, mut refused) = (0, 0);
-    for stream in &mut streams {
-        match status_line(stream).await.as_deref() {
+    for line in join_all(streams.iter_mut().map(status_line)).await {
+        match line.as_deref() {
             Some("HTTP/1.1 200 OK") => open += 1,
             Some(line) if line.contains(" 429 ") => refused += 1,
             other => eprintln!("{other:?}"),

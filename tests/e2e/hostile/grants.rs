@@ -253,6 +253,12 @@ async fn a_key_from_the_environment_is_held_to_an_agents_rules_on_every_connecti
         ),
         ("schedule_create", schedule),
         ("token_create", json!({ "name": "x", "scope": "admin" })),
+        ("session_diff", json!({ "session_id": session })),
+        ("session_fork", json!({ "session_id": session })),
+        (
+            "session_rewind",
+            json!({ "session_id": session, "turn": 0, "what": "files" }),
+        ),
     ] {
         let refused = call(&mut unattached, &key, name, arguments).await;
         assert_eq!(code(&refused), -32002, "{name} {refused}");

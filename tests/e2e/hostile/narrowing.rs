@@ -141,6 +141,24 @@ async fn an_agent_reviews_no_session_of_its_tree_and_sets_back_only_those_below_
         assert_eq!(refused.code(), -32002, "{}", refused.text);
     }
     assert!(server.workspace(&two).join("two").exists());
+    // It sees and continues the work of its own tree, and of no other session that its key can read.
+    let more = json!({ "new_session": true });
+    let other = admin.spawn_with(&two, "/sh echo 3 > three", more).await;
+    admin.turn(&other, 1).await;
+    for (agent, session) in [(&of_root, &child), (&of_child, &root)] {
+        let diff = json!({ "session_id": session, "stat": true });
+        agent.call("session_diff", diff).await.ok();
+    }
+    let read = json!({ "session_id": other });
+    of_root.call("session_get", read.clone()).await.ok();
+    for operation in ["session_diff", "session_fork", "session_review"] {
+        let hidden = of_root.call(operation, read.clone()).await;
+        assert!(
+            hidden.text.contains("not found"),
+            "{operation} {}",
+            hidden.text
+        );
+    }
     of_root.call("session_rewind", rewind(&child)).await.ok();
     assert!(!server.workspace(&two).join("two").exists());
 }

@@ -338,12 +338,12 @@ async fn ordinary_words_of_the_environment_are_shown_and_marked_values_are_not()
     let got = admin
         .call("project_get", json!({ "project_id": two }))
         .await;
-    for text in [&shown, &got.text] {
-        assert!(
-            !text.contains("hunter2") && !text.contains("production"),
-            "{text}"
-        );
-    }
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let text = &got.text;
+    assert!(
+        !text.contains("hunter2") && !text.contains("production"),
+        "{text}"
+    );
     let names = json!([
         "DATABASE_URL",
         "DEPLOY_TOKEN",

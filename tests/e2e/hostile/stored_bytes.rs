@@ -91,7 +91,7 @@ async fn kept_results_of_commands_are_bounded_and_none_runs_twice() {
             "echo {n} >> /workspace/ran; head -c 900000 /dev/zero | tr '\\0' x; \
              head -c 900000 /dev/zero | tr '\\0' y >&2"
         );
-        json!({ "project_id": id, "command": script, "exec_id": format!("run-{n}") })
+        json!({ "project_id": id, "command": script, "exec_id": format!("run-{n}"), "full": true })
     };
     for n in 0..20 {
         token.call("container_exec", run(n)).await.ok();

@@ -115,7 +115,7 @@ async fn a_workspace_that_is_replaced_by_a_link_is_refused_with_a_sentence(runti
     let workspace = json!({ "project_id": id, "workspace_id": "w" });
     let refused = admin.call("project_changes", workspace.clone()).await;
     assert!(
-        refused.sentence().contains("`workspace_delete`"),
+        refused.sentence().contains("`workspace` action `delete`"),
         "{}",
         refused.text
     );

@@ -458,7 +458,7 @@ async fn invalid_schedules_are_refused_with_the_reason() {
         (
             "targets",
             json!([{ "project_id": "x" }]),
-            "is not a project id",
+            "project `x` not found",
         ),
         ("overlap_behavior", json!("maybe"), "overlap_behavior"),
         ("missed_runs", json!(3), "missed_runs"),

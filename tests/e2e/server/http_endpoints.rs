@@ -30,6 +30,15 @@ async fn health_is_public_and_metrics_are_for_admins() {
     let counted = "oubliette_calls_total{operation=\"project_create\",outcome=\"ok\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
     assert!(metrics.contains("oubliette_projects 1"), "{metrics}");
+    for gauge in [
+        "oubliette_containers 0",
+        "oubliette_pending_caller_requests 0",
+        "oubliette_schedules 0",
+        "oubliette_cost_usd 0",
+        "# TYPE oubliette_sessions gauge",
+    ] {
+        assert!(metrics.contains(gauge), "{gauge}: {metrics}");
+    }
     assert!(
         metrics.contains("oubliette_auth_failures_total 1"),
         "{metrics}"
@@ -46,6 +55,11 @@ async fn tool_annotations_match_the_operations_a_token_may_call() {
         |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap()["annotations"].clone();
     assert_eq!(annotations("config_limits")["readOnlyHint"], json!(true));
     assert_eq!(annotations("project")["destructiveHint"], json!(true));
+    let container = annotations("container");
+    assert_eq!(
+        (&container["idempotentHint"], &container["openWorldHint"]),
+        (&json!(false), &json!(true))
+    );
     let reader = server.with_key(&server.admin().token("read").await);
     let tools = reader.tools().await;
     let project = tools.iter().find(|tool| tool["name"] == "project").unwrap();

@@ -2,11 +2,12 @@
 
 use std::io::Write;
 use std::net::TcpListener;
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::json;
-use support::{Legacy, Server, ServerOptions};
+use support::{Legacy, Server, ServerOptions, binary};
 
 #[test]
 async fn a_call_in_flight_finishes_and_new_connections_are_refused() {
@@ -25,7 +26,7 @@ async fn a_call_in_flight_finishes_and_new_connections_are_refused() {
     let mut connection = accepted.await.unwrap();
     server.signal(Signal::TERM);
     // The stream ends first: it would never end by itself.
-    tokio::time::timeout(Duration::from_secs(5), stream.bytes())
+    tokio::time::timeout(Duration::from_secs(60), stream.bytes())
         .await
         .unwrap()
         .ok();
@@ -85,9 +86,52 @@ async fn calls_that_only_wait_end_at_once() {
     let waiting = tokio::spawn(async move { admin.call("session_events", poll).await });
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(!waiting.is_finished());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     assert_eq!(server.stop(), Some(0));
     assert!(started.elapsed() < Duration::from_secs(30), "it waited");
     let page = waiting.await.unwrap();
     assert_eq!(page.ok()["events"], json!([]), "{}", page.text);
+}
+
+#[test]
+async fn a_server_whose_log_reader_is_gone_answers_calls_and_stops() {
+    let home = tempfile::tempdir().unwrap();
+    let mut server = Command::new(binary())
+        .arg("--data-dir")
+        .arg(home.path())
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("OUBLIETTE_LOG", "debug")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Every line that the server logs from now on fails with a broken pipe.
+    drop(server.stderr.take());
+    let info = home.path().join("run/server.json");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !info.exists() {
+        assert!(Instant::now() < deadline, "the server does not start");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let listed = Command::new(binary())
+        .arg("--data-dir")
+        .arg(home.path())
+        .args(["project", "list"])
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let pid = Pid::from_child(&server);
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
+    let status = loop {
+        if let Some(status) = server.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            server.kill().unwrap();
+            panic!("the server does not stop");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(status.success(), "{status:?}");
 }

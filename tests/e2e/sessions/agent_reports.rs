@@ -3,6 +3,8 @@
 use serde_json::{Value, json};
 use support::{Modern, Server, ServerOptions};
 
+use crate::credentials;
+
 async fn sandboxed(config: &str) -> (Server, Modern, String) {
     let server = Server::start_with(ServerOptions {
         config: format!("runtime = \"sandbox\"\n{config}"),
@@ -154,6 +156,25 @@ async fn a_turn_that_the_agent_reports_as_failed_has_failed() {
     admin.message(&session, "/say better").await;
     assert_eq!(admin.turn(&session, 2).await["stop_reason"], "end_turn");
     assert_eq!(admin.session(&session).await["error"], Value::Null);
+}
+
+/// Gemini reports the end of a turn whose stream was cut off like any other, but counts no tokens.
+#[test(needs(sandbox))]
+async fn a_turn_without_tokens_of_an_agent_that_counts_them_has_failed() {
+    let server = credentials::scripted_server(&["gemini", "claude"], "");
+    let admin = server.admin();
+    for (agent, expected) in [("gemini", "error"), ("claude", "end_turn")] {
+        let project = credentials::project(&admin, agent, agent, &[]).await;
+        let (session, completion) = credentials::run(&server, &project, "echo half").await;
+        assert_eq!(completion["stop_reason"], expected, "{completion}");
+        assert_eq!(completion["text"], "half", "{completion}");
+        let error = completion["error"].as_str().unwrap_or_default();
+        assert_eq!(error.contains("cut off"), expected == "error", "{error}");
+        // Its own commands ask no model.
+        admin.message(&session, "/help").await;
+        let completion = admin.turn(&session, 2).await;
+        assert_eq!(completion["stop_reason"], "end_turn", "{completion}");
+    }
 }
 
 #[test(needs(sandbox))]

@@ -114,7 +114,7 @@ async fn run(
         let target = next + random.below(events - next);
         let page = json!({
             "session_id": session, "since_index": i64::try_from(target).unwrap() - 1,
-            "max_events": 1, "wait_seconds": 5,
+            "max_events": 1, "wait_seconds": 5, "types": ["all"],
         });
         let page = admin.call_until_answered("session_events", page).await;
         if page.ok()["events"].as_array().unwrap().is_empty() {

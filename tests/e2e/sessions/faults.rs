@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, Server, ServerOptions, StalledReader, event_types};
+use support::{Modern, Server, ServerOptions, StalledReader};
 
 /// Shorter than the server waits for a supervisor to reconnect, longer than a busy machine takes.
 const STOP_NOTICE_TIMEOUT: Duration = Duration::from_secs(12);
@@ -34,20 +34,14 @@ async fn first_completion(admin: &Modern, project: &str, prompt: &str) -> (Strin
 }
 
 #[test(needs(sandbox))]
-async fn a_missing_agent_fails_the_session_with_the_install_command() {
+async fn a_missing_agent_is_refused_with_the_install_command() {
     let (_server, admin, project) = with_agent(DEMO, "").await;
-    let codex = json!({ "agent": "codex" });
-    let session = admin.spawn_with(&project, "hi", codex).await;
-    let completion = admin.turn(&session, 1).await;
-    assert_eq!(completion["stop_reason"], "error");
-    let error = completion["error"].as_str().unwrap();
+    let spawn = json!({ "project_id": project, "prompt": "hi", "agent": "codex" });
+    let refused = admin.call("session_spawn", spawn).await;
+    let error = refused.sentence();
     assert!(error.contains("oubliette agent install codex"), "{error}");
-    let seen = admin.status(&session, "failed").await;
-    assert_eq!(seen["error"], completion["error"]);
-    assert_eq!(
-        event_types(&admin.log(&session).await),
-        ["status", "prompt", "completion", "error", "status"]
-    );
+    let listed = admin.call("session_list", json!({})).await;
+    assert_eq!(listed.ok()["sessions"], json!([]));
 }
 
 #[test(needs(sandbox))]
@@ -374,7 +368,7 @@ async fn a_reader_that_stops_reading_blocks_no_other_caller() {
         "io.modelcontextprotocol/clientInfo": { "name": "raw", "version": "0" },
         "io.modelcontextprotocol/clientCapabilities": {},
     });
-    let arguments = json!({ "session_id": long, "max_events": 1000 });
+    let arguments = json!({ "session_id": long, "max_events": 1000, "types": ["all"] });
     let params = json!({ "name": "session_events", "arguments": arguments, "_meta": meta });
     let body = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
     let headers = [

@@ -522,7 +522,7 @@ async fn the_log_of_a_tree_is_read_merged_and_page_by_page() {
     let (mut merged, mut cursor) = (Vec::new(), Value::Null);
     loop {
         let page = json!({ "session_id": session, "include_children": true, "max_events": 3,
-            "cursor": cursor });
+            "cursor": cursor, "types": ["all"] });
         let page = admin.call("session_events", page).await.ok().clone();
         let events = page["events"].as_array().unwrap().clone();
         if events.is_empty() {

@@ -204,6 +204,144 @@ async fn checkpoints_are_paged_collected_and_deleted_with_their_project() {
     assert!(!server.home().join("projects").join(&project).exists());
 }
 
+fn stored_bytes(server: &Server, project: &str) -> u64 {
+    let sizes = objects(server, project)
+        .into_iter()
+        .filter_map(|path| Some(path.metadata().ok()?.len()));
+    sizes.sum()
+}
+
+#[test(needs(sandbox))]
+async fn what_other_sessions_need_outlives_a_session_that_is_deleted() {
+    let mut server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let random = "head -c 600000 /dev/urandom > random";
+    let kept = admin
+        .spawn(
+            &project,
+            "/sh echo one > file; mkdir dir; echo deep > dir/deep",
+        )
+        .await;
+    admin.turn(&kept, 1).await;
+    // Some of what it has is the same.
+    let elsewhere =
+        json!({ "workspace_id": "other", "create_workspace": true, "new_session": true });
+    let script = format!("/sh echo one > file; mkdir dir; echo deep > dir/deep; {random}");
+    let deleted = admin.spawn_with(&project, &script, elsewhere).await;
+    admin.turn(&deleted, 1).await;
+    admin.message(&kept, "/sh echo two > file; rm -r dir").await;
+    admin.turn(&kept, 2).await;
+    admin.status(&kept, "idle").await;
+    // Its files before it is set back are in no turn.
+    admin.exec(&project, "echo made-by-hand > file").await;
+    let rewind = json!({ "session_id": kept, "turn": 2, "what": "files" });
+    admin.call("session_rewind", rewind).await.ok();
+    let before = stored_bytes(&server, &project);
+    let end = json!({ "session_id": deleted });
+    admin.call("session_end", end).await.ok();
+    let cleanup = json!({ "project_id": project, "max_age_hours": 0 });
+    let cleaned = admin.call("session_cleanup", cleanup).await;
+    assert_eq!(cleaned.ok()["deleted"], json!([deleted]));
+    support::wait_until(
+        "the objects of the deleted session are removed",
+        async || stored_bytes(&server, &project) + 600_000 <= before,
+    )
+    .await;
+    // Also for a server that reads the objects anew, and collects again when it starts.
+    for _ in 0..2 {
+        let admin = server.admin();
+        let first = diff(&admin, &kept, json!({ "turn": 1 })).await;
+        let text = first["diff"].as_str().unwrap();
+        assert!(text.contains("+one") && text.contains("+deep"), "{text}");
+        for (turn, content) in [(1, "one\n"), (2, "two\n")] {
+            let rewind = json!({ "session_id": kept, "turn": turn, "what": "files" });
+            let rewound = admin.call("session_rewind", rewind).await;
+            assert_eq!(rewound.ok()["not_restored"], Value::Null);
+            let root = server.workspace(&project);
+            let found = std::fs::read_to_string(root.join("file")).unwrap();
+            assert_eq!(
+                (found.as_str(), root.join("dir/deep").exists()),
+                (content, turn == 1)
+            );
+        }
+        let has_text = |path: &std::path::PathBuf| {
+            let pack = std::fs::read(path).unwrap_or_default();
+            pack.windows(12).any(|bytes| bytes == b"made-by-hand")
+        };
+        assert!(objects(&server, &project).iter().any(has_text));
+        server.kill();
+        server.start_again();
+    }
+}
+
+#[test(needs(sandbox))]
+async fn checkpoints_count_for_the_disk_limit_of_their_project() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let create = json!({ "name": "one", "disk_mb": 200 });
+    let created = admin.call("project_create", create).await;
+    let project = created.ok()["project_id"].as_str().unwrap().to_owned();
+    let large = "/sh for n in 1 2 3 4; do head -c 9000000 /dev/urandom > large-$n; done";
+    let session = admin.spawn(&project, large).await;
+    admin.turn(&session, 1).await;
+    admin.message(&session, "/sh rm large-*; ls | wc -l").await;
+    assert_eq!(admin.turn(&session, 2).await["text"], "0");
+    let get = json!({ "project_id": project });
+    let mut used = Value::Null;
+    support::wait_until("only the checkpoints are counted", async || {
+        used = admin.call("project_get", get.clone()).await.ok()["disk_used_mb"].clone();
+        used.as_u64().is_some_and(|used| (34..60).contains(&used))
+    })
+    .await;
+    let update = json!({ "project_id": project, "disk_mb": 30 });
+    admin.call("project_update", update).await.ok();
+    let message = json!({ "session_id": session, "prompt": "/say hi" });
+    support::wait_until("the limit holds", async || {
+        let refused = admin.call("session_message", message.clone()).await;
+        refused.is_error() && refused.sentence().contains("`disk_mb`")
+    })
+    .await;
+}
+
+/// Objects are removed all the time while turns end: none of theirs may be missing.
+#[test(needs(sandbox), limit = 240)]
+async fn objects_are_not_removed_between_a_scan_and_its_event() {
+    const TURNS: usize = 12;
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let other = admin.project("other").await;
+    let first = "/sh for n in $(seq 400); do echo 1 $n > file-$n; done";
+    let session = admin.spawn(&project, first).await;
+    for turn in 2..=TURNS {
+        let prompt = format!("/sh for n in $(seq 400); do echo {turn} $n > file-$n; done");
+        admin.message(&session, &prompt).await;
+    }
+    let collecting = async {
+        loop {
+            let spawn = json!({ "project_id": other, "prompt": "/say x", "new_session": true });
+            let spawned = admin.call("session_spawn", spawn).await;
+            let end = json!({ "session_id": spawned.ok()["session_id"] });
+            admin.call("session_end", end).await.ok();
+            // Of all projects.
+            let cleanup = json!({ "max_age_hours": 0 });
+            admin.call("session_cleanup", cleanup).await.ok();
+        }
+    };
+    tokio::select! {
+        _ = admin.turn(&session, TURNS) => {}
+        () = collecting => {}
+    }
+    for turn in 1..=TURNS {
+        let seen = diff(&admin, &session, json!({ "turn": turn, "full": true })).await;
+        assert_eq!(statuses(&seen).len(), 400, "turn {turn}");
+    }
+    let log = admin.log(&session).await;
+    let kept = log.iter().filter(|event| event["type"] == "checkpoint");
+    assert_eq!(kept.count(), TURNS);
+}
+
 #[test(needs(sandbox))]
 async fn a_workspace_that_cannot_be_kept_is_logged_and_ends_no_turn() {
     let config = "[limits]\ncheckpoint_mb = 1\n";

@@ -147,6 +147,67 @@ async fn the_later_work_of_another_session_is_not_undone_unasked() {
     assert!(!workspace.join("a").exists() && !workspace.join("b").exists());
 }
 
+#[test(needs(sandbox))]
+async fn the_work_of_another_session_between_two_turns_is_not_undone_unasked() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let first = admin.spawn(&project, "/sh echo 1 > a").await;
+    admin.turn(&first, 1).await;
+    let other = json!({ "new_session": true });
+    let second = admin.spawn_with(&project, "/sh echo b > b", other).await;
+    admin.turn(&second, 1).await;
+    // The first session is the last one at work, and what it says of itself changes nothing about that.
+    admin.message(&first, "/sh echo 2 > a").await;
+    admin.turn(&first, 2).await;
+    admin.status(&first, "idle").await;
+    admin.status(&second, "idle").await;
+    rewind(&admin, &first, 2, "conversation").await;
+    let workspace = server.workspace(&project);
+    for turn in [0, 1] {
+        let call = json!({ "session_id": first, "turn": turn, "what": "files" });
+        let refused = admin.call("session_rewind", call).await;
+        assert!(refused.sentence().contains(&second), "{}", refused.text);
+        assert!(workspace.join("a").exists() && workspace.join("b").exists());
+    }
+    // The state after turn 2 has the work of both.
+    admin.exec(&project, "echo 3 > a; rm b").await;
+    let done = rewind(&admin, &first, 2, "files").await;
+    assert_eq!(
+        (&done["files_written"], &done["files_removed"]),
+        (&json!(2), &json!(0)),
+        "{done}"
+    );
+    assert_eq!(fs::read_to_string(workspace.join("a")).unwrap(), "2\n");
+    assert!(workspace.join("b").exists());
+}
+
+#[test(needs(sandbox))]
+async fn a_file_that_was_too_large_to_be_kept_is_named_and_left_alone() {
+    let server = server_with("sandbox", "").await;
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let first =
+        "/sh for name in changed gone; do head -c 11000000 /dev/zero > $name; done; echo 1 > small";
+    let session = admin.spawn(&project, first).await;
+    admin.turn(&session, 1).await;
+    let second =
+        "/sh rm gone; echo new > changed; head -c 12000000 /dev/zero > added; echo 2 > small";
+    admin.message(&session, second).await;
+    admin.turn(&session, 2).await;
+    admin.status(&session, "idle").await;
+    let done = rewind(&admin, &session, 1, "files").await;
+    let named = done["not_restored"].as_array().unwrap().iter();
+    let named: Vec<&str> = named.map(|file| file["path"].as_str().unwrap()).collect();
+    assert_eq!(named, ["changed", "gone"], "{done}");
+    let workspace = server.workspace(&project);
+    let read = |name: &str| fs::read_to_string(workspace.join(name)).unwrap_or_default();
+    assert_eq!(
+        (read("small").as_str(), read("changed").as_str()),
+        ("1\n", "new\n")
+    );
+}
+
 /// The demo agent's own answer tells which prompts it has had; the transcript is in its first prompt.
 #[test(needs(sandbox))]
 async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
@@ -193,7 +254,11 @@ async fn a_conversation_is_set_back_and_forked_with_its_transcript() {
     );
     let again = json!({ "session_id": session, "workspace_id": "other" });
     let again = admin.call("session_fork", again).await;
-    assert_eq!(again.sentence(), "workspace already exists");
+    let sentence = again.sentence();
+    assert!(
+        sentence.starts_with("workspace already exists: `other`"),
+        "{sentence}"
+    );
 
     rewind(&admin, &session, 1, "conversation").await;
     assert!(server.workspace(&project).join("two").exists());

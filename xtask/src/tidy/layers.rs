@@ -12,6 +12,7 @@ use super::Problem;
 
 /// The folders under `crates/`, lowest first.
 const LAYERS: &[&str] = &[
+    "tls-roots",
     "model",
     "wire",
     "store",

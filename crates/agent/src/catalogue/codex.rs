@@ -18,12 +18,12 @@ use crate::tool_filter::{ToolEnforcement, ToolFilter};
 const LOGIN_PATH: &str = ".codex/auth.json";
 const PROGRAMS_PATH: &str = ".codex/programs";
 const BWRAP_PATH: &str = ".codex/programs/bwrap";
-/// It prefers this to its own if it has the options that it needs, and takes the message for a denial: only of a
-/// program that ends within 150 ms.
+/// It prefers this to its own if it has the options that it needs. It takes the exit code, that of a process which a
+/// system call filter has killed, for a denial, but of a program that has ended within 150 ms only. A message would
+/// have to arrive within 20 ms.
 const DENYING_BWRAP: &str = "#!/bin/sh
 case \"$1\" in --help) echo '--argv0 --as-pid-1 --perms --ro-bind-fd'; exit 0 ;; esac
-echo 'bwrap: Operation not permitted' >&2
-exit 1
+exit 159
 ";
 
 const CONFIG: &str = r#"cli_auth_credentials_store = "ephemeral"
@@ -176,6 +176,20 @@ fn parse_login(text: &str) -> Result<Login, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Codex asks after this exit code, whenever the message of the program arrives.
+    #[test]
+    fn a_command_is_denied_by_an_exit_code_alone() {
+        let run = |argument: &str| {
+            let mut shell = std::process::Command::new("sh");
+            let script = shell.args(["-c", DENYING_BWRAP, "bwrap", argument]);
+            script.output().unwrap()
+        };
+        let denied = run("--ro-bind");
+        assert_eq!(denied.status.code(), Some(128 + 31), "as after SIGSYS");
+        assert!(denied.stdout.is_empty() && denied.stderr.is_empty());
+        assert!(run("--help").status.success());
+    }
 
     #[test]
     fn a_login_file_is_recognised_and_its_tokens_known() {

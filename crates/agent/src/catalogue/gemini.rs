@@ -74,7 +74,7 @@ pub(super) fn row() -> Agent {
         own_tools: &["* (oubliette MCP Server)"],
         needs_tokens: true,
         plans_by_tool: true,
-        tool_refresh: ToolRefresh::Notified,
+        tool_refresh: ToolRefresh::Slow,
         ..Agent::from_command("gemini", argv(&["gemini", "--acp"]))
     }
 }

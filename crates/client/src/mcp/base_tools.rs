@@ -33,9 +33,9 @@ pub(super) fn all() -> Vec<Tool> {
         ),
         tool(
             EVENTS,
-            "Read the events of a child session after `since_index`: text, tool calls and their \
+            "Read the events of a child session after `since_index`: tool calls and their \
              results, and a `completion` with the answer at the end of every turn. With \
-             `wait_seconds` it waits for the next event. Pass the result's `last_index` as the next \
+             `wait_seconds` it waits for the next event, or for the end of the turn. Pass the result's `last_index` as the next \
              `since_index`; `completed` is true if no turn is running or queued.",
             object(
                 json!({
@@ -43,6 +43,7 @@ pub(super) fn all() -> Vec<Tool> {
                     "since_index": { "type": "integer", "description": "Return events after this index (from the first event if absent)." },
                     "max_events": { "type": "integer", "minimum": 1, "maximum": 1000, "description": "How many events to return (200 if absent)." },
                     "wait_seconds": { "type": "number", "minimum": 0, "maximum": 50, "description": "How many seconds to wait if there is no event (0 if absent)." },
+                    "until": { "type": "string", "enum": ["event", "completion"], "description": "What to wait for (`event` if absent)." },
                     "include_children": { "type": "boolean", "description": "Whether to include the events of its own child sessions; paged by `cursor`." },
                     "cursor": { "type": "string", "description": "With `include_children`: `cursor` of the previous page." },
                 }),

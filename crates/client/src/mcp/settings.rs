@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use oubliette_wire::RELAY_SOCKET_PATH;
+use oubliette_wire::{CONFIRM_LISTS_VARIABLE, RELAY_SOCKET_PATH};
 
 /// Where the relay is, and the keys for it.
 #[derive(Clone)]
@@ -10,6 +10,8 @@ pub(super) struct Settings {
     pub(super) socket: PathBuf,
     pub(super) session: Option<SessionCredentials>,
     pub(super) api_key: Option<String>,
+    /// Whether the agent uses a changed list only some time after it has asked for it.
+    pub(super) confirms_lists: bool,
 }
 
 /// The agent's own session.
@@ -29,6 +31,7 @@ impl Settings {
             socket: socket.unwrap_or_else(|| RELAY_SOCKET_PATH.into()).into(),
             session: id.zip(key).map(|(id, key)| SessionCredentials { id, key }),
             api_key: variable("OUBLIETTE_API_KEY"),
+            confirms_lists: variable(CONFIRM_LISTS_VARIABLE).is_some(),
         }
     }
 }

@@ -23,10 +23,19 @@ pub(super) struct ToolRegistry {
     server_tools: watch::Sender<ServerTools>,
     changed: Notify,
     /// The caller's tools that the agent has listed last.
-    listed: Mutex<Option<String>>,
+    listed: Mutex<ListedTools>,
+    confirms_lists: bool,
     /// The server may not know what is listed.
     unreported: Notify,
     peer: Mutex<Option<Peer<RoleServer>>>,
+}
+
+/// The caller's tools that the agent has listed, by their fingerprint.
+#[derive(Default)]
+struct ListedTools {
+    known: Option<String>,
+    /// Listed once by an agent that confirms lists: it lists again when it uses what it has listed before.
+    unconfirmed: Option<String>,
 }
 
 /// The tools that the server has sent; a list is absent until it has arrived.
@@ -53,7 +62,8 @@ impl ToolRegistry {
             has_key: settings.api_key.is_some(),
             server_tools: watch::Sender::new(ServerTools::default()),
             changed: Notify::new(),
-            listed: Mutex::new(None),
+            listed: Mutex::default(),
+            confirms_lists: settings.confirms_lists,
             unreported: Notify::new(),
             peer: Mutex::new(None),
         }
@@ -81,8 +91,17 @@ impl ToolRegistry {
     /// Records that the agent has listed the tools.
     pub(super) fn set_listed(&self) {
         let caller = self.server_tools.borrow().caller.clone();
-        if let Some(caller) = caller {
-            *self.listed.lock() = Some(caller.fingerprint());
+        let Some(new) = caller.map(|caller| caller.fingerprint()) else {
+            return;
+        };
+        let mut listed = self.listed.lock();
+        let is_first = listed.known.is_none();
+        let is_repeated = [&listed.known, &listed.unconfirmed].contains(&&Some(new.clone()));
+        if self.confirms_lists && !is_first && !is_repeated {
+            listed.unconfirmed = Some(new);
+            self.changed.notify_one();
+        } else {
+            listed.known = Some(new);
             self.unreported.notify_one();
         }
     }
@@ -91,7 +110,7 @@ impl ToolRegistry {
     pub(super) async fn next_unreported(&self) -> String {
         loop {
             self.unreported.notified().await;
-            if let Some(listed) = self.listed.lock().clone() {
+            if let Some(listed) = self.listed.lock().known.clone() {
                 return listed;
             }
         }

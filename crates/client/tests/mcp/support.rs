@@ -23,6 +23,8 @@ pub(crate) struct Options {
     pub(crate) session: bool,
     pub(crate) api_key: Option<&'static str>,
     pub(crate) socket: Option<PathBuf>,
+    /// Whether the agent uses a changed list some time after it has asked for it.
+    pub(crate) confirms_lists: bool,
     /// Whether its standard streams are sockets, as with some agents, instead of pipes.
     pub(crate) sockets: bool,
 }
@@ -76,6 +78,9 @@ impl Agent {
         }
         if let Some(key) = options.api_key {
             command.env("OUBLIETTE_API_KEY", key);
+        }
+        if options.confirms_lists {
+            command.env("OUBLIETTE_CONFIRM_LISTS", "1");
         }
         let (child, lines) = if options.sockets {
             spawn_on_sockets(command)
@@ -282,6 +287,17 @@ impl Server {
             let message = self.0.next().await?;
             if message["method"] != "tools_listed" {
                 return Some(message);
+            }
+        }
+    }
+
+    /// The next report of the tools that the agent has listed.
+    pub(crate) async fn listed(&mut self) -> Value {
+        loop {
+            let message = self.0.next().await.expect("the client has ended");
+            if message["method"] == "tools_listed" {
+                self.reply(&message, json!({})).await;
+                return message["params"]["caller_tools"].clone();
             }
         }
     }

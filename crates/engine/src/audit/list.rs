@@ -13,19 +13,21 @@ const LIST: &str = "entries";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// Only calls about this project.
+    /// Project name or id.
     project_id: Option<ProjectId>,
-    /// Only calls made with this token.
+    /// Token name or id.
     token_id: Option<TokenId>,
-    /// Only calls of this operation, for example `project_create`.
+    /// Operation, for example project_create.
     operation: Option<String>,
-    /// Only calls with this outcome: `ok`, `error`, `refused`, `unauthenticated` or `fault`.
+    /// `ok`, `error`, `refused`, `unauthenticated` or `fault`.
     outcome: Option<String>,
-    /// Only calls at or after this time (RFC 3339).
+    /// RFC 3339 time.
     since: Option<String>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -70,8 +72,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "audit_list";
-    const ABOUT: &'static str = "List calls, newest first: when, by which token, which operation, about which project, with which \
-         outcome. Contains every call, also refused ones; never keys, credentials or prompts.";
+    const ABOUT: &'static str = "List calls, newest first: time, token, operation, project, outcome.\n\n\
+         Contains every call, also refused ones; never keys, credentials or prompts.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;

@@ -34,10 +34,13 @@ const RESERVED_PREFIX: &str = "oubliette_";
 #[serde(default)]
 #[schemars(inline)]
 pub(crate) struct Context {
-    /// A short name for you. The agent sees your tools as `{caller_id}_{name}`.
+    /// The agent sees `{caller_id}_{name}`.
+    ///
+    /// A short name for you.
     caller_id: Option<String>,
-    /// Tools that you offer the agent; respond to calls with `caller_tool_response`. If absent, the
-    /// tools declared before stay; an empty list removes them.
+    /// Omit to keep them, `[]` to remove them.
+    ///
+    /// Respond to calls with `caller_tool_response`.
     caller_tools: Option<Vec<ToolParam>>,
 }
 
@@ -45,13 +48,15 @@ pub(crate) struct Context {
 #[schemars(inline)]
 struct ToolParam {
     name: String,
-    /// What the tool does. The agent reads it.
+    /// For the agent.
     description: Option<String>,
-    /// JSON Schema of the arguments, of type `object`.
+    /// JSON Schema of type `object`.
     #[serde(rename = "inputSchema")]
     #[schemars(with = "Option<Map<String, Value>>")]
     input_schema: Option<Value>,
-    /// How long the agent waits for the response, in seconds (at most 3600; 60 if absent).
+    /// For your response (60).
+    ///
+    /// At most 3600.
     timeout_seconds: Option<f64>,
 }
 

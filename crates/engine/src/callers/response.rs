@@ -14,20 +14,28 @@ const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session whose agent called your tool.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// `request_id` of the `caller_tool_request` event or of `pending_caller_requests`.
+    /// From `pending_caller_requests`.
+    ///
+    /// Or from the `caller_tool_request` event.
     request_id: String,
-    /// The result of your tool: any JSON, or MCP content as `{"content": [...]}`.
+    /// Any JSON, or `{"content": […]}` of MCP.
     #[serde(default)]
     #[schemars(schema_with = "any_json")]
     result: Option<Value>,
-    /// Why your tool failed, instead of `result`. The agent reads it.
+    /// Why the tool failed, for the agent.
     error: Option<String>,
 }
 
 fn any_json(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-    schemars::json_schema!({})
+    schemars::json_schema!({ "anyOf": [
+        { "type": "object" },
+        { "type": "array", "items": { "type": "object" } },
+        { "type": "string" },
+        { "type": "number" },
+        { "type": "boolean" },
+    ] })
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -42,9 +50,9 @@ pub(crate) struct Response;
 
 impl Operation for Response {
     const NAME: &'static str = "caller_tool_response";
-    const ABOUT: &'static str = "Respond to a `caller_tool_request`: the agent of your session called a tool that you declared \
-         in `context`, and waits. Give `result` or `error`. Only the token that created the session \
-         can respond; the first response counts.";
+    const ABOUT: &'static str = "Answer an agent's call of a tool that you declared in `context`: give `result` or `error`.\n\n\
+         The agent waits for it. Only the token that created the session can respond; the first response \
+         counts.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Adds;

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use oubliette_checkpoints::{
-    Hash, ObjectStore, RestoreAction, RestoreStep, path_to_text, restore_steps,
-};
-use oubliette_model::WorkspaceId;
+use oubliette_checkpoints::{Hash, ObjectStore, RestoreAction, RestoreStep, restore_plan};
+use oubliette_model::{WorkspaceId, path_to_text};
 use oubliette_store::Project;
 use oubliette_wire::{FileAction, FileChange};
 use schemars::JsonSchema;
@@ -19,7 +17,7 @@ const MAX_REPORTED_FILES: usize = 100;
 /// What was done to the files of a workspace.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct Restored {
+pub(crate) struct Restored {
     /// How many files were written and removed.
     files_written: u64,
     files_removed: u64,
@@ -38,7 +36,7 @@ struct NotRestored {
 impl Checkpoints<'_> {
     /// Changes what differs between two trees, of which the first is the workspace as it is now. `.git`
     /// is left alone if `with_git` is false.
-    pub(super) async fn restore(
+    pub(crate) async fn restore(
         self,
         project: &Project,
         workspace: &WorkspaceId,
@@ -47,46 +45,39 @@ impl Checkpoints<'_> {
     ) -> Result<Restored> {
         let objects = self.objects(project.id).await?;
         let reading = objects.clone();
-        let steps = tokio::task::spawn_blocking(move || restore_steps(&reading, now, wanted));
-        let steps = steps
+        let plan = tokio::task::spawn_blocking(move || restore_plan(&reading, now, wanted));
+        let plan = plan
             .await
             .map_err(EngineError::fault)?
             .map_err(unreadable)?;
-        let in_git = |step: &RestoreStep| {
-            let mut names = step.path.split(|byte| *byte == b'/');
-            names.any(|name| name == b".git")
+        let is_wanted = |path: &[u8]| {
+            let mut names = path.split(|byte| *byte == b'/');
+            with_git || !names.any(|name| name == b".git")
         };
         let mut restored = Restored::default();
-        let mut steps = steps
-            .into_iter()
-            .filter(|step| with_git || !in_git(step))
-            .collect::<Vec<_>>()
-            .into_iter();
-        let mut not_kept = Vec::new();
+        let mut steps = plan.steps;
+        steps.retain(|step| is_wanted(&step.path));
+        let mut steps = steps.into_iter();
         let next = || {
-            for step in steps.by_ref() {
-                match step.action {
-                    RestoreAction::NotKept => not_kept.push(step.path),
-                    _ => {
-                        match step.action {
-                            RestoreAction::Remove => restored.files_removed += 1,
-                            RestoreAction::WriteFile { .. } | RestoreAction::WriteLink { .. } => {
-                                restored.files_written += 1;
-                            }
-                            _ => {}
-                        }
-                        return file_change(&objects, step).map(Some).map_err(unreadable);
-                    }
+            let Some(step) = steps.next() else {
+                return Ok(None);
+            };
+            match step.action {
+                RestoreAction::Remove => restored.files_removed += 1,
+                RestoreAction::WriteFile { .. } | RestoreAction::WriteLink { .. } => {
+                    restored.files_written += 1;
                 }
+                RestoreAction::CreateDirectory | RestoreAction::RemoveDirectory => {}
             }
-            Ok(None)
+            file_change(&objects, step).map(Some).map_err(unreadable)
         };
         let failed = self
             .engine
             .workspaces()
             .apply(project, workspace, next)
             .await?;
-        let not_kept = not_kept.into_iter().map(|path| NotRestored {
+        let not_kept = plan.not_kept.into_iter().filter(|path| is_wanted(path));
+        let not_kept = not_kept.map(|path| NotRestored {
             path: path_to_text(&path),
             reason: "it was larger than 10 MB, and was not kept".to_owned(),
         });
@@ -119,7 +110,7 @@ fn file_change(objects: &Arc<ObjectStore>, step: RestoreStep) -> std::io::Result
             },
             RestoreAction::CreateDirectory => FileAction::CreateDirectory,
             RestoreAction::RemoveDirectory => FileAction::RemoveDirectory,
-            RestoreAction::Remove | RestoreAction::NotKept => FileAction::Remove,
+            RestoreAction::Remove => FileAction::Remove,
         },
     })
 }

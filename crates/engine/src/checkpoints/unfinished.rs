@@ -29,26 +29,26 @@ const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Unfinished {
+pub(crate) enum Unfinished {
     Rewind(UnfinishedRewind),
     /// The new workspace, which has no session yet.
     Fork(WorkspaceId),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct UnfinishedRewind {
-    pub(super) session: SessionId,
-    pub(super) workspace: WorkspaceId,
-    pub(super) turn: u32,
-    pub(super) what: RewoundPart,
+pub(crate) struct UnfinishedRewind {
+    pub(crate) session: SessionId,
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) turn: u32,
+    pub(crate) what: RewoundPart,
     /// The trees of the workspace before and after.
-    pub(super) kept: [u8; 32],
-    pub(super) wanted: [u8; 32],
+    pub(crate) kept: [u8; 32],
+    pub(crate) wanted: [u8; 32],
 }
 
 /// The file of something unfinished.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     path: PathBuf,
 }
 
@@ -94,7 +94,7 @@ impl Record {
         Ok(found)
     }
 
-    pub(super) fn remove(self) {
+    pub(crate) fn remove(self) {
         if let Err(error) = fs::remove_file(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "could not remove a record");
         }
@@ -112,14 +112,14 @@ pub(crate) struct PendingRewind {
 
 impl Checkpoints<'_> {
     /// When it returns, the record is on the disk.
-    pub(super) async fn record(self, project: ProjectId, unfinished: Unfinished) -> Result<Record> {
+    pub(crate) async fn record(self, project: ProjectId, unfinished: Unfinished) -> Result<Record> {
         let directory = self.engine.files().project_dir(project).join(OBJECTS_DIR);
         let written = tokio::task::spawn_blocking(move || Record::write(&directory, &unfinished));
         Ok(written.await.map_err(EngineError::fault)??)
     }
 
     /// Makes a workspace what a rewind wants, and tells the session. It can be repeated.
-    pub(super) async fn finish_rewind(
+    pub(crate) async fn finish_rewind(
         self,
         project: ProjectId,
         rewind: &UnfinishedRewind,
@@ -155,7 +155,7 @@ impl Checkpoints<'_> {
     }
 
     /// Tries a rewind until it is finished, or gives up and tells the session.
-    pub(super) async fn finish_with_retries(
+    pub(crate) async fn finish_with_retries(
         self,
         project: ProjectId,
         rewind: &UnfinishedRewind,

@@ -38,6 +38,8 @@ pub(crate) struct DiskUsageView {
     workspaces_mb: u64,
     /// The home directories of its containers, `/root`.
     homes_mb: u64,
+    /// What is kept of its workspaces for `session_diff` and `session_rewind`.
+    checkpoints_mb: u64,
     /// Software installed in its containers; 0 with a container engine, which keeps that itself.
     installed_mb: u64,
     /// Event logs, waiting messages, schedules and results of commands.
@@ -79,6 +81,7 @@ impl Measured {
         DiskUsageView {
             workspaces_mb: self.files.workspaces >> 20,
             homes_mb: self.files.homes >> 20,
+            checkpoints_mb: self.files.checkpoints >> 20,
             installed_mb: self.files.installed >> 20,
             logs_mb: self.log.bytes >> 20,
         }
@@ -98,6 +101,7 @@ impl Measured {
         let DiskUsageView {
             workspaces_mb,
             homes_mb,
+            checkpoints_mb,
             installed_mb,
             logs_mb,
         } = self.view();
@@ -113,8 +117,8 @@ impl Measured {
         };
         Some(format!(
             "the disk limit of the project (`disk_mb`) was reached: it takes {} of disk space (workspaces \
-             {workspaces_mb} MB, home directories {homes_mb} MB, installed software {installed_mb} MB, event \
-             logs {logs_mb} MB); {remedy}",
+             {workspaces_mb} MB, home directories {homes_mb} MB, checkpoints {checkpoints_mb} MB, installed \
+             software {installed_mb} MB, event logs {logs_mb} MB); {remedy}",
             disk.describe()
         ))
     }
@@ -285,9 +289,11 @@ impl Containers<'_> {
             let ProjectUsage {
                 workspaces,
                 homes,
+                checkpoints,
                 installed,
             } = measured.files;
-            let files = workspaces.saturating_add(homes).saturating_add(installed);
+            let parts = [workspaces, homes, checkpoints, installed].into_iter();
+            let files = parts.fold(0, u64::saturating_add);
             measured.disk = Some(Amount {
                 bytes: files.saturating_add(stored),
                 limit_bytes: u64::from(limit_mb) << 20,

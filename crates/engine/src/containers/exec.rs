@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use oubliette_model::{Access, EnvValue, Mode, ProjectId, WorkspaceId, quoted};
+use oubliette_model::{
+    Access, EnvValue, Mode, OutputStream, ProjectId, ResourceUri, WorkspaceId, quoted,
+};
 use oubliette_runtime::ContainerId;
 use oubliette_store::Project;
 use oubliette_wire::ExitStatus;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::command::{self, AwaitedGuard, Command, Finished, MAX_COMMAND_SPOOL_BYTES};
 use super::disk::DiskUse;
@@ -19,36 +22,51 @@ use super::named_command::run_named;
 use super::process::{ProcessError, ProcessSpec};
 use super::unattended::UnnamedId;
 use super::{ContainerScope, ContainerState, InUseGuard};
+use crate::long_text::head_and_tail;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const DEFAULT_TIMEOUT_SECONDS: f64 = 50.0;
 pub(super) const MAX_TIMEOUT_SECONDS: f64 = 86_400.0;
+/// What the names begin with that results of commands without a name get.
+const KEPT_RESULT_PREFIX: &str = "output-";
 /// How often a command is tried whose container is stopped each time before the command starts.
 pub(super) const MAX_START_ATTEMPTS: usize = 5;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     pub(super) project_id: ProjectId,
-    /// A string that the shell runs, or a list of the program and its arguments. Omit it only to
-    /// continue an interactive command, or to join the command that has the `exec_id`.
+    /// Text for the shell, or a list: program and arguments.
+    ///
+    /// Omit it only to continue an interactive command, or to join the command that has the `exec_id`.
     pub(super) command: Option<CommandLine>,
-    /// The workspace to run it in; default: the default workspace.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     pub(super) workspace_id: Option<WorkspaceId>,
-    /// Create the workspace if it does not exist.
+    /// Create the workspace if missing.
     pub(super) create_workspace: Option<bool>,
-    /// Environment variables in addition to the project's, `{"NAME": "value"}`. Never shown again.
+    /// More variables, `{NAME: value}`.
+    ///
+    /// In addition to the project's. Never shown again.
     #[serde(default, deserialize_with = "oubliette_model::parse_optional_env")]
     env: Option<BTreeMap<String, EnvValue>>,
-    /// The standard input of the command.
+    /// Input of the command.
     pub(super) stdin: Option<String>,
-    /// Seconds until the command is killed with every process it started (default 50).
+    /// Until it is killed (50).
+    ///
+    /// With every process it started.
     pub(super) timeout_seconds: Option<f64>,
-    /// A name that the caller chooses: a repeated call with the same name joins the first one
-    /// instead of running the command again. The same name with another `command` or `stdin` is an error.
+    /// Your name for the command.
+    ///
+    /// A repeated call with the same name joins the first one instead of running the command again. The same
+    /// name with another `command` or `stdin` is an error.
     pub(super) exec_id: Option<String>,
+    /// Whole output, up to 1 MiB; long output is shortened otherwise.
+    #[schemars(extend("x-unlisted" = true))]
+    full: Option<bool>,
     #[serde(flatten)]
     pub(super) interactive: InteractiveParams,
 }
@@ -71,7 +89,10 @@ impl JsonSchema for CommandLine {
     }
 
     fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": ["string", "array"], "items": { "type": "string" } })
+        schemars::json_schema!({ "anyOf": [
+            { "type": "string" },
+            { "type": "array", "items": { "type": "string" } },
+        ] })
     }
 }
 
@@ -89,6 +110,13 @@ pub(crate) struct Output {
     pub(super) truncated: bool,
     pub(super) timed_out: bool,
     pub(super) duration_ms: u64,
+    /// Where the whole output is, if it was shortened in the middle: that of `stdout`, or of `stderr` if
+    /// only that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rest_uri: Option<String>,
+    /// Where the whole `stderr` is, if both were shortened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) stderr_rest_uri: Option<String>,
     /// True if an earlier call with the same `exec_id` started the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) joined: Option<bool>,
@@ -111,17 +139,19 @@ pub(crate) struct Exec;
 
 impl Operation for Exec {
     const NAME: &'static str = "container_exec";
-    const ABOUT: &'static str = "Run a command in a project's container and return its output and exit code. A string is \
-         run by the shell, a list as a program with arguments. The container is started if it does \
-         not run. It runs on if the server is restarted: a repeated call with the same `exec_id` (the same call, \
-         or one without `command`) joins it; without one, `container_logs` shows its output. A command that takes longer than `timeout_seconds` is killed with every process it \
-         started, and the result holds its output until then. With `wait_seconds` and `exec_id` the \
-         command is interactive: each call returns as soon as there is new output, the command keeps \
-         running, and the next call with the same `exec_id` and the `offsets` of the last result \
-         sends input or waits for more output.";
+    const ABOUT: &'static str = "Run a command; returns exit code and output. With `exec_id` and `wait_seconds` it is \
+         interactive: each call sends `stdin` and returns new output.\n\n\
+         A repeated call with the same `exec_id` joins the command. A string is run by the shell, a list \
+         as a program with arguments. The container is started if it does not run. The command runs on if \
+         the server is restarted; one without `exec_id` then has its output in `container_logs`. A \
+         command that takes longer than `timeout_seconds` is killed with every process it started, and \
+         the result has its output until then. Long output is shortened in the middle; `rest_uri` is all \
+         of it. Of an interactive command, each call returns as soon as there is new output, and the next \
+         call has the same `exec_id` and the `offsets` of the last result.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
-    const EFFECT: Effect = Effect::Destroys;
+    const EFFECT: Effect = Effect::Runs;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Output;
 
@@ -141,14 +171,74 @@ impl Operation for Exec {
             return interactive::run_call(engine, actor, &project, params, &call).await;
         }
         let timeout = timeout(params.timeout_seconds)?;
-        match params.exec_id.clone() {
+        let is_full = params.full == Some(true);
+        let name = params.exec_id.clone();
+        let output = match name.as_deref() {
             Some(name) => {
-                let name = check_exec_id(&name)?;
-                run_named(engine, &project, name, params, timeout, &call).await
+                let name = check_exec_id(name)?;
+                run_named(engine, &project, name, params, timeout, &call).await?
             }
-            None => run_unnamed(engine, &project, params, timeout, &call).await,
+            None => run_unnamed(engine, &project, params, timeout, &call).await?,
+        };
+        if is_full {
+            return Ok(output);
         }
+        shorten(engine, output, name).await
     }
+}
+
+/// Leaves out the middle of long output. All of it is kept, as the result of a command with a name.
+async fn shorten(engine: &Engine, output: Output, name: Option<String>) -> Result<Output> {
+    let short_stdout = head_and_tail(&output.stdout);
+    let short_stderr = head_and_tail(&output.stderr);
+    if short_stdout.is_none() && short_stderr.is_none() {
+        return Ok(output);
+    }
+    let exec_id = match name {
+        Some(name) => name,
+        None => keep_result(engine, &output).await?,
+    };
+    let uri_of = |stream: OutputStream| {
+        let uri = ResourceUri::CommandOutput {
+            project: output.project_id,
+            exec_id: exec_id.clone(),
+            stream,
+        };
+        uri.to_string()
+    };
+    let stdout_uri = short_stdout.is_some().then(|| uri_of(OutputStream::Stdout));
+    let stderr_uri = short_stderr.is_some().then(|| uri_of(OutputStream::Stderr));
+    let (rest_uri, stderr_rest_uri) = match stdout_uri {
+        Some(uri) => (Some(uri), stderr_uri),
+        None => (stderr_uri, None),
+    };
+    Ok(Output {
+        stdout: short_stdout.unwrap_or(output.stdout),
+        stderr: short_stderr.unwrap_or(output.stderr),
+        rest_uri,
+        stderr_rest_uri,
+        ..output
+    })
+}
+
+/// Stores the result of a command without a name, and returns a name for it.
+async fn keep_result(engine: &Engine, output: &Output) -> Result<String> {
+    let exec_id = format!("{KEPT_RESULT_PREFIX}{}", Uuid::new_v4());
+    let exec = oubliette_store::Exec {
+        project_id: output.project_id,
+        exec_id: exec_id.clone(),
+        boot_id: String::new(),
+        started_at: engine.now(),
+        command_hash: None,
+        result: None,
+    };
+    let result = serde_json::to_string(output).map_err(EngineError::fault)?;
+    let store = engine.store();
+    store.add_exec(&exec, None).await?;
+    store
+        .set_exec_result(output.project_id, &exec_id, &result)
+        .await?;
+    Ok(exec_id)
 }
 
 async fn run_unnamed(
@@ -343,6 +433,8 @@ pub(super) fn output(prepared: &PreparedCommand, finished: Finished, duration: D
         truncated: finished.truncated,
         timed_out: finished.timed_out,
         duration_ms: milliseconds(duration),
+        rest_uri: None,
+        stderr_rest_uri: None,
         joined: None,
         started_at: None,
         limit_reached: finished

@@ -70,7 +70,7 @@ impl Containers<'_> {
     }
 
     /// Does what [`Self::ensure`] does, and reports the lines of a build that it waits for.
-    pub(super) async fn ensure_with_progress(
+    pub(crate) async fn ensure_with_progress(
         self,
         project: &Project,
         workspace: &WorkspaceId,

@@ -18,6 +18,7 @@ use oubliette_wire::ExitStatus;
 
 use super::command::Command;
 use super::exec::{self, MAX_START_ATTEMPTS, Output, Params, check_exec_id};
+use super::memory::describe_kills;
 use super::named_command::{NamedCommand, Recorded, command_hash, dropped_result, not_found};
 use super::process::{Process, ProcessError, ProcessSpec, RETRY_INTERVAL};
 use super::{ContainerScope, INTERACTIVE_PREFIX, container_unreachable};
@@ -114,8 +115,10 @@ pub(super) async fn run_call(
         CallResult::Stored(output) => Ok(*output),
         CallResult::Received(received) => {
             let has_ended = received.ended.is_some();
-            let output = exec.output(&request, *received, started);
+            let mut output = exec.output(&request, *received, started);
             if has_ended {
+                let memory_mb = engine.containers().memory_mb(project);
+                output.limit_reached = describe_kills(timers.count_memory_kills(&exec), memory_mb);
                 exec.store_result(&output).await?;
                 let state = engine.container_state();
                 state
@@ -160,6 +163,9 @@ impl InteractiveExec<'_> {
                 Recorded::New => {}
             }
             containers.start_idle_timer(self, boot_id)?;
+            let kills = containers.watch_memory_kills(&link).await;
+            let timers = &self.engine.container_state().idle_timers;
+            timers.set_memory_kills(self, kills);
             match containers.process(link, id).start(&spec).await {
                 Ok(()) => return Ok(None),
                 Err(ProcessError::ProgramNotFound(message)) => break (127, message),
@@ -278,6 +284,8 @@ impl InteractiveExec<'_> {
             truncated,
             timed_out: false,
             duration_ms: exec::milliseconds(started.elapsed()),
+            rest_uri: None,
+            stderr_rest_uri: None,
             joined: None,
             started_at: None,
             limit_reached: None,

@@ -16,8 +16,6 @@ const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(20);
 /// The same for a container that ran before the server started. After it the container is started
 /// anew, and its processes are lost.
 const RECOVERED_CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long processes may take to exit when the server stops together with its containers.
-const SHUTDOWN_STOP_GRACE: Duration = Duration::from_millis(500);
 const STARTUP_LOG_LINES: usize = 20;
 
 /// A container that runs, with a connection to its supervisor.
@@ -124,24 +122,9 @@ impl Containers<'_> {
         self.stop_locked(id).await
     }
 
-    /// Stops every container with little grace, because the server is stopped with them.
-    pub async fn stop_all(self) -> Result<()> {
-        for container in self.engine.store().containers().await? {
-            let Some(id) = ContainerId::new(container.id) else {
-                continue;
-            };
-            let _lock = self.state().lock_container(&id).await;
-            self.stop_with_grace(&id, SHUTDOWN_STOP_GRACE).await?;
-        }
-        Ok(())
-    }
-
     pub(super) async fn stop_locked(self, id: &ContainerId) -> Result<bool> {
         let seconds = self.engine.settings().containers.stop_grace_seconds;
-        self.stop_with_grace(id, Duration::from_secs(seconds)).await
-    }
-
-    async fn stop_with_grace(self, id: &ContainerId, grace: Duration) -> Result<bool> {
+        let grace = Duration::from_secs(seconds);
         let is_running = self.is_running_in_runtime(id).await?;
         if is_running {
             self.state().mark_stopping(id);

@@ -11,12 +11,15 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace whose container's log to show, if each workspace has its own; default: the
-    /// default workspace.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// How many of the last lines to show (1 to 10000; default 200).
+    /// How many lines (200).
+    ///
+    /// The last ones; 1 to 10000.
     lines: Option<u32>,
 }
 
@@ -33,12 +36,12 @@ pub(crate) struct Logs;
 
 impl Operation for Logs {
     const NAME: &'static str = "container_logs";
-    const ABOUT: &'static str = "Show the last lines of the container's own log: its start, its end, and warnings of its \
-         supervisor, and the output of commands that outlived a restart of the server. The output of other \
-         commands is in their results.";
+    const ABOUT: &'static str = "Show its log.\n\n\
+         The start and end of the container, warnings of its supervisor, and the output of commands that \
+         outlived a restart of the server. The output of other commands is in their results.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
-    const EFFECT: Effect = Effect::Changes;
+    const EFFECT: Effect = Effect::Reads;
     type Params = Params;
     type Output = Output;
 

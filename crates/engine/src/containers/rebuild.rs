@@ -16,11 +16,11 @@ const MAX_LOG_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The container type to rebuild; `project_options` lists them.
+    /// From `project_options`.
     container_type: Option<String>,
-    /// The project whose containers to rebuild, instead of all containers of a type.
+    /// Rebuild only this project's containers.
     project_id: Option<ProjectId>,
-    /// Rebuild even if commands or sessions run; they are killed.
+    /// Also while commands or sessions run; they are killed.
     force: Option<bool>,
 }
 
@@ -41,13 +41,14 @@ pub(crate) struct Rebuild;
 
 impl Operation for Rebuild {
     const NAME: &'static str = "image_rebuild";
-    const ABOUT: &'static str = "Rebuild the image of a container type from its Dockerfile, and remove the containers made \
-         from it, so that their next use creates them again. If the runtime has no images, \
-         everything that was installed in the containers is deleted. Files of projects stay. \
-         Refused while a container is in use, unless `force`.";
+    const ABOUT: &'static str = "Rebuild a container image and replace its containers; files of projects stay.\n\n\
+         From its Dockerfile. The next use of the containers creates them again. If the runtime has no \
+         images, everything that was installed in the containers is deleted. Refused while a container is \
+         in use, unless `force`.";
     const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Destroys;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Output;
 

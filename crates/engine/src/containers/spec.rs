@@ -135,6 +135,12 @@ impl Containers<'_> {
         })
     }
 
+    /// The image that the configuration names for the containers of a project.
+    pub(crate) fn configured_image(self, project: &Project) -> Option<String> {
+        let types = &self.engine.settings().container_types;
+        types.get(&container_type(project))?.image.clone()
+    }
+
     pub(super) fn image_source(self, container_type: String) -> ImageSource {
         let types = &self.engine.settings().container_types;
         let source = types.get(&container_type).cloned().unwrap_or_default();

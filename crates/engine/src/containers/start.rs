@@ -10,10 +10,11 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace whose container to start, if each workspace has its own; default: the default
-    /// workspace.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
 }
 
@@ -33,8 +34,7 @@ pub(crate) struct Start;
 
 impl Operation for Start {
     const NAME: &'static str = "container_start";
-    const ABOUT: &'static str =
-        "Start the container of a project. This is seldom needed: commands and sessions start it.";
+    const ABOUT: &'static str = "Start it; commands and sessions do that themselves.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;

@@ -322,7 +322,21 @@ impl ContainerState {
         self.stop_reasons.lock().remove(id);
     }
 
+    /// How many containers have a supervisor that is connected.
+    pub(crate) fn count_connected(&self) -> usize {
+        let links = self.links.lock();
+        let open = links
+            .values()
+            .filter(|link| link.borrow().as_ref().is_some_and(|link| link.is_open()));
+        open.count()
+    }
+
     /// How many entries the state has about containers.
+    /// How many containers run and have a supervisor that answers.
+    pub(crate) fn count_running(&self) -> usize {
+        self.links.lock().len()
+    }
+
     pub(crate) fn count_entries(&self) -> usize {
         self.links.lock().len()
             + self.usage.lock().len()

@@ -10,10 +10,11 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace whose container to stop, if each workspace has its own; default: the containers
-    /// of all workspaces.
+    /// Workspace id.
+    ///
+    /// Only if each workspace has its own container; default: the containers of all workspaces.
     workspace_id: Option<WorkspaceId>,
 }
 
@@ -31,8 +32,8 @@ pub(crate) struct Stop;
 
 impl Operation for Stop {
     const NAME: &'static str = "container_stop";
-    const ABOUT: &'static str = "Stop the container of a project and every process in it. Its files stay; the next command or \
-         session starts it again.";
+    const ABOUT: &'static str = "Stop it with every process; files stay.\n\n\
+         The next command or session starts it again.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

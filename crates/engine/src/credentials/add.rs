@@ -16,22 +16,32 @@ const MAX_REFERENCE_BYTES: usize = 4096;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// What projects call it in `credential_refs` or `git_credential`: 1 to 64 lowercase letters, digits,
-    /// `.`, `_` or `-`.
+    /// 1-64 lowercase letters, digits, `._-`.
+    ///
+    /// What projects call it in `credential_refs` or `git_credential`.
     name: CredentialName,
-    /// What it is for: a model provider (`anthropic`, `openai`, `gemini`, `openrouter`, …), a login
-    /// (`claude_oauth`, `codex_auth`, `opencode_auth`), `factory`, `git` or `ssh_key`.
+    /// For example `anthropic`, `claude_oauth`, `git`, `ssh_key`.
+    ///
+    /// Providers: `anthropic`, `openai`, `gemini`, `openrouter` and others; logins: `claude_oauth`,
+    /// `codex_auth`, `opencode_auth`; also `factory`.
     kind: String,
-    /// The secret itself; it is stored on the server and never shown.
+    /// The secret.
+    ///
+    /// It is stored on the server and never shown.
     value: Option<Secret>,
-    /// Instead of `value`: a variable of the server's environment, read each time it is used.
+    /// Variable of the server that has it.
+    ///
+    /// Read each time it is used.
     env: Option<String>,
-    /// Instead of `value`: the path of a file on the server, read each time it is used.
+    /// File on the server that has it.
+    ///
+    /// Read each time it is used.
     file: Option<PathBuf>,
-    /// The address of a gateway (http or https) that agents use instead of the provider's; for `git` the
-    /// only host that it is sent to.
+    /// Gateway, or host for `git`.
+    ///
+    /// http or https. For `git` it is the only host that the credential is sent to.
     base_url: Option<BaseUrl>,
-    /// The user name, for `git`.
+    /// User name, for `git`.
     username: Option<String>,
 }
 
@@ -50,9 +60,8 @@ pub(crate) struct Add;
 
 impl Operation for Add {
     const NAME: &'static str = "credential_add";
-    const ABOUT: &'static str = "Store a credential on the server, or replace one: a key, a login or a reference to one. Agents \
-         that start from now on use it, in the projects that name it in `credential_refs`. Give exactly one of \
-         `value`, `env` and `file`.";
+    const ABOUT: &'static str = "Store or replace a key or login: give `value`, `env` or `file`.\n\n\
+         Agents that start from now on use it, in the projects that name it in `credential_refs`.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -142,22 +151,16 @@ fn check_kind(settings: &Settings, params: &Params) -> Result<Vec<String>> {
              with `droid` see `customModels` in docs/agents.md"
         )));
     }
-    let takes_kind = |agent: &oubliette_agent::Agent| {
-        agent.credentials.contains_key(kind)
-            || agent
-                .sign_in
-                .login_files
-                .iter()
-                .any(|file| file.kind == kind)
-    };
-    let takers = agents.into_iter().filter(takes_kind);
+    let takers = agents
+        .into_iter()
+        .filter(|agent| agent.credential_kinds().any(|taken| taken == kind));
     Ok(takers.map(|agent| agent.name).collect())
 }
 
 fn login_file(settings: &Settings, kind: &str) -> Option<LoginFile> {
-    let agents = agents::all(settings).into_iter();
-    let mut files = agents.flat_map(|agent| agent.sign_in.login_files);
-    files.find(|file| file.kind == kind).copied()
+    let agents = agents::all(settings);
+    let mut files = agents.iter().filter_map(|agent| agent.login_file(kind));
+    files.next().copied()
 }
 
 fn check_source(credential: &Credential) -> Result<()> {

@@ -41,8 +41,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "credential_list";
-    const ABOUT: &'static str = "List the credentials of the server by name: their kinds, where they come from and the projects \
-         that use them. Values are never shown.";
+    const ABOUT: &'static str = "List credentials, without values.\n\n\
+         Their kinds, where they come from and the projects that use them.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

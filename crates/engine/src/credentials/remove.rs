@@ -9,7 +9,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The name, from `credential_list`.
+    /// The credential.
     name: String,
 }
 
@@ -27,8 +27,8 @@ pub(crate) struct Remove;
 
 impl Operation for Remove {
     const NAME: &'static str = "credential_remove";
-    const ABOUT: &'static str = "Remove a stored credential. Agents that run keep what they were started with; the result names \
-         the projects that still refer to it.";
+    const ABOUT: &'static str = "Remove a credential; running agents keep it.\n\n\
+         The result names the projects that still refer to it.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

@@ -76,11 +76,7 @@ impl Credentials<'_> {
                 )));
             };
             let kind = credential.kind.as_str();
-            let file = agent
-                .sign_in
-                .login_files
-                .iter()
-                .find(|file| file.kind == kind);
+            let file = agent.login_file(kind);
             let variable = agent.credentials.get(kind);
             if file.is_none() && variable.is_none() {
                 continue;
@@ -186,8 +182,8 @@ fn tokens_in(credential: &Credential, text: &Secret) -> Vec<Secret> {
         return Vec::new();
     }
     let agents = oubliette_agent::catalogue();
-    let mut files = agents.iter().flat_map(|agent| agent.sign_in.login_files);
-    let file = files.find(|file| file.kind == credential.kind);
+    let mut files = agents.iter();
+    let file = files.find_map(|agent| agent.login_file(&credential.kind));
     let login = file.and_then(|file| (file.parse)(text.reveal()).ok());
     login.map(|login| login.secrets).unwrap_or_default()
 }

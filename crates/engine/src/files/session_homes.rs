@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use oubliette_model::{ProjectId, SessionId, WorkspaceId};
 use oubliette_trees::{open_dir, open_file};
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat, renameat};
+use rustix::fs::{CWD, Dir, renameat};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -70,8 +70,7 @@ impl Files {
             {
                 let _held = files.trash.lock();
                 create_private_dir(&trash)?;
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let trash = openat(CWD, &trash, flags, Mode::empty())?;
+                let trash = open_dir(CWD, &trash)?;
                 let homes = open_homes(&home.container_home)?;
                 renameat(homes, home.session.to_string(), trash, in_trash.as_str())?;
             }

@@ -15,8 +15,8 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use oubliette_checkpoints::path_to_text;
-use oubliette_openspec::{Entry, FileKind, FileTree, Found, TreeError};
+use oubliette_model::path_to_text;
+use oubliette_model::{Entry, FileKind, FileTree, Found, TreeError};
 use oubliette_trees::{open_dir, open_file};
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;

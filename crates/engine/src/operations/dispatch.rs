@@ -1,5 +1,5 @@
-//! The path of every call: find the operation, check its class, parse the parameters, look up and
-//! filter what they name, check the projects, run, audit.
+//! The path of every call: find the operation, check its class, replace names by ids, parse the
+//! parameters, look up and filter what they name, check the projects, run, audit.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Instant;
@@ -119,10 +119,13 @@ impl Engine {
         &self,
         actor: &Actor,
         entry: &Entry,
-        arguments: Map<String, Value>,
+        mut arguments: Map<String, Value>,
         call: &Call,
     ) -> (Reach, Result<Value>) {
         if let Err(error) = permit_class(actor, entry) {
+            return (Reach::everywhere(), Err(error));
+        }
+        if let Err(error) = self.resolve_names(actor, entry, &mut arguments).await {
             return (Reach::everywhere(), Err(error));
         }
         let prepared = match (entry.prepare)(entry, arguments) {
@@ -221,12 +224,13 @@ impl Engine {
     }
 
     /// Checks what no agent may do in its own tree of sessions, whatever its scope: decide requests of
-    /// the tree, change limits that bound it, start sessions outside it. An unknown agent may do none of
-    /// that in any tree.
+    /// the tree, change limits that bound it, start sessions outside it; and what it may do only there: see
+    /// and continue the work of sessions. An unknown agent may do none of that in any tree.
     async fn permit_agent(&self, actor: &Actor, reach: &Reach) -> Result<()> {
         let Some(own) = actor.session else {
             let parameter = reach.restricted.or(reach.bounds_agents);
-            let allowed = unattached_may(reach.decides, parameter.is_some(), reach.depends_on_tree);
+            let depends_on_tree = reach.depends_on_tree || reach.is_about_work;
+            let allowed = unattached_may(reach.decides, parameter.is_some(), depends_on_tree);
             return if allowed || !actor.unattached {
                 Ok(())
             } else {
@@ -237,7 +241,7 @@ impl Engine {
             self.permit_agent_run(own, reach).await?;
         }
         let parameter = reach.restricted.or(reach.bounds_agents);
-        if !reach.decides && parameter.is_none() {
+        if !reach.decides && !reach.is_about_work && parameter.is_none() {
             return Ok(());
         }
         let refused = EngineError::refused_in_own_tree(parameter);
@@ -254,7 +258,11 @@ impl Engine {
         let allowed = match reach.session {
             Some(id) => {
                 let named = store.session(id).await?;
-                named.is_none_or(|named| agent.may_decide(named.root_id))
+                let root = named.map(|named| named.root_id);
+                if reach.is_about_work && !root.is_some_and(|root| agent.may_see_work(root)) {
+                    return Err(EngineError::session_not_found(id));
+                }
+                !reach.decides || root.is_none_or(|root| agent.may_decide(root))
             }
             None => parameter.is_none() || agent.may_change_limits(reach.project),
         };

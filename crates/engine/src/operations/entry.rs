@@ -27,6 +27,8 @@ pub struct Entry {
     pub access: Access,
     pub face: Face,
     pub effect: Effect,
+    /// Whether a call can reach other hosts.
+    pub open_world: bool,
     /// The field of the result that is shown once and never stored.
     pub secret_field: Option<&'static str>,
     /// The schema of the parameters: one flat object.
@@ -44,6 +46,7 @@ impl Entry {
             access: T::ACCESS,
             face: T::FACE,
             effect: T::EFFECT,
+            open_world: T::OPEN_WORLD,
             secret_field: T::SECRET_FIELD,
             input: Arc::new(schema::parameters_schema::<T::Params>()),
             output: Arc::new(schema::result_schema::<T::Output>()),
@@ -66,6 +69,12 @@ impl Entry {
     /// The parameters by name, each with its schema.
     pub fn properties(&self) -> impl Iterator<Item = (&str, &Value)> {
         schema::properties(&self.input)
+    }
+
+    /// The parameters that lists of tools show.
+    pub(super) fn listed_properties(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.properties()
+            .filter(|(_, schema)| schema::is_listed(schema))
     }
 
     pub fn requires(&self, parameter: &str) -> bool {

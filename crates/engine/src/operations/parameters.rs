@@ -14,6 +14,7 @@ pub(crate) fn parse<T: DeserializeOwned>(
     mut arguments: Map<String, Value>,
 ) -> Result<T> {
     arguments.retain(|_, value| !value.is_null());
+    rename_aliases(schema, &mut arguments)?;
     let known: Vec<&str> = schema::properties(schema).map(|(name, _)| name).collect();
     if let Some(unknown) = arguments
         .keys()
@@ -32,7 +33,7 @@ pub(crate) fn parse<T: DeserializeOwned>(
         let about = schema::properties(schema)
             .find(|(name, _)| *name == missing)
             .and_then(|(_, schema)| schema.get("description")?.as_str())
-            .map(|about| format!(": {about}"))
+            .map(|about| format!(": {}", schema::brief(about)))
             .unwrap_or_default();
         return Err(EngineError::invalid(format!(
             "missing parameter `{missing}`{about}"
@@ -51,6 +52,25 @@ pub(crate) fn parse<T: DeserializeOwned>(
             None => why,
         })
     })
+}
+
+/// Gives aliases the names of their parameters.
+fn rename_aliases(schema: &Map<String, Value>, arguments: &mut Map<String, Value>) -> Result<()> {
+    let given: Vec<String> = arguments.keys().cloned().collect();
+    for alias in given {
+        let Some(name) = schema::aliased(schema, &alias) else {
+            continue;
+        };
+        if arguments.contains_key(name) {
+            return Err(EngineError::invalid(format!(
+                "`{alias}` is an alias of `{name}`; give one of them"
+            )));
+        }
+        if let Some(value) = arguments.remove(&alias) {
+            arguments.insert(name.to_owned(), value);
+        }
+    }
+    Ok(())
 }
 
 /// The parameter without which the others can be parsed. Serde reports no path for flattened fields.
@@ -92,7 +112,8 @@ fn in_plain_words(why: &str) -> String {
         _ => found.strip_prefix("floating point ").unwrap_or(found),
     };
     let expected = match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" | "i32" | "i64" => "a whole number",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
+        "i32" | "i64" => "a whole number",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
         "a sequence" => "a list",
@@ -147,11 +168,11 @@ mod tests {
         for (arguments, expected) in [
             (
                 json!({ "memory_mb": "1g" }),
-                "parameter `memory_mb` must be a whole number, not \"1g\"",
+                "parameter `memory_mb` must be a whole number, 0 or more, not \"1g\"",
             ),
             (
                 json!({ "memory_mb": 1.5 }),
-                "parameter `memory_mb` must be a whole number, not `1.5`",
+                "parameter `memory_mb` must be a whole number, 0 or more, not `1.5`",
             ),
             (
                 json!({ "force": [] }),

@@ -17,13 +17,17 @@ const LIST: &str = "changes";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace to read; the default one if omitted.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// How many to return (1 to 1000; default 100).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -72,8 +76,8 @@ pub(crate) struct Changes;
 
 impl Operation for Changes {
     const NAME: &'static str = "project_changes";
-    const ABOUT: &'static str = "List the OpenSpec changes of a project with their progress and the sessions that work on \
-         each, the last modified first. Empty if the project does not use OpenSpec.";
+    const ABOUT: &'static str = "List the OpenSpec changes of a project with progress and sessions.\n\n\
+         The last modified first. Empty if the project does not use OpenSpec.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;

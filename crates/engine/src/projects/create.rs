@@ -17,20 +17,31 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's name: 1 to 100 letters, digits, spaces, `.`, `_` or `-`; unique.
+    /// Unique name.
+    ///
+    /// 1 to 100 letters, digits, spaces, `.`, `_` or `-`.
     name: ProjectName,
-    /// The repository to clone: https, http, ssh or `git@host:path`.
+    /// Repository to clone.
+    ///
+    /// https, http, ssh or `git@host:path`.
     remote_url: Option<RemoteUrl>,
-    /// The name of the credential to clone with, from the server's configuration.
+    /// Credential to clone and push with.
     git_credential: Option<String>,
-    /// The absolute path of a directory on the server's machine that is the default workspace itself, instead of
-    /// one of the server's own: agents change its files directly, and can read everything in it. Only admin
-    /// tokens can set this, and no agent. Cannot be changed after creation.
+    /// Directory on the server's machine to work in.
+    ///
+    /// Instead of one of the server's own. Only admin tokens can set this. It is an absolute path. Agents
+    /// change its files directly, and can read everything in it. Agents cannot set this. Cannot be changed
+    /// after creation.
+    #[schemars(extend("x-unlisted" = true))]
     mount: Option<String>,
-    /// Whether a project without `remote_url` starts as an empty git repository (default true).
+    /// Start as a git repository (true).
+    ///
+    /// Without `remote_url`; it is empty.
+    #[schemars(extend("x-unlisted" = true))]
     init_git: Option<bool>,
-    /// Whether each workspace gets its own container, which cannot see other workspaces and has its
-    /// own limits (default false). Cannot be changed after creation.
+    /// One container per workspace (false).
+    ///
+    /// Such a container cannot see other workspaces and has its own limits. Cannot be changed after creation.
     workspace_isolation: Option<bool>,
     #[serde(flatten)]
     settings: SettingsParams,
@@ -41,12 +52,13 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "project_create";
-    const ABOUT: &'static str = "Create a project with its own files, settings, limits and container. Set `remote_url` to \
-         clone a repository; without it the project starts as an empty git repository. Other \
-         calls take the `project_id` of the result.";
+    const ABOUT: &'static str = "Create a project; `remote_url` clones a repository.\n\n\
+         Without it the project starts as an empty git repository. Other calls take its name or the \
+         `project_id` of the result.";
     const ACCESS: Access = Access::Global(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = ProjectView;
 
@@ -74,14 +86,13 @@ impl Operation for Create {
             created_at: now,
             updated_at: now,
         };
-        engine
-            .store()
-            .reserve_project(&project)
-            .await
-            .map_err(|error| match error {
-                StoreError::Duplicate => EngineError::AlreadyExists { what: "project" },
-                other => other.into(),
-            })?;
+        match engine.store().reserve_project(&project).await {
+            Ok(()) => {}
+            Err(StoreError::Duplicate) => {
+                return Err(engine.projects().already_exists(actor, &project.name).await);
+            }
+            Err(error) => return Err(error.into()),
+        }
         let init_git = params.init_git.unwrap_or(true);
         let confirmed = async {
             match mount {

@@ -9,7 +9,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "project_delete";
-    const ABOUT: &'static str = "Permanently delete a project with its container, its workspaces and files, and the tokens \
-         bound to it.";
+    const ABOUT: &'static str =
+        "Delete a project with its container, files and tokens, permanently.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

@@ -26,61 +26,100 @@ const MAX_MCP_SERVER_VARIABLES: usize = 100;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default)]
 pub(super) struct SettingsParams {
-    /// A description of the project.
+    /// Free text.
     description: Option<String>,
-    /// The default agent of its sessions; `project_options` lists the agents.
+    /// Default agent.
+    ///
+    /// `project_options` lists the agents.
     agent: Option<String>,
-    /// The default model of the sessions of the project's own agent.
+    /// Default model of that agent.
     model: Option<String>,
-    /// The default models of other agents, `{"AGENT": "model"}`. Replaces the previous ones.
+    /// Default models by agent.
+    ///
+    /// `{"AGENT": "model"}`, for other agents than the project's own. Replaces the previous ones.
     models: Option<BTreeMap<String, String>>,
-    /// What agents may do without asking for permission (default `high`: the container confines
-    /// them).
+    /// What agents may do unasked (`high`).
+    ///
+    /// The container confines them also at `high`.
     autonomy: Option<Level>,
-    /// The reasoning effort of agents.
+    /// Reasoning effort of agents.
     reasoning: Option<Level>,
-    /// The container type; `project_options` lists them.
+    /// Type of container.
+    ///
+    /// `project_options` lists them.
     container_type: Option<String>,
-    /// The network of the container: `none`, `host` or `bridge`. Project tokens cannot set this.
+    /// Container network.
+    ///
+    /// `none`, `host` or `bridge`. Project tokens cannot set this.
     network: Option<Network>,
-    /// Memory of the container in MB. Project tokens cannot set this.
+    /// Container memory.
+    ///
+    /// In MB. Project tokens cannot set this.
     memory_mb: Option<u32>,
-    /// CPUs of the container. Project tokens cannot set this.
-    cpus: Option<f64>,
-    /// The maximum number of processes in the container. Project tokens cannot set this.
-    max_processes: Option<u32>,
-    /// Disk space of the project in MB, 0 for no limit; `project_options` shows how it is enforced.
+    /// Container CPUs.
+    ///
     /// Project tokens cannot set this.
+    cpus: Option<f64>,
+    /// Process limit.
+    ///
+    /// Project tokens cannot set this.
+    #[schemars(extend("x-unlisted" = true))]
+    max_processes: Option<u32>,
+    /// Disk limit; 0: none.
+    ///
+    /// In MB, for the whole project; `project_options` shows how it is enforced. Project tokens cannot set
+    /// this.
     disk_mb: Option<u32>,
-    /// Paths relative to each workspace that agents can read but not change, no patterns. One that does
-    /// not exist becomes an empty directory. Replaces the previous ones; an empty list removes them. A
-    /// container that is not in use is stopped to apply them; `restart_needed` names what one in use lacks.
+    /// Paths agents cannot change.
+    ///
+    /// Replaces the previous ones. Relative to each workspace, no patterns. One that does not exist becomes an
+    /// empty directory. An empty list removes them. A container that is not in use is stopped to apply them;
+    /// `restart_needed` names what one in use lacks.
     protected_paths: Option<Vec<String>>,
-    /// Environment variables of the container, `{"NAME": "value"}`. Replaces the previous ones. Values
-    /// are never returned. A value that looks like a key, by its name or itself, is also hidden in what
-    /// agents write; `{"NAME": {"value": "…", "secret": true}}` (or false) decides that.
+    /// Variables `{NAME: value}`; replaces all.
+    ///
+    /// `{"NAME": "value"}` or `{"NAME": {"value": "…", "secret": true}}`.
+    ///
+    /// Values are never returned. A value that looks like a key, by its name or itself, is also hidden in what
+    /// agents write; `secret` decides that.
     #[serde(deserialize_with = "oubliette_model::parse_optional_env")]
     env: Option<BTreeMap<String, EnvValue>>,
-    /// Additional MCP servers for the agents, started in the container.
+    /// MCP servers for agents.
+    ///
+    /// They are started in the container.
     mcp_servers: Option<Vec<McpServer>>,
-    /// The names of credentials that agents of this project may use; `project_options` lists them.
-    /// Project tokens cannot add names.
+    /// Credentials that agents may use.
+    ///
+    /// `project_options` lists them. Project tokens cannot add names.
     credential_refs: Option<Vec<String>>,
-    /// The author of commits in the container, `Name <address>` (default: the server's).
+    /// Commit author.
+    ///
+    /// `Name <address>`; default: the server's.
+    #[schemars(extend("x-unlisted" = true))]
     git_identity: Option<GitIdentity>,
-    /// The branches that `project_push` may push: names, or beginnings with `*` (default `oubliette/*`).
-    /// Project tokens cannot set this.
+    /// Branches that may be pushed.
+    ///
+    /// Names, or beginnings with `*` (default `oubliette/*`). Project tokens cannot set this.
     push_branches: Option<Vec<BranchPattern>>,
-    /// The scope of the key with which the agent of each session can call Oubliette; not wider than
-    /// the scope of your token; `none` removes it. Project tokens cannot set this.
+    /// Scope of agents' keys, or `none`.
+    ///
+    /// With such a key an agent can call Oubliette. Not wider than the scope of your token. Project tokens
+    /// cannot set this.
     agent_scope: Option<AgentScope>,
-    /// The maximum depth of agents that start agents. Project tokens cannot set this.
+    /// Max depth of agents starting agents.
+    ///
+    /// Project tokens cannot set this.
     max_recursion_depth: Option<u32>,
-    /// The maximum number of sessions in one tree of agents. Project tokens cannot set this.
+    /// Max sessions per tree.
+    ///
+    /// Project tokens cannot set this.
     max_agents_per_session: Option<u32>,
-    /// The cost limit of one tree of agents in US dollars. Project tokens cannot set this.
+    /// Max cost per tree.
+    ///
+    /// In US dollars. Project tokens cannot set this.
     max_cost_usd: Option<f64>,
-    /// The form in which agents see Oubliette's tools: `both`, `unified` or `split`.
+    /// How agents see Oubliette's tools.
+    #[schemars(extend("x-unlisted" = true))]
     tools_style: Option<ToolStyle>,
 }
 

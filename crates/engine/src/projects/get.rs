@@ -1,6 +1,6 @@
 //! `project_get`.
 
-use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
+use oubliette_model::{Access, Mode, ProjectId, WorkspaceId, may_see_host_paths};
 use oubliette_runtime::ContainerId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::view::ProjectView;
 use crate::containers::DiskUsageView;
 use crate::operations::{Effect, Face, Operation, Reach};
+use crate::workspaces::path_in_container;
 use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
 }
 
@@ -20,6 +21,13 @@ pub(crate) struct Params {
 pub(crate) struct Output {
     #[serde(flatten)]
     project: ProjectView,
+    /// The image that is configured for its container type; null if it is Oubliette's own, or the runtime has no
+    /// images.
+    image: Option<String>,
+    /// Where its default workspace is in the container.
+    workspace_path: String,
+    /// Where its default workspace is on the server's machine; only for admin tokens.
+    host_path: Option<String>,
     /// `running` if a container of the project runs, else `stopped`.
     container_status: &'static str,
     /// The disk usage of its files in MB at the last measurement; only if `disk_mb` is set.
@@ -49,8 +57,8 @@ pub(crate) struct Get;
 
 impl Operation for Get {
     const NAME: &'static str = "project_get";
-    const ABOUT: &'static str = "Show a project: its settings, its limits, and whether its container runs. Values of \
-         environment variables are never shown.";
+    const ABOUT: &'static str = "Show settings, limits and container state.\n\n\
+         Values of environment variables are never shown.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -61,7 +69,7 @@ impl Operation for Get {
         Reach::project(params.project_id)
     }
 
-    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
+    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
         let project = engine.project(params.project_id).await?;
         let status = |running: bool| if running { "running" } else { "stopped" };
         let (mut any_running, mut containers) = (false, Vec::new());
@@ -79,7 +87,15 @@ impl Operation for Get {
             .containers()
             .disk_usage_bytes(project.id)
             .map(|bytes| bytes >> 20);
+        let host_path = may_see_host_paths(actor.scope).then(|| {
+            engine
+                .files()
+                .workspace_dir(project.id, &WorkspaceId::default())
+        });
         Ok(Output {
+            image: engine.containers().configured_image(&project),
+            workspace_path: path_in_container(&WorkspaceId::default()),
+            host_path: host_path.map(|path| path.display().to_string()),
             project: ProjectView::new(project, engine),
             container_status: status(any_running),
             disk_used_mb,

@@ -12,9 +12,11 @@ const LIST: &str = "projects";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// How many to return (1 to 1000; default 100).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -31,7 +33,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "project_list";
-    const ABOUT: &'static str = "List the projects that this token can use, sorted by name.";
+    const ABOUT: &'static str = "List the projects that this token can use.\n\n\
+         Sorted by name.";
     const ACCESS: Access = Access::Global(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -67,8 +67,8 @@ pub(crate) struct Options;
 
 impl Operation for Options {
     const NAME: &'static str = "project_options";
-    const ABOUT: &'static str = "Show the choices for a project: agents, models, credential names, container types, \
-         runtime, token scopes, and the default limits.";
+    const ABOUT: &'static str = "Show agents, models, credentials, container types and default limits.\n\n\
+         Also runtimes with what they can do, and the forms of scopes.";
     const ACCESS: Access = Access::Global(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -100,7 +100,7 @@ impl Operation for Options {
         let agent = |agent: oubliette_agent::Agent| AgentOption {
             installed: agents::is_installed(settings, &agent) || agent.package.is_none(),
             models: agents::stored_models(&settings.data_dir, &agent.name),
-            credentials: agents::credential_kinds(&agent),
+            credentials: agent.credential_kinds().map(str::to_owned).collect(),
             name: agent.name,
             about: agent.about,
             takes_model: agent.takes_model,

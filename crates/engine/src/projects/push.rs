@@ -12,15 +12,20 @@ use crate::{Actor, Call, Credential, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace whose commits to push; default: the default workspace.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// The branch of the remote to push to (default `oubliette/` and the workspace's id). `push_branches`
-    /// of the project says which are allowed.
+    /// Target branch.
+    ///
+    /// Default: `oubliette/` and the id of the workspace. `push_branches` of the project says which are
+    /// allowed.
     branch: Option<BranchName>,
-    /// The credential to push with: one of the project's `credential_refs`; default: its
-    /// `git_credential`.
+    /// Credential to push with.
+    ///
+    /// One of the project's `credential_refs`; default: its `git_credential`.
     credential: Option<String>,
 }
 
@@ -39,12 +44,14 @@ pub(crate) struct Push;
 
 impl Operation for Push {
     const NAME: &'static str = "project_push";
-    const ABOUT: &'static str = "Push the commits of a workspace to the project's repository. The server pushes HEAD of the \
-         workspace with its own credential, which the container never sees, to a branch that \
-         `push_branches` of the project allows. Files that are not committed are not pushed.";
+    const ABOUT: &'static str = "Push the commits of a workspace to the project's repository.\n\n\
+         The server pushes HEAD of the workspace with its own credential, which the container never sees, \
+         to a branch that `push_branches` of the project allows. Files that are not committed are not \
+         pushed.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Output;
 

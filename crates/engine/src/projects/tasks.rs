@@ -11,11 +11,13 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The change: a `name` from `project_changes`.
+    /// `name` from `project_changes`.
     change_id: String,
-    /// The workspace to read; the default one if omitted.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
 }
 
@@ -32,8 +34,8 @@ pub(crate) struct Tasks;
 
 impl Operation for Tasks {
     const NAME: &'static str = "project_tasks";
-    const ABOUT: &'static str = "Show an OpenSpec change of a project: its tasks, its state (`ready`, `blocked` or \
-         `all_done`), the files to read first, and the sessions that work on it.";
+    const ABOUT: &'static str = "Show the tasks, state and files of an OpenSpec change.\n\n\
+         The state is `ready`, `blocked` or `all_done`. Also the sessions that work on it.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Standalone;
     const EFFECT: Effect = Effect::Reads;

@@ -15,10 +15,11 @@ const MAX_ATTEMPTS: usize = 20;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The project's name: 1 to 100 letters, digits, spaces, `.`, `_` or `-`; unique. Project tokens
-    /// cannot set this.
+    /// Unique name.
+    ///
+    /// 1 to 100 letters, digits, spaces, `.`, `_` or `-`. Project tokens cannot set this.
     name: Option<ProjectName>,
     #[serde(flatten)]
     settings: SettingsParams,
@@ -29,10 +30,10 @@ pub(crate) struct Update;
 
 impl Operation for Update {
     const NAME: &'static str = "project_update";
-    const ABOUT: &'static str = "Change settings of a project; omitted settings stay unchanged. The repository and \
-         `workspace_isolation` cannot be changed after creation. Project tokens cannot change \
-         limits, `network`, `agent_scope` or the name, nor add `credential_refs`. Agents cannot change `autonomy` or `protected_paths` of a project \
-         that bounds their own tree.";
+    const ABOUT: &'static str = "Change settings; omitted ones stay.\n\n\
+         The repository and `workspace_isolation` cannot be changed after creation. Project tokens cannot \
+         change limits, `network`, `agent_scope` or the name, nor add `credential_refs`. Agents cannot \
+         change `autonomy` or `protected_paths` of a project that bounds their own tree.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -84,7 +85,7 @@ impl Operation for Update {
                 }
                 Ok(ProjectUpdate::Stale) => {}
                 Err(StoreError::Duplicate) => {
-                    return Err(EngineError::AlreadyExists { what: "project" });
+                    return Err(engine.projects().already_exists(actor, &project.name).await);
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -225,6 +225,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
             declaration: None,
             change_id: None,
             sender_scope: None,
+            wait_id: None,
             created_at: now,
         }),
         join: None,

@@ -14,25 +14,33 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The name of the schedule (1 to 100 characters).
+    /// 1-100 characters.
     name: String,
-    /// When it runs: five cron fields (`0 9 * * MON-FRI`), six with seconds first, or `@hourly`,
-    /// `@daily`, `@weekly`, `@monthly`, `@yearly`.
+    /// Cron fields (`0 9 * * MON-FRI`) or `@daily`.
+    ///
+    /// Five fields, six with seconds first, or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.
     cron_expr: String,
-    /// The prompt of each run.
+    /// Prompt of each run.
     prompt: String,
-    /// Where it runs: `[{"project_id": "…", "workspace_id": "…"}]`; `workspace_id` is optional.
+    /// Where it runs; replaces all.
     targets: Vec<TargetParam>,
-    /// The time zone of `cron_expr`, for example `Europe/Berlin`; UTC if absent.
+    /// Of `cron_expr`, as `Europe/Berlin` (UTC).
     timezone: Option<String>,
-    /// Whether it runs at its times (true if absent); `schedule_trigger` runs it in any case.
+    /// Whether it runs at its times (true).
+    ///
+    /// `schedule_trigger` runs it in any case.
     enabled: Option<bool>,
-    /// If the previous run is not over: `skip` (the default), `queue` (at most one waits) or `parallel`.
+    /// If the last run is not over (`skip`).
+    ///
+    /// `queue`: at most one waits.
     overlap_behavior: Option<Overlap>,
-    /// `resume` (the default) continues one session per target, `new` starts a session for each run.
+    /// Continue a session or start new ones (`resume`).
+    ///
+    /// `resume` continues one session per target, `new` starts a session for each run.
     session_behavior: Option<SessionBehavior>,
-    /// Runs that were due while the server was down: `skip` (the default), or `run_once` for all of them
-    /// together.
+    /// Due while the server was down (`skip`).
+    ///
+    /// `run_once`: once for all of them together.
     missed_runs: Option<MissedRuns>,
 }
 
@@ -41,11 +49,12 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "schedule_create";
-    const ABOUT: &'static str = "Send a prompt to agents on a schedule. Check `next_runs` in the result: these are the next run \
-         times. Runs use your token with the scope it has at that time.";
+    const ABOUT: &'static str = "Send a prompt to agents at set times; `next_runs` shows when.\n\n\
+         Runs use your token with the scope it has at that time.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Details;
 
@@ -101,6 +110,6 @@ impl Operation for Create {
             ));
         }
         schedules.notify_changed();
-        Ok(Details::new(schedule, &checked.next, actor))
+        Ok(Details::new(schedule, &checked.next, None, actor))
     }
 }

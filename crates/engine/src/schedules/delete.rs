@@ -9,7 +9,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule's id, from `schedule_list`.
+    /// Schedule name or id.
     schedule_id: ScheduleId,
 }
 
@@ -26,8 +26,8 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "schedule_delete";
-    const ABOUT: &'static str = "Delete a schedule and its history permanently. The sessions that it started remain, and their \
-         current turns continue.";
+    const ABOUT: &'static str = "Delete a schedule with its history.\n\n\
+         The sessions that it started remain, and their current turns continue.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

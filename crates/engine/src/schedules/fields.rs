@@ -19,9 +19,11 @@ const NEXT_RUNS_SHOWN: usize = 5;
 #[serde(deny_unknown_fields)]
 #[schemars(inline)]
 pub(crate) struct TargetParam {
-    /// The project's id, from `project_list`.
+    /// Project name or id.
     pub(super) project_id: ProjectId,
-    /// The workspace; the default one if absent.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
 }
 

@@ -11,7 +11,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule's id, from `schedule_list`.
+    /// Schedule name or id.
     schedule_id: ScheduleId,
 }
 
@@ -20,7 +20,8 @@ pub(crate) struct Get;
 
 impl Operation for Get {
     const NAME: &'static str = "schedule_get";
-    const ABOUT: &'static str = "Show a schedule: its prompt, its targets, its next five runs, and the reason if it is disabled.";
+    const ABOUT: &'static str = "Show a schedule with its next runs and the last one.\n\n\
+         Its prompt, its targets, and the reason if it is disabled.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -40,6 +41,7 @@ impl Operation for Get {
             }
             None => Vec::new(),
         };
-        Ok(Details::new(schedule, &next, actor))
+        let last_run = engine.schedules().last_run(&schedule, actor).await?;
+        Ok(Details::new(schedule, &next, last_run, actor))
     }
 }

@@ -13,13 +13,17 @@ const LIST: &str = "runs";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule's id, from `schedule_list`.
+    /// Schedule name or id.
     schedule_id: ScheduleId,
+    /// Project name or id.
+    ///
     /// Only runs in this project; if absent, in all that the token can use.
     project_id: Option<ProjectId>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -37,8 +41,7 @@ pub(crate) struct History;
 
 impl Operation for History {
     const NAME: &'static str = "schedule_history";
-    const ABOUT: &'static str = "List the runs of a schedule, newest first: the time, status, session, final text of the agent and \
-         cost of each.";
+    const ABOUT: &'static str = "List runs, newest first: status, session, text, cost.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

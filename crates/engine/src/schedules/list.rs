@@ -12,11 +12,15 @@ const LIST: &str = "schedules";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
+    /// Project name or id.
+    ///
     /// Only schedules of this project; if absent, of all that the token can use.
     project_id: Option<ProjectId>,
-    /// How many to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -33,8 +37,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "schedule_list";
-    const ABOUT: &'static str = "List schedules and their next run times, newest first: of one project, or of every project that \
-         the token can use.";
+    const ABOUT: &'static str = "List schedules, newest first.\n\n\
+         Of one project, or of every project that the token can use, with their next run times.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

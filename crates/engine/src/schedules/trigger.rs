@@ -11,7 +11,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule's id, from `schedule_list`.
+    /// Schedule name or id.
     schedule_id: ScheduleId,
 }
 
@@ -27,11 +27,12 @@ pub(crate) struct Trigger;
 
 impl Operation for Trigger {
     const NAME: &'static str = "schedule_trigger";
-    const ABOUT: &'static str = "Run a schedule now, even if it is disabled, in addition to its regular runs. Returns at once; \
-         `schedule_history` shows the outcome.";
+    const ABOUT: &'static str = "Run a schedule now, even if disabled.\n\n\
+         In addition to its regular runs. Returns at once; `schedule_history` shows the outcome.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Output;
 

@@ -14,25 +14,25 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The schedule's id, from `schedule_list`.
+    /// Schedule name or id.
     schedule_id: ScheduleId,
-    /// The name of the schedule (1 to 100 characters).
+    /// 1-100 characters.
     name: Option<String>,
-    /// When it runs: five cron fields, six with seconds first, or for example `@daily`.
+    /// Cron fields (`0 9 * * MON-FRI`) or `@daily`.
     cron_expr: Option<String>,
-    /// The time zone of `cron_expr`.
+    /// Of `cron_expr`, as `Europe/Berlin` (UTC).
     timezone: Option<String>,
-    /// The prompt of each run.
+    /// Prompt of each run.
     prompt: Option<String>,
-    /// Where it runs; replaces all current targets.
+    /// Where it runs; replaces all.
     targets: Option<Vec<TargetParam>>,
-    /// Whether it runs at its times.
+    /// Whether it runs at its times (true).
     enabled: Option<bool>,
-    /// If the previous run is not over: `skip`, `queue` or `parallel`.
+    /// If the last run is not over (`skip`).
     overlap_behavior: Option<Overlap>,
-    /// `resume` continues one session per target, `new` starts a session for each run.
+    /// Continue a session or start new ones (`resume`).
     session_behavior: Option<SessionBehavior>,
-    /// Runs that were due while the server was down: `skip` or `run_once`.
+    /// Due while the server was down (`skip`).
     missed_runs: Option<MissedRuns>,
 }
 
@@ -41,8 +41,9 @@ pub(crate) struct Update;
 
 impl Operation for Update {
     const NAME: &'static str = "schedule_update";
-    const ABOUT: &'static str = "Change a schedule; omitted parameters keep their values. Later runs use your token. Updating \
-         re-enables a schedule that was disabled after failures, unless you pass `enabled: false`.";
+    const ABOUT: &'static str = "Change or re-enable a schedule; omitted parameters stay.\n\n\
+         Later runs use your token. A schedule that was disabled after failures is enabled, unless you \
+         pass `enabled: false`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -72,7 +73,8 @@ impl Operation for Update {
                     let now = engine.now();
                     let stored = schedules.get(id).await?;
                     let next = fields::next_runs(&stored.cron_expr, &stored.timezone, now).await?;
-                    return Ok(Details::new(stored, &next, actor));
+                    let last_run = engine.schedules().last_run(&stored, actor).await?;
+                    return Ok(Details::new(stored, &next, last_run, actor));
                 }
                 ScheduleUpdate::Stale => {}
                 ScheduleUpdate::NoSuchProject => {

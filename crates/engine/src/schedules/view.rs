@@ -55,6 +55,8 @@ pub(crate) struct Details {
     prompt: String,
     /// The next five runs.
     next_runs: Vec<String>,
+    /// The newest run that this token can see, if there was one.
+    last_run: Option<RunView>,
 }
 
 impl Summary {
@@ -88,12 +90,18 @@ impl Summary {
 
 impl Details {
     /// `next` are the runs of the cron expression; a disabled schedule has none.
-    pub(super) fn new(schedule: Schedule, next: &[Timestamp], actor: &Actor) -> Self {
+    pub(super) fn new(
+        schedule: Schedule,
+        next: &[Timestamp],
+        last_run: Option<ScheduleRun>,
+        actor: &Actor,
+    ) -> Self {
         let enabled_next = if schedule.enabled { next } else { &[] };
         Self {
             prompt: schedule.prompt.clone(),
             next_runs: enabled_next.iter().map(Timestamp::to_string).collect(),
             summary: Summary::new(schedule, actor),
+            last_run: last_run.map(RunView::from),
         }
     }
 }

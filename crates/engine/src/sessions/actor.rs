@@ -298,7 +298,8 @@ impl<'a> SessionActor<'a> {
         self.session.chosen_model(&defaults).cloned()
     }
 
-    fn set_used_model(&mut self, model: Option<String>) {
+    fn set_used_model(&mut self, mut model: Option<String>) {
+        self.redactor.redact_optional(&mut model);
         if model.is_some() && model != self.session.choices.used_model {
             self.session.choices.used_model.clone_from(&model);
             self.step.changes.used_model = model;
@@ -315,7 +316,7 @@ impl<'a> SessionActor<'a> {
         match self.agent.tool_refresh {
             ToolRefresh::OnUse | ToolRefresh::Restart => AwaitedTools::Delivered,
             ToolRefresh::Late if is_first_turn => AwaitedTools::StartedAndListed,
-            ToolRefresh::Late | ToolRefresh::Notified => AwaitedTools::Listed,
+            ToolRefresh::Late | ToolRefresh::Notified | ToolRefresh::Slow => AwaitedTools::Listed,
         }
     }
 

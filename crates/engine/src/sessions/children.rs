@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Sessions, events};
-use crate::operations::{FinishedCall, catch_panic, parameters, schema};
+use crate::operations::{FinishedCall, catch_panic, names, parameters, schema};
 use crate::{Call, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;
@@ -142,9 +142,10 @@ impl Sessions<'_> {
         self,
         session: &Session,
         tool: AgentTool,
-        arguments: Map<String, Value>,
+        mut arguments: Map<String, Value>,
         call: &Call,
     ) -> Result<Value> {
+        self.resolve_descendant(session, &mut arguments).await?;
         match tool {
             AgentTool::Message => {
                 let params = tool.parse(arguments)?;
@@ -172,6 +173,26 @@ impl Sessions<'_> {
                 to_json(self.engine.limits_of_session(&target)).await
             }
         }
+    }
+
+    /// Replaces the beginning of an id of a session below another one by the id.
+    async fn resolve_descendant(
+        self,
+        session: &Session,
+        arguments: &mut Map<String, Value>,
+    ) -> Result<()> {
+        let Some(text) = arguments.get("session_id").and_then(Value::as_str) else {
+            return Ok(());
+        };
+        if text.parse::<SessionId>().is_ok() {
+            return Ok(());
+        }
+        let tree = self.engine.store().session_tree(session.id).await?;
+        let below = tree.iter().filter(|below| below.id != session.id);
+        if let Some(id) = names::pick_session(below, text)? {
+            arguments.insert("session_id".to_owned(), Value::from(id));
+        }
+        Ok(())
     }
 
     /// A session below another one. Any other session gives the same error as one that does not exist.

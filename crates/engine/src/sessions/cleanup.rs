@@ -14,9 +14,13 @@ const MAX_AGE_HOURS: f64 = 876_000.0;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id; all projects that the token can use if absent.
+    /// Project name or id.
+    ///
+    /// All projects that the token can use if absent.
     project_id: Option<ProjectId>,
-    /// Delete sessions that ended at least this many hours ago (0 to 876000; 24 if absent).
+    /// Ended this long ago (24).
+    ///
+    /// At least; 0 to 876000.
     max_age_hours: Option<f64>,
 }
 
@@ -31,8 +35,7 @@ pub(crate) struct Cleanup;
 
 impl Operation for Cleanup {
     const NAME: &'static str = "session_cleanup";
-    const ABOUT: &'static str =
-        "Delete sessions that ended at least `max_age_hours` ago, with their logs.";
+    const ABOUT: &'static str = "Delete ended sessions with their logs.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

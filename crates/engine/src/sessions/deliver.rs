@@ -1,9 +1,11 @@
 //! Delivers messages to agents: to an existing session, or to a new one.
 
+use std::time::Duration;
+
 use oubliette_model::{
     ProjectId, Scope, SessionId, Status, TokenId, WorkspaceId, may_respond_as_caller, narrow,
 };
-use oubliette_store::{JoinFilter, Project, Session};
+use oubliette_store::{JoinFilter, Project, Session, SessionFilter, VisibleProjects};
 use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
@@ -12,9 +14,10 @@ use super::Sessions;
 use super::create::{SessionPlan, StoredSession};
 use super::message_params::MessageParams;
 use super::view::PendingRequest;
-use crate::containers::DiskUse;
+use super::waiting::{Awaited, TurnOutcome};
+use crate::containers::{CommandResult, DiskUse};
 use crate::workspaces::WorkspaceChoice;
-use crate::{Actor, Call, EngineError, Result};
+use crate::{Actor, Call, EngineError, Result, agents};
 
 /// The result of delivering a message.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -36,6 +39,9 @@ pub(crate) struct Delivered {
     /// Index of the last event before the message. Pass it to `session_events` as `since_index` to read
     /// what follows.
     pub(crate) last_event_index: i64,
+    /// With `wait_seconds`: how the turn ended, or what the agent waits for.
+    #[serde(flatten)]
+    outcome: Option<TurnOutcome>,
 }
 
 /// Who a new session belongs to, and which session is its parent.
@@ -130,6 +136,9 @@ impl Sessions<'_> {
             let may_join = parent.is_none()
                 && !params.new_session.unwrap_or(false)
                 && params.tools()?.is_empty();
+            let may_be_another = may_join && params.agent.is_none();
+            self.require_agent(project, &workspace.id, &agent, may_be_another, call)
+                .await?;
             let sender = origin.max_scope.filter(|_| may_join);
             let plan = SessionPlan {
                 project,
@@ -170,6 +179,60 @@ impl Sessions<'_> {
             workspace_created: workspace.created && is_used,
             ..delivered
         })
+    }
+
+    /// Fails if an agent is neither installed nor in the container of a workspace. With `may_be_another`, a
+    /// session of the workspace may get the message, whatever its agent.
+    async fn require_agent(
+        self,
+        project: &Project,
+        workspace: &WorkspaceId,
+        agent: &str,
+        may_be_another: bool,
+        call: &Call,
+    ) -> Result<()> {
+        let settings = self.engine.settings();
+        let row = agents::find(settings, agent)?;
+        let (Some(_), Some(program)) = (row.package, row.argv.first()) else {
+            return Ok(());
+        };
+        if agents::is_installed(settings, &row) {
+            return Ok(());
+        }
+        if may_be_another {
+            let filter = SessionFilter {
+                workspace_id: Some(workspace.clone()),
+                ..SessionFilter::default()
+            };
+            let visible = VisibleProjects::Only(project.id);
+            let sessions = self.engine.store().sessions(visible, &filter, None, 1);
+            if !sessions.await?.rows.is_empty() {
+                return Ok(());
+            }
+        }
+        let containers = self.engine.containers();
+        let started = containers.ensure_with_progress(project, workspace, call);
+        // The session's log says why a container does not start.
+        let Ok(container) = started.await else {
+            return Ok(());
+        };
+        let search = ["/bin/sh", "-c", "command -v \"$0\"", program].map(str::to_owned);
+        let found = containers
+            .run_command(&container.id, container.link, search.to_vec(), Vec::new())
+            .await;
+        if !matches!(found, Ok(CommandResult::Failed(_))) {
+            return Ok(());
+        }
+        let installed: Vec<String> = agents::all(settings)
+            .into_iter()
+            .filter(|row| row.package.is_none() || agents::is_installed(settings, row))
+            .map(|row| row.name)
+            .collect();
+        Err(EngineError::Failed(format!(
+            "the agent `{agent}` is not installed; run `oubliette agent install {agent}` on the server, or \
+             use one that is: `{}`",
+            installed.join("`, `")
+        )))
     }
 
     /// Delivers a message to a session by its id.
@@ -312,6 +375,45 @@ impl Sessions<'_> {
             workspace_created: false,
             status: session.status,
             last_event_index: session.log_end - 1,
+            outcome: None,
         }
+    }
+
+    /// Waits for the turn of a message that was delivered.
+    pub(super) async fn wait_after_delivery(
+        self,
+        actor: &Actor,
+        delivered: Delivered,
+        awaited: Awaited,
+        wait: Duration,
+        call: &Call,
+    ) -> Result<Delivered> {
+        let id = delivered.session_id;
+        let (session, outcome, pending_caller_requests) =
+            self.wait_for_turn(actor, id, awaited, wait, call).await?;
+        Ok(Delivered {
+            status: session.status,
+            pending_caller_requests,
+            outcome: Some(outcome),
+            ..delivered
+        })
+    }
+
+    /// Waits for what runs or is queued in a session, without a message.
+    pub(super) async fn wait_on(
+        self,
+        actor: &Actor,
+        id: SessionId,
+        wait: Duration,
+        call: &Call,
+    ) -> Result<Delivered> {
+        let session = self.get(id).await?;
+        if let Some(own) = actor.session {
+            self.check_below(own, &session).await?;
+        }
+        let delivered = self.delivered(session, false, Vec::new()).await;
+        let awaited = Awaited::Session;
+        self.wait_after_delivery(actor, delivered, awaited, wait, call)
+            .await
     }
 }

@@ -17,7 +17,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(45);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
 }
 
@@ -42,8 +42,8 @@ pub(crate) struct End;
 
 impl Operation for End {
     const NAME: &'static str = "session_end";
-    const ABOUT: &'static str = "End a session and every session below it. Returns when their processes have exited. The log \
-         is kept, and a message resumes the session.";
+    const ABOUT: &'static str = "End a session and those below it; a message resumes it.\n\n\
+         Returns when their processes have exited. The log is kept.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;

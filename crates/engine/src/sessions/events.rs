@@ -7,27 +7,53 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Sessions;
+use super::event_filter::EventFilter;
 use super::log_reader::{DEFAULT_PAGE_EVENTS, LogCursor, LogPage, LogReader};
+use super::waiting::parse_wait;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 const MAX_PAGE_EVENTS: u32 = 1000;
-const MAX_WAIT_SECONDS: f64 = 50.0;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     pub(super) session_id: SessionId,
-    /// Return events after this index; from the start if absent or -1.
+    /// Events after this index (-1).
     since_index: Option<i64>,
-    /// Maximum number of events to return (1 to 1000; 200 if absent).
+    /// How many (1-1000; 200).
     max_events: Option<u32>,
-    /// How many seconds to wait for an event if there is none (0 to 50; 0 if absent).
+    /// Wait up to this long (0-50).
     wait_seconds: Option<f64>,
-    /// Include the events of the sessions below this one, ordered by time. Page with `cursor`.
+    /// What to wait for (`event`).
+    ///
+    /// The next `event`, or the `completion` of the turn.
+    until: Option<Until>,
+    /// Only these; `all`: also `message`, `delta`.
+    ///
+    /// Without it all but `message` and `delta`, whose text is in `completion` too.
+    types: Option<Vec<String>>,
+    /// Whole texts; long ones are shortened otherwise.
+    #[schemars(extend("x-unlisted" = true))]
+    full: Option<bool>,
+    /// With sessions below it.
+    ///
+    /// Their events are ordered by time, and paged by `cursor`.
+    #[schemars(extend("x-unlisted" = true))]
     include_children: Option<bool>,
-    /// With `include_children`: `cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// Of `session_events` with `include_children`: `cursor` of the last page.
     cursor: Option<String>,
+}
+
+/// What a reader waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+enum Until {
+    Event,
+    Completion,
 }
 
 #[derive(Debug)]
@@ -35,10 +61,12 @@ pub(crate) struct Events;
 
 impl Operation for Events {
     const NAME: &'static str = "session_events";
-    const ABOUT: &'static str = "Read the events of a session after `since_index`: prompts, text, tool calls and their \
-         results, permission requests, and a `completion` at the end of every turn. With `wait_seconds` \
-         it waits for the next event. Calls of your own tools that wait for your response are in \
-         `pending_caller_requests`.";
+    const ABOUT: &'static str = "Read the log after `since_index`. A `completion` ends each turn and has its text.\n\n\
+         Prompts, tool calls and their results, permission requests and so on. `message` and `delta` \
+         events have text that `completion` has too, so they are left out unless `types` names them. With \
+         `wait_seconds` it waits for the next event, or with `until: completion` for the end of the turn. \
+         Long texts are shortened in the middle; `rest_uri` of the event is all of it. Calls of your own \
+         tools that wait for your response are in `pending_caller_requests`.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -78,16 +106,6 @@ impl Params {
         }
     }
 
-    fn wait(&self) -> Result<Duration> {
-        let seconds = self.wait_seconds.unwrap_or(0.0);
-        if !(0.0..=MAX_WAIT_SECONDS).contains(&seconds) {
-            return Err(EngineError::invalid(format!(
-                "`wait_seconds` is {seconds}; it must be 0 to {MAX_WAIT_SECONDS}"
-            )));
-        }
-        Ok(Duration::from_secs_f64(seconds))
-    }
-
     /// The position among the events of the whole tree; none without `include_children`.
     fn tree_position(&self) -> Result<Option<i64>> {
         let include_children = self.include_children.unwrap_or(false);
@@ -115,7 +133,15 @@ impl Sessions<'_> {
         let id = params.session_id;
         let max_events = params.max_events()?;
         let tree_position = params.tree_position()?;
-        let wait = params.wait()?;
+        let mut wait = parse_wait(params.wait_seconds)?;
+        let filter = match &params.types {
+            Some(types) => EventFilter::parse(types)?,
+            None => EventFilter::without_repeated_text(),
+        };
+        if params.until == Some(Until::Completion) {
+            self.wait_until_settled(id, wait).await?;
+            wait = Duration::ZERO;
+        }
         let cursor = match tree_position {
             None => LogCursor::Session(params.since_index.unwrap_or(-1).max(-1)),
             Some(position) => {
@@ -123,7 +149,11 @@ impl Sessions<'_> {
                 LogCursor::Tree { root, position }
             }
         };
-        let mut reader = LogReader::new(self.engine, id, cursor, max_events);
-        reader.next_page(wait, None).await
+        let mut reader = LogReader::new(self.engine, id, cursor, filter, max_events);
+        let mut page = reader.next_page(wait, None).await?;
+        if params.full != Some(true) {
+            page.shorten_texts();
+        }
+        Ok(page)
     }
 }

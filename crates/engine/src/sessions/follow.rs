@@ -9,6 +9,7 @@ use oubliette_model::SessionId;
 use serde_json::Value;
 
 use super::Sessions;
+use super::event_filter::EventFilter;
 use super::log_reader::{DEFAULT_PAGE_EVENTS, LogCursor, LogReader};
 use crate::{Actor, Engine, EngineError, Result};
 
@@ -38,7 +39,13 @@ impl Sessions<'_> {
         Follower {
             engine: self.engine.clone(),
             actor,
-            reader: LogReader::new(self.engine, id, cursor, DEFAULT_PAGE_EVENTS),
+            reader: LogReader::new(
+                self.engine,
+                id,
+                cursor,
+                EventFilter::ALL,
+                DEFAULT_PAGE_EVENTS,
+            ),
             token_ended: Some(Box::pin(async move {
                 engine.tokens().wait_until_ended(token).await;
             })),

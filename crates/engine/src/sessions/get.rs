@@ -11,7 +11,7 @@ use crate::{Actor, Call, Engine, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
 }
 
@@ -43,8 +43,7 @@ pub(crate) struct Get;
 
 impl Operation for Get {
     const NAME: &'static str = "session_get";
-    const ABOUT: &'static str =
-        "Show a session: status, what it waits for, turns, usage, cost and children.";
+    const ABOUT: &'static str = "Show status, what it waits for, usage, cost and children.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -71,7 +70,7 @@ impl Operation for Get {
                 status: child.status,
             });
         Ok(Output {
-            session: session.into(),
+            session: Summary::of(engine, session).await?,
             queued_messages: engine.store().queued_messages(id).await?,
             children: children.collect(),
             tree_cost_usd,

@@ -19,7 +19,7 @@ const INTERRUPT_EXTRA_SECONDS: u64 = 15;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
 }
 
@@ -37,8 +37,9 @@ pub(crate) struct Interrupt;
 
 impl Operation for Interrupt {
     const NAME: &'static str = "session_interrupt";
-    const ABOUT: &'static str = "Stop the current turn of a session. The session continues with the next message. An agent \
-         that does not stop within seconds is killed, and resumed by the next message.";
+    const ABOUT: &'static str = "Stop the current turn.\n\n\
+         The session continues with the next message. An agent that does not stop within seconds is \
+         killed, and resumed by the next message.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;

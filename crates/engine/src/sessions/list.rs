@@ -15,25 +15,30 @@ const CURSOR_LIST: &str = "sessions";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project's id; all projects that the token can use if absent.
+    /// Project name or id.
+    ///
+    /// All projects that the token can use if absent.
     project_id: Option<ProjectId>,
-    /// Only sessions in this workspace.
+    /// Workspace id.
     workspace_id: Option<WorkspaceId>,
-    /// Only sessions with this status.
+    /// Only with this status.
     status: Option<Status>,
-    /// `true`: only sessions that have not ended; `false`: only those that have.
+    /// Not ended (true) or ended.
     active: Option<bool>,
-    /// Only the children of this session.
+    /// Only its children.
     parent_id: Option<SessionId>,
-    /// Only sessions with this `external_id`.
+    /// Your own name for the session.
+    #[schemars(extend("x-unlisted" = true))]
     external_id: Option<String>,
-    /// Only sessions that work on this OpenSpec change.
+    /// OpenSpec change.
     change_id: Option<String>,
-    /// Only sessions of this agent.
+    /// Agent name.
     agent: Option<String>,
-    /// Maximum number of sessions to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -52,7 +57,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "session_list";
-    const ABOUT: &'static str = "List the sessions of one project, or of every project that the token can use, newest first.";
+    const ABOUT: &'static str = "List sessions, newest first.\n\n\
+         Of one project, or of every project that the token can use.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -94,7 +100,7 @@ impl Operation for List {
         }
         Ok(Output {
             pending_caller_requests,
-            sessions: sessions.into_iter().map(Summary::from).collect(),
+            sessions: Summary::of_all(engine, sessions).await?,
             next_cursor,
         })
     }

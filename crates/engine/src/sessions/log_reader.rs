@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
-use oubliette_model::{SessionId, Status};
+use oubliette_model::{ResourceUri, SessionId, Status};
 use oubliette_store::{Session, StoredEvent};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::event_filter::EventFilter;
 use super::subscriptions::Subscription;
 use super::view::PendingRequest;
+use super::waiting::is_settled;
 use crate::files::is_disk_full;
+use crate::long_text::head_and_tail;
 use crate::{Actor, Engine, Result};
 
 pub(super) const DEFAULT_PAGE_EVENTS: u32 = 200;
@@ -43,7 +46,18 @@ impl LogCursor {
 pub(super) struct PageRequest {
     session: SessionId,
     cursor: LogCursor,
+    filter: EventFilter,
     max_events: u32,
+}
+
+/// Events of a log, and how far they were read.
+#[derive(Debug)]
+struct ReadEvents {
+    /// Those that the reader gets.
+    matching: Vec<StoredEvent>,
+    next: LogCursor,
+    /// The index of the last event of the session itself among those read.
+    last_own: Option<i64>,
 }
 
 /// A page of a log, as `session_events` returns it.
@@ -52,8 +66,8 @@ pub(super) struct PageRequest {
 pub(crate) struct LogPage {
     session_id: SessionId,
     status: Status,
-    /// Index of the last event returned, or `since_index` if there is none. Pass it as the next
-    /// `since_index`.
+    /// Index of the last event read, returned or not, or `since_index` if there is none. Pass it as the
+    /// next `since_index`.
     last_index: i64,
     /// Index of the last event of the session, plus 1.
     log_end: i64,
@@ -76,6 +90,44 @@ pub(crate) struct LogPage {
     next: LogCursor,
 }
 
+impl LogPage {
+    /// Shortens the long texts of events in the middle. `rest_uri` of such an event leads to all of it.
+    pub(super) fn shorten_texts(&mut self) {
+        for event in &mut self.events {
+            let (Some(index), Some(session)) = (
+                event["index"].as_i64(),
+                event["session_id"].as_str().and_then(|id| id.parse().ok()),
+            ) else {
+                continue;
+            };
+            if shorten_strings(event) {
+                let uri = ResourceUri::SessionEvent { session, index };
+                event["rest_uri"] = uri.to_string().into();
+            }
+        }
+    }
+}
+
+/// Shortens the strings in a value; whether there were long ones.
+fn shorten_strings(value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => match head_and_tail(text) {
+            Some(shortened) => {
+                *text = shortened;
+                true
+            }
+            None => false,
+        },
+        Value::Array(items) => items
+            .iter_mut()
+            .fold(false, |any, item| shorten_strings(item) | any),
+        Value::Object(fields) => fields
+            .values_mut()
+            .fold(false, |any, field| shorten_strings(field) | any),
+        _ => false,
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct LogReader {
     engine: Engine,
@@ -90,6 +142,7 @@ impl LogReader {
         engine: &Engine,
         session: SessionId,
         cursor: LogCursor,
+        filter: EventFilter,
         max_events: u32,
     ) -> Self {
         // Subscribed before the first read, so that no event is missed between a read and a wait.
@@ -103,6 +156,7 @@ impl LogReader {
             request: PageRequest {
                 session,
                 cursor,
+                filter,
                 max_events,
             },
             subscription,
@@ -144,7 +198,8 @@ impl LogReader {
                 return Ok(self.advance(page));
             }
             let events = self.read_events().await?;
-            if events.is_empty() && may_wait {
+            if events.matching.is_empty() && may_wait {
+                self.request.cursor = events.next;
                 self.caught_up = true;
                 continue;
             }
@@ -153,7 +208,8 @@ impl LogReader {
                 let page = self.page(session, events, Vec::new(), 0);
                 return Ok(self.advance(page));
             }
-            let bytes: usize = events.iter().map(|event| event.body.len()).sum();
+            let bodies = events.matching.iter().map(|event| event.body.len());
+            let bytes: usize = bodies.sum();
             let page = self.build_page(events).await?;
             let shareable = (1..=MAX_SHARED_PAGE_BYTES).contains(&bytes)
                 && page.pending_caller_requests.is_empty();
@@ -171,29 +227,56 @@ impl LogReader {
         page
     }
 
-    async fn read_events(&self) -> Result<Vec<StoredEvent>> {
+    /// Reads up to the first page that has events for the reader, or to the end of the log.
+    async fn read_events(&self) -> Result<ReadEvents> {
         let PageRequest {
             session,
-            cursor,
+            mut cursor,
+            filter,
             max_events,
         } = self.request;
         let store = self.engine.store();
-        let events = match cursor {
-            LogCursor::Session(index) => {
-                store
-                    .events(session, index, max_events, MAX_PAGE_BYTES)
-                    .await
+        let mut last_own = None;
+        loop {
+            let mut events = match cursor {
+                LogCursor::Session(index) => {
+                    store
+                        .events(session, index, max_events, MAX_PAGE_BYTES)
+                        .await?
+                }
+                LogCursor::Tree { position, .. } => {
+                    store
+                        .tree_events(session, position, max_events, MAX_PAGE_BYTES)
+                        .await?
+                }
+            };
+            let is_end = events.is_empty();
+            if let Some(last) = events.last() {
+                cursor = match cursor {
+                    LogCursor::Session(_) => LogCursor::Session(last.index),
+                    LogCursor::Tree { root, .. } => LogCursor::Tree {
+                        root,
+                        position: last.position,
+                    },
+                };
             }
-            LogCursor::Tree { position, .. } => {
-                store
-                    .tree_events(session, position, max_events, MAX_PAGE_BYTES)
-                    .await
+            let own = events
+                .iter()
+                .rev()
+                .find(|event| event.session_id == session);
+            last_own = own.map(|event| event.index).or(last_own);
+            events.retain(|event| filter.allows(&event.body));
+            if is_end || !events.is_empty() {
+                return Ok(ReadEvents {
+                    matching: events,
+                    next: cursor,
+                    last_own,
+                });
             }
-        };
-        Ok(events?)
+        }
     }
 
-    async fn build_page(&self, events: Vec<StoredEvent>) -> Result<LogPage> {
+    async fn build_page(&self, events: ReadEvents) -> Result<LogPage> {
         // Read after the events, so that the status is never older than they are.
         let session = self.engine.sessions().get(self.request.session).await?;
         let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
@@ -219,23 +302,16 @@ impl LogReader {
     fn page(
         &self,
         session: Session,
-        events: Vec<StoredEvent>,
+        events: ReadEvents,
         pending_caller_requests: Vec<PendingRequest>,
         queued: u32,
     ) -> LogPage {
-        let ended = session.status.is_ended();
-        let (last_index, next, cursor) = match self.request.cursor {
-            LogCursor::Session(index) => {
-                let last = events.last().map_or(index, |event| event.index);
-                (last, LogCursor::Session(last), None)
-            }
-            LogCursor::Tree { root, position } => {
-                let mut newest_first = events.iter().rev();
-                let own = newest_first.find(|event| event.session_id == session.id);
-                let last = own.map_or(session.log_end - 1, |event| event.index);
-                let position = events.last().map_or(position, |event| event.position);
-                let text = format!("{TREE_CURSOR_PREFIX}{position}");
-                (last, LogCursor::Tree { root, position }, Some(text))
+        let next = events.next;
+        let (last_index, cursor) = match next {
+            LogCursor::Session(index) => (index, None),
+            LogCursor::Tree { position, .. } => {
+                let last = events.last_own.unwrap_or(session.log_end - 1);
+                (last, Some(format!("{TREE_CURSOR_PREFIX}{position}")))
             }
         };
         LogPage {
@@ -243,8 +319,8 @@ impl LogReader {
             status: session.status,
             last_index,
             log_end: session.log_end,
-            events: events.into_iter().map(event_json).collect(),
-            completed: ended || (session.status == Status::Idle && queued == 0),
+            events: events.matching.into_iter().map(event_json).collect(),
+            completed: is_settled(&session, queued),
             failed: session.status == Status::Failed,
             error: session.error,
             pending_caller_requests,

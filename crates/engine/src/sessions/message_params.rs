@@ -27,46 +27,67 @@ pub(super) const MAX_NAME_BYTES: usize = 255;
 #[serde(default)]
 pub(crate) struct MessageParams {
     /// What the agent should do.
+    #[schemars(extend("x-aliases" = ["message"]))]
     prompt: Option<String>,
-    /// Alias of `prompt`.
-    message: Option<String>,
-    /// The workspace to work in; the default one if absent.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     pub(super) workspace_id: Option<WorkspaceId>,
-    /// Create the workspace if it does not exist; without `workspace_id`, create a new one.
+    /// Create the workspace if missing.
+    ///
+    /// Without `workspace_id`, create a new one.
     pub(super) create_workspace: Option<bool>,
-    /// Start a new session even if the workspace has one with the given settings.
+    /// Do not continue a session.
     pub(super) new_session: Option<bool>,
-    /// Your own name for the session, to find it by.
+    /// Your own name for the session.
+    #[schemars(extend("x-unlisted" = true))]
     external_id: Option<String>,
-    /// Where the request comes from, for your own use.
+    /// Where the request comes from.
+    #[schemars(extend("x-unlisted" = true))]
     source: Option<String>,
-    /// The agent; the project's for a new session if absent. `project_options` lists them.
+    /// Agent name.
+    ///
+    /// From `project_options`; default: the project's.
     pub(super) agent: Option<String>,
-    /// The model that the agent uses; the project's for that agent if absent.
+    /// Model.
+    ///
+    /// Default: the project's.
     model: Option<String>,
-    /// Models of agents, `{"AGENT": "model"}`, for a new session and those that its agent starts.
+    /// Models by agent, for the tree.
+    ///
+    /// `{"AGENT": "model"}`, for a new session and those that its agent starts.
     models: Option<BTreeMap<String, String>>,
-    /// What the agent may do without asking; the project's if absent.
+    /// What the agent may do unasked.
+    #[schemars(extend("x-aliases" = ["autonomy_level"]))]
     autonomy: Option<Level>,
-    /// Alias of `autonomy`.
-    autonomy_level: Option<Level>,
-    /// The agent's reasoning effort; the project's if absent.
+    /// Reasoning effort.
+    #[schemars(extend("x-aliases" = ["reasoning_level"]))]
     reasoning: Option<Level>,
-    /// Alias of `reasoning`.
-    reasoning_level: Option<Level>,
-    /// The only tools that the agent of a new session may use, by the agent's own names; `*` matches any
-    /// part of a name. `project_options` lists the agents that support this.
+    /// The agent's only tools.
+    ///
+    /// `*` matches any part of a name. By the agent's own names, for a new session. `project_options` lists the
+    /// agents that support this.
     pub(super) tools_allowed: Option<Vec<String>>,
-    /// Tools that the agent of a new session may not use.
+    /// Tools it may not use.
+    ///
+    /// For a new session.
     pub(super) tools_disallowed: Option<Vec<String>>,
-    /// The scope of the key with which the agent can call Oubliette; not wider than your own.
+    /// Scope of the agent's key.
+    ///
+    /// Not wider than your own.
     agent_scope: Option<Scope>,
-    /// The OpenSpec change that the session works on, from `project_changes`.
+    /// OpenSpec change.
+    ///
+    /// That the session works on, from `project_changes`.
     change_id: Option<String>,
-    /// Files to write into the workspace before the turn.
+    /// Files to write first.
     attachments: Option<Vec<AttachmentParams>>,
-    /// Caller context, including the tools you offer the agent.
+    /// Your tools for the agent; answer calls with `caller_tool_response`.
     context: Option<Context>,
+    /// Set if someone waits for the turn of the message.
+    #[serde(skip)]
+    #[schemars(skip)]
+    wait_id: Option<Uuid>,
 }
 
 /// A file that comes with a message.
@@ -76,9 +97,9 @@ pub(crate) struct MessageParams {
 struct AttachmentParams {
     /// Path in the workspace.
     name: String,
-    /// Content as text.
+    /// Content.
     text: Option<String>,
-    /// Content as base64, instead of `text`.
+    /// Instead of `text`.
     content_base64: Option<String>,
 }
 
@@ -129,18 +150,10 @@ impl MessageParams {
 
     /// The validated message, without the tools that it declares.
     pub(super) fn to_message(&self, engine: &Engine) -> Result<SessionMessage> {
-        let text = match (&self.prompt, &self.message) {
-            (Some(_), Some(_)) => {
-                return Err(EngineError::invalid(
-                    "`message` is an alias of `prompt`; give one of them",
-                ));
-            }
-            (Some(text), None) | (None, Some(text)) => text,
-            (None, None) => {
-                return Err(EngineError::invalid(
-                    "missing parameter `prompt`: what the agent should do",
-                ));
-            }
+        let Some(text) = &self.prompt else {
+            return Err(EngineError::invalid(
+                "missing parameter `prompt`: what the agent should do",
+            ));
         };
         check_prompt(text)?;
         if self.change_id.as_ref().is_some_and(String::is_empty) {
@@ -166,8 +179,18 @@ impl MessageParams {
             declaration: None,
             change_id: self.change_id.clone(),
             sender_scope: None,
+            wait_id: self.wait_id,
             created_at: engine.now(),
         })
+    }
+
+    pub(super) fn has_prompt(&self) -> bool {
+        self.prompt.is_some()
+    }
+
+    /// Makes the turn of the message one that can be waited for, by the id that this returns.
+    pub(super) fn await_turn(&mut self) -> Uuid {
+        *self.wait_id.get_or_insert_with(Uuid::new_v4)
     }
 
     /// Names the workspace that is to be created, unless it has a name.
@@ -190,8 +213,8 @@ impl MessageParams {
             given: SessionChoices {
                 model: self.model.clone(),
                 models: self.models.clone().unwrap_or_default(),
-                autonomy: self.autonomy.or(self.autonomy_level),
-                reasoning: self.reasoning.or(self.reasoning_level),
+                autonomy: self.autonomy,
+                reasoning: self.reasoning,
                 agent_scope: self.agent_scope,
                 external_id: self.external_id.clone(),
                 source: self.source.clone(),
@@ -221,7 +244,7 @@ impl MessageParams {
                 "the agent `{agent}` does not support choosing a model; omit `model`"
             )));
         }
-        let reasoning = self.reasoning.or(self.reasoning_level);
+        let reasoning = self.reasoning;
         if reasoning.is_some() && !row.takes_reasoning {
             return Err(EngineError::invalid(format!(
                 "the agent `{agent}` does not support `reasoning`; omit it"
@@ -253,7 +276,7 @@ impl MessageParams {
             model: self.model.clone(),
             used_model: None,
             models,
-            autonomy: self.autonomy.or(self.autonomy_level),
+            autonomy: self.autonomy,
             reasoning,
             tools_allowed: tools.allowed,
             tools_disallowed: tools.disallowed,

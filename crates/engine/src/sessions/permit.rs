@@ -13,14 +13,18 @@ const MAX_COST_LIMIT_USD: f64 = 1_000_000.0;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// The request's id, from its `permission_request` event or from `waiting_for`.
+    /// Of the request.
+    ///
+    /// From `pending_permissions`, `waiting_for` or the `permission_request` event.
     request_id: String,
-    /// `allow`, `allow_always` or `deny`.
+    /// The answer.
     decision: PermissionDecision,
-    /// For a budget request: the new cost limit of the whole tree in US dollars. If absent, the tree may
-    /// spend the project's limit once more. Project tokens cannot set this.
+    /// New cost limit.
+    ///
+    /// For a budget request: of the whole tree, in US dollars. If absent, the tree may spend the project's
+    /// limit once more. Project tokens cannot set this.
     max_cost_usd: Option<f64>,
 }
 
@@ -43,8 +47,9 @@ pub(crate) struct Permit;
 
 impl Operation for Permit {
     const NAME: &'static str = "session_permit";
-    const ABOUT: &'static str = "Answer a permission request of a session: whether its agent may use a tool, or whether its \
-         tree may spend more than `max_cost_usd`. Unanswered requests are denied after the timeout.";
+    const ABOUT: &'static str = "Answer a permission or budget request.\n\n\
+         Unanswered ones are denied after a timeout.\n\n\
+         Whether the agent may use a tool, or whether its tree may spend more than `max_cost_usd`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;

@@ -5,6 +5,11 @@ use oubliette_store::{CallerRequest, Session};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::{Engine, Result};
+
+/// How much of a prompt a list shows.
+const MAX_PROMPT_CHARS: u32 = 200;
+
 /// A session in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
@@ -16,6 +21,9 @@ pub(crate) struct Summary {
     depth: u32,
     agent: String,
     pub(crate) status: Status,
+    /// The beginning of its first prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<String>,
     /// While `status` is `waiting`: what it waits for, and until when.
     waiting_for: Option<AwaitedRequest>,
     turns: u32,
@@ -57,6 +65,7 @@ impl From<Session> for Summary {
             depth: session.depth,
             agent: session.agent,
             status: session.status,
+            prompt: None,
             waiting_for: session.waiting,
             turns: session.turns,
             usage: session.usage,
@@ -72,6 +81,32 @@ impl From<Session> for Summary {
             updated_at: session.updated_at.to_string(),
             ended_at: session.ended_at.map(|at| at.to_string()),
         }
+    }
+}
+
+impl Summary {
+    /// Shows sessions with the beginnings of their first prompts.
+    pub(super) async fn of_all(engine: &Engine, sessions: Vec<Session>) -> Result<Vec<Self>> {
+        let ids: Vec<SessionId> = sessions.iter().map(|session| session.id).collect();
+        let mut prompts = engine.store().first_prompts(&ids, MAX_PROMPT_CHARS).await?;
+        let summaries = sessions.into_iter().map(|session| Self {
+            prompt: prompts.remove(&session.id),
+            ..session.into()
+        });
+        Ok(summaries.collect())
+    }
+
+    /// Shows a session with the beginning of its first prompt.
+    pub(super) async fn of(engine: &Engine, session: Session) -> Result<Self> {
+        let id = session.id;
+        let mut prompts = engine
+            .store()
+            .first_prompts(&[id], MAX_PROMPT_CHARS)
+            .await?;
+        Ok(Self {
+            prompt: prompts.remove(&id),
+            ..session.into()
+        })
     }
 }
 

@@ -11,13 +11,18 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// What the token is for (1 to 100 characters).
+    /// What it is for.
     name: String,
-    /// `admin`, `admin:ro`, `read`, `write`, `project:<uuid>` or `project:<uuid>:ro`.
+    /// `admin`, `read`, `write`, `project:ID` or `project:ID:ro`.
+    ///
+    /// A project by its name or id. `admin:ro` is `read`.
     scope: Scope,
-    /// Hours until the token expires. Without this and `expires_at` it is valid until revoked.
+    /// Lifetime; default: until revoked.
     expires_in_hours: Option<f64>,
-    /// When the token expires (RFC 3339), instead of `expires_in_hours`.
+    /// End of life (RFC 3339).
+    ///
+    /// Instead of `expires_in_hours`.
+    #[schemars(extend("x-unlisted" = true))]
     expires_at: Option<String>,
 }
 
@@ -40,8 +45,8 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "token_create";
-    const ABOUT: &'static str = "Create an API token with a scope. The result contains the key, which is not shown again: pass \
-         it on and keep it out of logs. Prefer the narrowest scope that is enough.";
+    const ABOUT: &'static str = "Create a token; the result has its key, once.\n\n\
+         Pass the key on and keep it out of logs. Prefer the narrowest scope that is enough.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;

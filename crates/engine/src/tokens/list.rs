@@ -13,9 +13,11 @@ const LIST: &str = "tokens";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// How many to return (1 to 1000; 100 if absent).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -67,8 +69,8 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "token_list";
-    const ABOUT: &'static str =
-        "List the API tokens and their scopes, oldest first. Keys are never shown.";
+    const ABOUT: &'static str = "List tokens, without keys.\n\n\
+         Oldest first.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -10,7 +10,7 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The token's id, from `token_list`.
+    /// Token name or id.
     token_id: TokenId,
 }
 
@@ -25,8 +25,9 @@ pub(crate) struct Revoke;
 
 impl Operation for Revoke {
     const NAME: &'static str = "token_revoke";
-    const ABOUT: &'static str = "Revoke an API token at once: its next call fails and its open streams are closed. The last \
-         valid admin token cannot be revoked.";
+    const ABOUT: &'static str = "Revoke a token.\n\n\
+         Its next call fails and its open streams are closed. The last valid admin token cannot be \
+         revoked.";
     const ACCESS: Access = Access::Admin;
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -54,11 +55,7 @@ impl Operation for Revoke {
             RevokeOutcome::Already => Err(EngineError::invalid(format!(
                 "token `{id}` has already been revoked or has expired"
             ))),
-            RevokeOutcome::NoSuchToken => Err(EngineError::NotFound {
-                what: "token",
-                id: id.to_string(),
-                hint: "`token_list` shows the tokens",
-            }),
+            RevokeOutcome::NoSuchToken => Err(EngineError::token_not_found(id)),
             RevokeOutcome::LastAdmin => Err(EngineError::invalid(
                 "this is the last valid admin token and cannot be revoked; create another one first \
                  with `token_create`",

@@ -10,12 +10,16 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The id of the new workspace; a new UUID if omitted.
+    /// Id of the new workspace.
+    ///
+    /// A new UUID if omitted.
     workspace_id: Option<WorkspaceId>,
-    /// The workspace to copy; the default one if omitted. A git repository is cloned at its HEAD to the
-    /// branch `oubliette/ID`; otherwise the new workspace is empty.
+    /// Workspace to clone.
+    ///
+    /// A git repository is cloned at its HEAD to the branch `oubliette/ID`; otherwise the new workspace is
+    /// empty.
     from: Option<WorkspaceId>,
 }
 
@@ -32,8 +36,8 @@ pub(crate) struct Create;
 
 impl Operation for Create {
     const NAME: &'static str = "workspace_create";
-    const ABOUT: &'static str = "Create a workspace: a directory of a project in which sessions work, with a clone of the \
-         default workspace, or of the one that `from` names.";
+    const ABOUT: &'static str = "Clone a workspace, for work in parallel.\n\n\
+         The default one, or `from`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
@@ -58,7 +62,7 @@ impl Operation for Create {
         };
         let chosen = workspaces.choose(project_id, &choice, &call).await?;
         if !chosen.created {
-            return Err(EngineError::AlreadyExists { what: "workspace" });
+            return Err(EngineError::workspace_exists(&chosen.id));
         }
         Ok(Output {
             project_id,

@@ -11,9 +11,11 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace id from `workspace_list`; not the default one.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: WorkspaceId,
 }
 
@@ -29,9 +31,9 @@ pub(crate) struct Delete;
 
 impl Operation for Delete {
     const NAME: &'static str = "workspace_delete";
-    const ABOUT: &'static str = "Permanently delete a workspace with its files and its own \
-                                 container, if it has one. Fails for the default workspace and \
-                                 while a session is active in the workspace.";
+    const ABOUT: &'static str = "Delete a workspace with its files, permanently.\n\n\
+         Also its own container, if it has one. Fails for the default workspace and while a session is \
+         active in the workspace.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oubliette_checkpoints::{path_from_text, path_to_text};
+use oubliette_model::FileKind;
 use oubliette_model::{Access, Mode, ProjectId, WorkspaceId};
-use oubliette_openspec::FileKind;
+use oubliette_model::{path_from_text, path_to_text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,18 +26,26 @@ const LIMITS: ReadLimits = ReadLimits {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace; the default one if omitted.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// The directory or file, relative to the workspace; the workspace itself if omitted. A name that
-    /// is not UTF-8, or begins with a quote, is written as git does: "caf\351".
+    /// Relative path.
+    ///
+    /// The workspace itself if omitted. A name that is not UTF-8, or begins with a quote, is written as git
+    /// does: "caf\351".
     path: Option<String>,
-    /// Also list the files of the directories below, except those of `.git`.
+    /// Include directories below.
+    ///
+    /// Except those of `.git`.
     recursive: Option<bool>,
-    /// How many to return (1 to 1000; default 100).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -71,8 +79,9 @@ pub(crate) struct Files;
 
 impl Operation for Files {
     const NAME: &'static str = "workspace_files";
-    const ABOUT: &'static str = "List the files of a workspace: one directory, or with `recursive` everything \
-                                 below it. Links are followed only inside the workspace.";
+    const ABOUT: &'static str = "List files.\n\n\
+         One directory, or with `recursive` everything below it. Links are followed only inside the \
+         workspace.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -11,11 +11,13 @@ const LIST: &str = "workspaces";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// How many to return (1 to 1000; default 100).
+    /// 1-1000 (100).
     limit: Option<u32>,
-    /// `next_cursor` of the previous page.
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -42,8 +44,7 @@ pub(crate) struct List;
 
 impl Operation for List {
     const NAME: &'static str = "workspace_list";
-    const ABOUT: &'static str = "List the workspaces of a project: the directories in which its \
-                                 agents work.";
+    const ABOUT: &'static str = "List the workspaces of a project.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -1,8 +1,8 @@
 //! Paths of files in a workspace, as callers give them.
 
-use oubliette_checkpoints::path_from_text;
+use oubliette_model::TreeError;
+use oubliette_model::path_from_text;
 use oubliette_model::{WorkspaceId, quoted};
-use oubliette_openspec::TreeError;
 
 use super::path_in_container;
 use crate::{EngineError, Result};

@@ -36,18 +36,23 @@ pub(super) enum Encoding {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace; the default one if omitted.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// The file, relative to the workspace. A name that is not UTF-8, or begins with a quote, is written
-    /// as git does: "caf\351".
+    /// Relative path.
+    ///
+    /// A name that is not UTF-8, or begins with a quote, is written as git does: "caf\351".
     path: String,
-    /// The first byte to read (default 0).
+    /// First byte (0).
     offset: Option<u64>,
-    /// How many bytes to read (default and at most 4194304).
+    /// Bytes (4194304 at most).
     length: Option<u64>,
-    /// `text` or `base64`; by default `text` if the bytes are UTF-8 without NUL, and `base64` otherwise.
+    /// Of `content`.
+    ///
+    /// By default `text` if the bytes are UTF-8 without NUL, and `base64` otherwise.
     encoding: Option<Encoding>,
 }
 
@@ -76,8 +81,9 @@ pub(crate) struct Read;
 
 impl Operation for Read {
     const NAME: &'static str = "workspace_read";
-    const ABOUT: &'static str = "Read a file of a workspace, or a part of it: up to 4 MiB, as text or base64. A larger file \
-         comes with a URL from which all of it can be downloaded once. Links are followed only inside the workspace.";
+    const ABOUT: &'static str = "Read a file; over 4 MiB, get a URL.\n\n\
+         As text or base64. All of a larger file can be downloaded once from the URL. Links are followed \
+         only inside the workspace.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oubliette_checkpoints::path_to_text;
+use oubliette_model::path_to_text;
 use oubliette_model::{Mode, Scope, TokenId};
 use oubliette_store::Project;
 use oubliette_wire::{FileChangeHead, FileChangeKind};

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oubliette_checkpoints::path_to_text;
+use oubliette_model::path_to_text;
 use oubliette_model::{Access, Mode, ProjectId, WorkspaceId, quoted};
 use oubliette_wire::{FileAction, FileChange};
 use schemars::JsonSchema;
@@ -17,18 +17,27 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The project id from `project_list`.
+    /// Project name or id.
     project_id: ProjectId,
-    /// The workspace; the default one if omitted.
+    /// Workspace id.
+    ///
+    /// Default: `default`.
     workspace_id: Option<WorkspaceId>,
-    /// The file, relative to the workspace. Missing directories are created.
+    /// Relative path.
+    ///
+    /// Missing directories are created.
     path: String,
-    /// The whole content of the file, up to 4 MiB. If omitted, nothing is written yet: the result has a URL
-    /// to which the content is sent.
+    /// Whole content.
+    ///
+    /// Up to 4 MiB. If omitted, nothing is written yet: the result has a URL to which the content is sent.
     content: Option<String>,
-    /// How `content` is encoded: `text` (default) or `base64`.
+    /// Of `content`.
+    ///
+    /// Default: `text`.
     encoding: Option<Encoding>,
-    /// The permission bits, octal, for example `0755`; default: those of the file, or `0644`.
+    /// Octal permissions (`0644`).
+    ///
+    /// Default: those of the file, or `0644`.
     mode: Option<String>,
 }
 
@@ -59,9 +68,9 @@ pub(crate) struct Write;
 
 impl Operation for Write {
     const NAME: &'static str = "workspace_write";
-    const ABOUT: &'static str = "Write a file of a workspace, or replace it: up to 4 MiB, as text or base64. Without `content` \
-         you get a URL to which a larger file can be sent once. A link with the name is replaced; a directory in \
-         the path that is a link is an error. The container is started if it does not run.";
+    const ABOUT: &'static str = "Write a file; without `content`, get a URL to upload to.\n\n\
+         As text or base64. A larger file can be sent once to the URL. A link with the name is replaced; \
+         a directory in the path that is a link is an error. The container is started if it does not run.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;

@@ -7,10 +7,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use oubliette_agent::{Agent, Package, catalogue};
+use serde_json::json;
 
 use super::{install_dir, manifest, program_path, start_check, unknown_agent};
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal;
+use crate::terminal::output::{self, note};
 
 pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
     let agents = catalogue();
@@ -18,7 +21,10 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
         return Err(unknown_agent(name));
     };
     let Some(package) = agent.package else {
-        eprintln!("{name} is built in; there is nothing to install.");
+        if output::is_json() {
+            terminal::print_json(&json!({ "agent": name, "state": "built in" }));
+        }
+        note!("{name} is built in; there is nothing to install.");
         return Ok(());
     };
     home.prepare()?;
@@ -52,12 +58,17 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
     oubliette_engine::store_models(home.path(), name, &models)
         .map_err(|e| failed("cannot store the models that the agent offers", e))?;
     let version = package.version;
-    eprintln!(
+    if output::is_json() {
+        terminal::print_json(&json!({
+            "agent": name, "state": "installed", "version": version, "directory": target, "models": models,
+        }));
+    }
+    note!(
         "Installed {name} {version} for the containers of {}.",
         home.path().display()
     );
-    let kinds: Vec<&str> = agent.credentials.keys().map(String::as_str).collect();
-    eprintln!(
+    let kinds: Vec<&str> = agent.credential_kinds().collect();
+    note!(
         "It signs in with a credential of kind {}; add one with `oubliette credential add {name} --kind KIND`.",
         kinds.join(" or ")
     );
@@ -74,7 +85,7 @@ fn npm_install(directory: &Path, package: Package) -> Result<(), Failure> {
         .stdout(Stdio::null());
     fs::write(directory.join(manifest::FILE_NAME), manifest::text(package))
         .map_err(|error| Failure::with_cause("cannot write the npm manifest", &error))?;
-    eprintln!("Fetching {} {} with npm …", package.npm, package.version);
+    note!("Fetching {} {} with npm …", package.npm, package.version);
     match npm.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(format!(
@@ -93,7 +104,7 @@ fn check_start(directory: &Path, agent: &Agent, package: Package) -> Result<Vec<
     if cfg!(not(target_os = "linux")) {
         return Ok(Vec::new());
     }
-    eprintln!("Starting it once …");
+    note!("Starting it once …");
     start_check::check(&program_path(directory, package), agent).map_err(|reason| {
         let (name, advice) = (&agent.name, script_advice(package));
         Failure::new(format!(

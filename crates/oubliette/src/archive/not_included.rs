@@ -6,6 +6,7 @@ use oubliette_store::sqlite::ContainerOwner;
 use oubliette_trees::disk_usage;
 
 use crate::home::Home;
+use crate::terminal::output::note;
 use crate::terminal::printable;
 
 /// How many projects are named; the rest is counted.
@@ -23,13 +24,13 @@ struct Installed {
 
 /// Says what a backup does not have. `owners` are the containers of the backup's database.
 pub(super) fn print(home: &Home, owners: &[ContainerOwner], with_files: bool) {
-    eprintln!("Not in it:");
+    note!("Not in it:");
     if !with_files {
-        eprintln!("  the files of the projects, because of --without-files");
+        note!("  the files of the projects, because of --without-files");
     }
     let installed = find_installed(&home.path().join("layers"), owners);
     if !installed.is_empty() {
-        eprintln!(
+        note!(
             "  software installed in containers, and everything else outside of /workspace, /workspaces and \
              /root:"
         );
@@ -37,21 +38,21 @@ pub(super) fn print(home: &Home, owners: &[ContainerOwner], with_files: bool) {
     for Installed { project, bytes } in installed.iter().take(MAX_NAMED) {
         let project = printable(project);
         match bytes {
-            Some(bytes) => eprintln!("    project {project}: {} MB", bytes >> 20),
-            None => eprintln!("    project {project}: kept by the container engine"),
+            Some(bytes) => note!("    project {project}: {} MB", bytes >> 20),
+            None => note!("    project {project}: kept by the container engine"),
         }
     }
     if installed.len() > MAX_NAMED {
-        eprintln!("    and {} more projects", installed.len() - MAX_NAMED);
+        note!("    and {} more projects", installed.len() - MAX_NAMED);
     }
     if !installed.is_empty() {
-        eprintln!(
+        note!(
             "    Install it again after a restore, or build an image with it: [container_types] in \
              oubliette.toml."
         );
     }
-    eprintln!("  installed agents (`oubliette agent install`)");
-    eprintln!("  stored credentials (`oubliette credential add`)");
+    note!("  installed agents (`oubliette agent install`)");
+    note!("  stored credentials (`oubliette credential add`)");
 }
 
 /// Says what a restored data directory lacks.

@@ -34,6 +34,10 @@ impl Skipped {
         self.without_content += 1;
     }
 
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
     pub(super) fn print(&self) {
         if self.count > 0 {
             eprintln!("Left out {}:", self.count);

@@ -1,4 +1,4 @@
-//! Where the server is and which key to use.
+//! Where the server is and which key to use. Without a URL, a server is started in the background if none runs.
 //!
 //! A server on this machine is reached by the socket in its data directory, which no other user and no
 //! container can see. A key goes to an address only if the user names both.
@@ -10,15 +10,23 @@ use oubliette_model::quoted;
 use oubliette_server::LocalSocket;
 
 use super::client::CallError;
+use crate::background::{self, Lifetime};
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo};
+use crate::up;
+
+/// The flag that keeps commands from starting a server.
+pub(super) const NO_AUTOSTART: &str = "no-autostart";
 
 /// The server's URL and the API key, as far as they were given.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Access {
     home: Home,
     url: Option<String>,
     token: Option<String>,
+    /// Whether `--no-autostart` was not given.
+    may_start: bool,
 }
 
 impl Access {
@@ -30,9 +38,17 @@ impl Access {
                 .cloned()
         };
         Self {
+            may_start: !matches.get_flag(NO_AUTOSTART),
+            ..Self::new(home, given("url"), given("token"))
+        }
+    }
+
+    pub(super) fn new(home: &Home, url: Option<String>, token: Option<String>) -> Self {
+        Self {
             home: home.clone(),
-            url: given("url"),
-            token: given("token"),
+            url,
+            token,
+            may_start: false,
         }
     }
 
@@ -44,6 +60,19 @@ impl Access {
     /// The URL that was given.
     pub(super) fn explicit_url(&self) -> Option<&str> {
         self.url.as_deref()
+    }
+
+    /// The key that was given.
+    pub(super) fn explicit_key(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
+    /// The same server with another key.
+    pub(super) fn with_key(&self, key: String) -> Self {
+        Self {
+            token: Some(key),
+            ..self.clone()
+        }
     }
 
     /// The command, with the option that makes it use the same data directory.
@@ -59,21 +88,73 @@ impl Access {
         }
     }
 
-    /// The URL for the configuration of other clients.
+    /// The URL for the configuration of other clients, which find the server there only as long as it runs.
     pub(super) async fn url(&self) -> Result<String, Failure> {
-        match &self.url {
-            Some(url) => endpoint_url(url),
-            None => match self.home.running_server().await {
-                Some(server) => Ok(server.url),
-                None => Err(self.no_server()),
-            },
+        if let Some(url) = &self.url {
+            return endpoint_url(url);
+        }
+        self.local_server().await?;
+        let running = self.home.running_server().await;
+        let running = running.ok_or_else(|| self.no_server())?;
+        Ok(up::keep_running(&self.home, running)?.url)
+    }
+
+    /// Where to send calls; starts a server if none is running and no URL was given.
+    pub(super) async fn server(&self) -> Result<ServerAddress, CallError> {
+        if self.url.is_some() {
+            return self.running_server().await;
+        }
+        self.local_server().await
+    }
+
+    /// Where to send calls again after the connection was lost. The server may have been stopped on purpose, so
+    /// only one that a command had started and that has crashed is started again.
+    pub(super) async fn server_again(&self) -> Result<ServerAddress, CallError> {
+        if self.url.is_none() {
+            restart_crashed(&self.home).await;
+        }
+        self.running_server().await
+    }
+
+    async fn local_server(&self) -> Result<ServerAddress, CallError> {
+        match self.running_local_server().await {
+            Err(CallError::Unreachable(_)) => {
+                self.start_server().await.map_err(CallError::Rejected)?;
+                self.running_local_server().await
+            }
+            found => found,
         }
     }
 
-    /// Where to send calls.
-    pub(super) async fn server(&self) -> Result<ServerAddress, CallError> {
+    async fn start_server(&self) -> Result<(), Failure> {
+        if !self.may_start || self.home.older_server().is_some() {
+            return Err(self.no_server());
+        }
+        let config = Config::load(&self.home.config_file(), std::env::vars())
+            .map_err(|failure| failure.because_of("cannot start a server"))?;
+        if !config.autostart.enabled {
+            return Err(self.no_server());
+        }
+        let started = start_in_background(&self.home).await;
+        let started = started.map_err(|failure| failure.because_of("cannot start a server"))?;
+        if !started.was_running {
+            eprintln!(
+                "Started a server in the background (process {}); `{} down` stops it.",
+                started.pid,
+                self.home.command()
+            );
+        }
+        Ok(())
+    }
+
+    /// The data directory whose server may be started again while a command runs on.
+    pub(super) fn restartable_home(&self) -> Option<Home> {
+        (self.url.is_none() && self.may_start).then(|| self.home.clone())
+    }
+
+    async fn running_server(&self) -> Result<ServerAddress, CallError> {
         let Some(given) = &self.url else {
-            return self.local_server().await;
+            return self.running_local_server().await;
         };
         let url = endpoint_url(given).map_err(CallError::Rejected)?;
         if !is_loopback(&url) {
@@ -81,7 +162,7 @@ impl Access {
         }
         let running = self.home.running_server().await;
         if running.is_some_and(|server| is_same_server(&url, &server)) {
-            return self.local_server().await;
+            return self.running_local_server().await;
         }
         if self.token.is_none() {
             return Err(CallError::Unreachable(Failure::new(format!(
@@ -93,7 +174,7 @@ impl Access {
         Ok(ServerAddress::Url(url))
     }
 
-    async fn local_server(&self) -> Result<ServerAddress, CallError> {
+    async fn running_local_server(&self) -> Result<ServerAddress, CallError> {
         let no_server = || CallError::Unreachable(self.no_server());
         let owner = self.home.owner().map_err(CallError::Rejected)?;
         let owner = owner.ok_or_else(no_server)?;
@@ -106,6 +187,18 @@ impl Access {
                 self.home.path().display()
             )))),
         }
+    }
+
+    /// What to add to errors of the local server if it has another version than this command.
+    pub(super) fn version_hint(&self) -> Option<String> {
+        let (server, own) = (self.home.server_info()?.version, env!("CARGO_PKG_VERSION"));
+        (server != own).then(|| {
+            format!(
+                " (the running server has version {server} and this command {own}; `{} up --restart` restarts the \
+                 server, and containers and agents keep running)",
+                self.home.command()
+            )
+        })
     }
 
     pub(super) fn key(&self) -> Result<String, Failure> {
@@ -125,10 +218,32 @@ impl Access {
             )
         });
         Failure::new(format!(
-            "no server is running on {}; start one with `{} serve`, or choose another with --url{older}",
+            "no server is running on {}; start one with `{} up`, or choose another with --url{older}",
             self.home.path().display(),
             self.home.command()
         ))
+    }
+}
+
+async fn start_in_background(home: &Home) -> Result<background::Report, Failure> {
+    let home = home.clone();
+    let starting =
+        tokio::task::spawn_blocking(move || background::start(&home, Lifetime::UntilIdle, &[]));
+    let started = starting.await;
+    started.map_err(|error| Failure::with_cause("cannot start a server", &error))?
+}
+
+/// Starts a server again that a command had started and that has crashed. Errors show when it is called.
+pub(super) async fn restart_crashed(home: &Home) {
+    if home.has_crashed_server() {
+        let _ = start_in_background(home).await;
+    }
+}
+
+/// The same, also for a server that has ended itself or was stopped.
+pub(super) async fn restart_ended(home: &Home) {
+    if home.has_crashed_server() || home.server_info().is_none() {
+        let _ = start_in_background(home).await;
     }
 }
 
@@ -218,6 +333,7 @@ impl ServerAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::home::ServerMode;
 
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {
@@ -225,6 +341,8 @@ mod tests {
             url: url.to_owned(),
             pid: 1,
             version: String::new(),
+            started_at: None,
+            mode: ServerMode::Foreground,
         };
         for url in [
             "http://127.0.0.1:7433/mcp",

@@ -8,11 +8,31 @@ use clap::{Arg, ArgAction, ArgMatches, value_parser};
 use oubliette_engine::operations::{self, Entry};
 use serde_json::{Map, Value};
 
-use super::variables;
+use super::{help, last_session, variables};
 use crate::failure::Failure;
 
 /// The flag for variables of a project that are hidden in what agents write.
 const SECRET: &str = "secret";
+
+/// The project of a command that also takes it as an argument.
+const PROJECT_FLAG: &str = "project_flag";
+/// Operations whose project is optional and still an argument: `session list hello`.
+const OPTIONAL_PROJECT: [&str; 5] = [
+    "session_list",
+    "session_cleanup",
+    "schedule_list",
+    "config_limits",
+    "audit_list",
+];
+/// Flags with names of their own. The other names work too, and are not shown.
+const RENAMED: [(&str, &str); 5] = [
+    ("targets", "target"),
+    ("timeout_seconds", "timeout"),
+    ("wait_seconds", "wait"),
+    ("since_index", "since"),
+    // `--token` is the key to call with.
+    ("token_id", "by"),
+];
 
 /// How a parameter is written on the command line.
 enum ArgumentKind {
@@ -46,15 +66,14 @@ fn argument_kind(name: &str, schema: &Value) -> ArgumentKind {
                 .collect(),
         );
     }
-    if schema.get("type").is_some_and(Value::is_array) {
+    if name == "command" {
         return ArgumentKind::CommandLine;
     }
     // An item of several types is written as the first of them.
     let item_kind = |key: &str| {
-        let kind = schema.get(key)?.get("type")?;
-        kind.as_array()
-            .map_or(Some(kind), |kinds| kinds.first())?
-            .as_str()
+        let item = schema.get(key)?;
+        let first = item.get("anyOf").map_or(Some(item), |kinds| kinds.get(0))?;
+        first.get("type")?.as_str()
     };
     match schema.get("type").and_then(Value::as_str) {
         Some("string") => ArgumentKind::Text,
@@ -69,20 +88,29 @@ fn argument_kind(name: &str, schema: &Value) -> ArgumentKind {
     }
 }
 
-/// `project_id` → `project`, `max_cost_usd` → `max-cost-usd`; `token_id` stays, because `--token`
-/// is the key to call with.
+/// `project_id` → `project`, `max_cost_usd` → `max-cost-usd`.
 fn flag(parameter: &str) -> String {
-    let name = match parameter.strip_suffix("_id") {
-        None if parameter == "targets" => "target",
-        Some("token") | None => parameter,
-        Some(name) => name,
+    let renamed = RENAMED.iter().find(|(name, _)| *name == parameter);
+    let name = match (renamed, parameter.strip_suffix("_id")) {
+        (Some((_, flag)), _) => flag,
+        (None, Some(name)) => name,
+        (None, None) => parameter,
     };
     name.replace('_', "-")
+}
+
+/// The parameter for whole texts, which commands always have.
+pub(super) const FULL: &str = "full";
+/// What a flag was called by the rule that `RENAMED` is an exception of.
+fn other_flag(parameter: &str) -> Option<String> {
+    let is_renamed = RENAMED.iter().any(|(name, _)| *name == parameter);
+    is_renamed.then(|| parameter.replace('_', "-"))
 }
 
 pub(super) fn from_schema(entry: &'static Entry) -> Vec<Arg> {
     let arguments = entry
         .properties()
+        .filter(|(name, _)| *name != FULL)
         .map(|(name, schema)| argument(entry, name, schema));
     let secret = Arg::new(SECRET)
         .long(SECRET)
@@ -92,9 +120,18 @@ pub(super) fn from_schema(entry: &'static Entry) -> Vec<Arg> {
             "Like --env, for a value of at least 8 characters that is hidden in what agents write; without \
              VALUE it is taken from this shell; may be repeated",
         );
+    let project = Arg::new(PROJECT_FLAG)
+        .long("project")
+        .hide(true)
+        .conflicts_with("project_id");
     arguments
         .chain(takes_secrets(entry).then_some(secret))
+        .chain(has_optional_project(entry).then_some(project))
         .collect()
+}
+
+fn has_optional_project(entry: &Entry) -> bool {
+    OPTIONAL_PROJECT.contains(&entry.name)
 }
 
 /// Whether an operation has variables of agents, whose output is logged.
@@ -108,6 +145,7 @@ fn is_positional(entry: &Entry, name: &str, schema: &Value) -> bool {
         ArgumentKind::Targets => false,
         // Optional in the schema of these two, where another parameter can replace them.
         _ if name == "prompt" => true,
+        _ if name == "project_id" && has_optional_project(entry) => true,
         _ if name == "session_id" && entry.name == "session_message" => true,
         // A second name after that of the credential would be easy to mistake.
         _ if name == "kind" => false,
@@ -115,8 +153,23 @@ fn is_positional(entry: &Entry, name: &str, schema: &Value) -> bool {
     }
 }
 
-fn value_name(flag: &str) -> String {
-    flag.to_uppercase().replace('-', "_")
+/// What a value is called: `--memory-mb <MB>`, `--turn <N>`, `<PROJECT>`.
+fn value_name(parameter: &str, kind: &ArgumentKind) -> String {
+    let last = parameter.rsplit('_').next().unwrap_or(parameter);
+    match (parameter, last, kind) {
+        ("cron_expr", ..) => "CRON".to_owned(),
+        (_, "id", _) => {
+            let noun = parameter.trim_end_matches("_id");
+            noun.to_uppercase().replace('_', "-")
+        }
+        (_, "mb" | "usd" | "seconds" | "hours" | "url", _) => last.to_uppercase(),
+        (_, _, ArgumentKind::Integer | ArgumentKind::Number) => "N".to_owned(),
+        (_, "paths", _) => "PATH".to_owned(),
+        (_, "branches", _) => "BRANCH".to_owned(),
+        (_, "allowed" | "disallowed", _) => "TOOL".to_owned(),
+        ("credential_refs" | "git_credential", ..) => "CREDENTIAL".to_owned(),
+        (_, last, _) => last.to_uppercase(),
+    }
 }
 
 /// A description of the registry with the names of the command line: `` `project_list` `` becomes
@@ -132,11 +185,11 @@ pub(super) fn in_command_words(entry: &'static Entry, text: &str) -> String {
         let found = entries.iter().find_map(|entry| {
             let mut properties = entry.properties();
             let (name, schema) = properties.find(|(name, _)| *name == parameter)?;
-            Some((name, is_positional(entry, name, schema)))
+            Some((name, schema, is_positional(entry, name, schema)))
         });
         match found {
-            Some((name, true)) => value_name(&flag(name)),
-            Some((name, false)) => format!("--{}", flag(name)),
+            Some((name, schema, true)) => value_name(name, &argument_kind(name, schema)),
+            Some((name, _, false)) => format!("--{}", flag(name)),
             None => quoted.to_owned(),
         }
     };
@@ -155,41 +208,27 @@ pub(super) fn in_command_words(entry: &'static Entry, text: &str) -> String {
 }
 
 fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
-    let flag = flag(name);
     let description = schema
         .get("description")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let help = in_command_words(entry, &description.replace('\n', " "))
-        .replace(", `{\"NAME\": \"value\"}`", "; may be repeated");
-    let argument = Arg::new(name).help(match name {
-        name if name.ends_with("project_id") => "The project, by name or id".to_owned(),
-        "schedule_id" => "The schedule, by name or id".to_owned(),
-        "token_id" => "The token, by name or id".to_owned(),
-        "agent_scope" if entry.noun() == "project" => "The scope of the key with which the agent of each \
-             session can call Oubliette, not wider than that of your token: admin, read, write, project:NAME \
-             or project:NAME:ro; none removes it"
-            .to_owned(),
-        "scope" => "admin, admin:ro, read, write, project:NAME or project:NAME:ro; a project by name or id"
-            .to_owned(),
-        "env" if takes_secrets(entry) => "Environment variable of the container; without VALUE it is taken \
-             from this shell; may be repeated. Together with --secret, replaces all previous ones. Values are \
-             never returned. One that looks like a key, by its name or itself, is also hidden in what agents \
-             write. `{\"NAME\": {\"value\": \"…\", \"secret\": false}}` is taken too"
-            .to_owned(),
-        "command" => {
-            "One argument is run by the shell; several are a program and its arguments".to_owned()
-        }
-        _ => help.trim_end_matches('.').to_owned(),
-    });
-    let value = value_name(&flag);
-    let required = entry.requires(name);
-    let argument = if is_positional(entry, name, schema) {
-        argument.required(required).value_name(value)
-    } else {
-        argument.long(flag).value_name(value).required(required)
+    let help = match help::parameter(entry, name) {
+        _ if name == "session_id" && entry.noun() == "session" => last_session::HELP.to_owned(),
+        Some(help) => help.to_owned(),
+        None => in_command_words(entry, &description.replace('\n', " ")),
     };
-    match argument_kind(name, schema) {
+    let kind = argument_kind(name, schema);
+    let argument = Arg::new(name)
+        .help(help.trim_end_matches('.').to_owned())
+        .hide(help::is_hidden(entry, name))
+        .value_name(value_name(name, &kind))
+        .required(entry.requires(name));
+    let argument = if is_positional(entry, name, schema) {
+        argument
+    } else {
+        argument.long(flag(name)).aliases(other_flag(name))
+    };
+    match kind {
         ArgumentKind::Choice(choices) => argument.value_parser(PossibleValuesParser::new(choices)),
         ArgumentKind::Integer => argument
             .value_parser(value_parser!(i64))
@@ -219,9 +258,8 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
             .value_name("NAME[=VALUE]"),
         ArgumentKind::Targets => argument
             .action(ArgAction::Append)
-            .required(required)
-            .value_name("PROJECT[/WORKSPACE]")
-            .help("Project to run in, by name or id; may be repeated"),
+            .value_name("PROJECT")
+            .help("Project to run in, by name or id, or PROJECT/WORKSPACE; may be repeated"),
         ArgumentKind::Json => argument.value_name("JSON"),
         ArgumentKind::Text => argument,
     }
@@ -230,12 +268,17 @@ fn argument(entry: &'static Entry, name: &'static str, schema: &Value) -> Arg {
 /// The parameters that were given.
 pub(super) fn read(entry: &Entry, matches: &ArgMatches) -> Result<Map<String, Value>, Failure> {
     let mut given = Map::new();
-    for (name, schema) in entry.properties() {
+    for (name, schema) in entry.properties().filter(|(name, _)| *name != FULL) {
         if matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine)
             && let Some(value) = value(name, schema, matches)?
         {
             given.insert(name.to_owned(), value);
         }
+    }
+    if has_optional_project(entry)
+        && let Some(project) = matches.get_one::<String>(PROJECT_FLAG)
+    {
+        given.insert("project_id".to_owned(), Value::from(project.as_str()));
     }
     if takes_secrets(entry)
         && let Some(texts) = matches.get_many::<String>(SECRET)
@@ -259,6 +302,10 @@ fn value(name: &str, schema: &Value, matches: &ArgMatches) -> Result<Option<Valu
             .cloned()
     };
     Ok(match argument_kind(name, schema) {
+        // As on the command line, or as in the list of calls.
+        ArgumentKind::Text if name == "operation" => {
+            text().map(|text| Value::from(text.replace([' ', '-'], "_")))
+        }
         ArgumentKind::Text | ArgumentKind::Choice(_) => text().map(Value::from),
         ArgumentKind::Integer => matches
             .get_one::<i64>(name)
@@ -312,7 +359,7 @@ mod tests {
             "`session_events` with `wait_seconds`; `prompt`, `create_workspace: true`, `other`";
         assert_eq!(
             in_command_words(entry, text),
-            "`oubliette session events` with `--wait-seconds`; `PROMPT`, `--create-workspace`, `other`"
+            "`oubliette session events` with `--wait`; `PROMPT`, `--create-workspace`, `other`"
         );
     }
 }

@@ -3,9 +3,12 @@
 //! A snapshot of the files is sent with the history; the container never sees the user's directory. Here
 //! nothing changes until `apply`, `fetch` or `cp`. Only with `run --mount` is the directory itself the workspace.
 
+mod agent_commits;
 mod apply;
+mod changed;
 mod checkpoint_diff;
 mod copy;
+mod fetch;
 mod git;
 mod ignored;
 mod mount;
@@ -29,9 +32,10 @@ use super::names::{self, Lookup};
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal::output::note;
 use crate::terminal::printable;
+pub(super) use changed::{ChangedFiles, changed};
 pub(super) use copy::{command as copy_command, run as run_copy};
-use receive::{Changed, Into};
 use record::{RecordFile, SentSession};
 use remote::Place;
 use repository::Repository;
@@ -98,8 +102,8 @@ impl<'a> Checkout<'a> {
     /// Reads what is known about the checkout, and finishes an apply that was killed.
     fn open_record(&self) -> Result<RecordFile, Failure> {
         let file = RecordFile::open(self.home, &self.server, self.root())?;
-        if let Some(kept) = apply::finish_interrupted(&file.apply_dir())? {
-            eprintln!("Finished an `oubliette apply` that had been interrupted.");
+        if let Some(kept) = apply::finish_interrupted(&file.apply_paths().stage)? {
+            note!("Finished an `oubliette apply` that had been interrupted.");
             report_kept(&kept);
         }
         Ok(file)
@@ -125,7 +129,7 @@ impl<'a> Checkout<'a> {
     ) -> Result<Copy, Failure> {
         let mut snapshot = Snapshot::take(&self.repository)?;
         for note in &snapshot.notes {
-            eprintln!("note: {}", printable(note));
+            note!("note: {}", printable(note));
         }
         let mut file = self.open_record()?;
         ignored::leave_out(&self.repository, &file, &mut snapshot, no_longer_ignored)?;
@@ -152,7 +156,7 @@ impl<'a> Checkout<'a> {
         } else {
             ""
         };
-        eprintln!(
+        note!(
             "Sent a copy of {}{uncommitted}{files}.{start}",
             printable(&self.root().display().to_string())
         );
@@ -294,77 +298,6 @@ impl Copy {
     }
 }
 
-/// Asks what a session has changed, and records whether there is anything to take.
-pub(super) async fn changed(
-    checkout: &Checkout<'_>,
-    client: &ReconnectingClient<'_>,
-    session_id: &str,
-) -> Result<Option<ChangedFiles>, Failure> {
-    let (place, session) = {
-        let file = checkout.open_record()?;
-        let Some(session) = file.record.find(session_id)?.cloned() else {
-            return Ok(None);
-        };
-        let Some(place) = file.record.place(&session) else {
-            return Ok(None);
-        };
-        (place, session)
-    };
-    if session.is_mounted() {
-        let changed = mount::changed(client, session_id).await?;
-        return Ok(Some(ChangedFiles {
-            changed,
-            is_here: true,
-        }));
-    }
-    let work = receive::receive(client, &place, &session, Into::Nowhere).await?;
-    let mut file = checkout.open_record()?;
-    let is_taken =
-        work.changed == Changed::default() || session.taken.as_ref() == Some(&work.commit);
-    let taken = is_taken.then_some(work.commit.as_str());
-    file.record.set_taken(session_id, taken);
-    file.record
-        .set_unchanged(session_id, work.changed == Changed::default());
-    // The user has started a turn since, and expects other work.
-    file.record.set_seen(session_id, None);
-    file.save()?;
-    Ok(Some(ChangedFiles {
-        changed: work.changed,
-        is_here: false,
-    }))
-}
-
-/// What a session has changed, for people and programs.
-pub(super) struct ChangedFiles {
-    changed: Changed,
-    /// Whether it has changed the files here.
-    pub(super) is_here: bool,
-}
-
-impl ChangedFiles {
-    pub(super) fn is_nothing(&self) -> bool {
-        self.changed.files == 0
-    }
-
-    pub(super) fn describe(&self) -> String {
-        let place = if self.is_here && !self.is_nothing() {
-            " here"
-        } else {
-            ""
-        };
-        format!("{}{place}", self.changed.describe())
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        let Changed {
-            files,
-            added,
-            removed,
-        } = self.changed;
-        json!({ "files": files, "added": added, "removed": removed })
-    }
-}
-
 /// Says which files an apply has left alone.
 fn report_kept(kept: &[apply::KeptFile]) {
     for file in kept {
@@ -428,7 +361,7 @@ async fn create_project(
         }
         match client.call("project_create", &create).await {
             Ok(project) => {
-                eprintln!("Created the project {name}.");
+                note!("Created the project {name}.");
                 let id = project.get("project_id").and_then(Value::as_str);
                 return Ok(id.unwrap_or_default().to_owned());
             }

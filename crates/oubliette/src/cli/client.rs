@@ -20,9 +20,10 @@ use rmcp::transport::streamable_http_client::{
 };
 use serde_json::{Map, Value};
 
-use super::access::{Access, ServerAddress};
+use super::access::{Access, ServerAddress, restart_crashed};
 use super::arguments;
 use crate::failure::Failure;
+use crate::home::Home;
 use crate::terminal::ProgressLine;
 
 /// Why a call has no result.
@@ -51,6 +52,10 @@ pub(super) struct Client {
     lost: String,
     /// Its socket has a path only while it lives.
     _server: ServerAddress,
+    /// The data directory whose server is started again if it crashes.
+    restartable: Option<Home>,
+    /// What to say about errors of a server of another version.
+    version_hint: Option<String>,
 }
 
 /// Shows progress notifications while a call runs.
@@ -81,8 +86,22 @@ impl ClientHandler for ProgressHandler {
 }
 
 impl Client {
+    /// Connects to the server, which is started in the background if none is running.
     pub(super) async fn connect(access: &Access) -> Result<Self, CallError> {
-        let server = access.server().await?;
+        let connect = async || Box::pin(Self::connect_to(access, access.server().await?)).await;
+        match connect().await {
+            // It has ended in between.
+            Err(CallError::Unreachable(_)) if !access.has_explicit_url() => connect().await,
+            connected => connected,
+        }
+    }
+
+    /// Connects to a server that was lost.
+    pub(super) async fn reconnect(access: &Access) -> Result<Self, CallError> {
+        Box::pin(Self::connect_to(access, access.server_again().await?)).await
+    }
+
+    async fn connect_to(access: &Access, server: ServerAddress) -> Result<Self, CallError> {
         let key = access.key().map_err(CallError::Rejected)?;
         let url = server.url();
         let config = StreamableHttpClientTransportConfig::with_uri(url).auth_header(key);
@@ -115,7 +134,7 @@ impl Client {
         })?;
         let lost = match &server {
             ServerAddress::Local(_) => format!(
-                "the server stopped; start it again with `{} serve`",
+                "the server stopped; start it again with `{} up`",
                 access.command()
             ),
             ServerAddress::Url(url) => format!("the server at {url} does not answer any more"),
@@ -124,6 +143,11 @@ impl Client {
             service,
             progress,
             lost,
+            version_hint: match &server {
+                ServerAddress::Local(_) => access.version_hint(),
+                ServerAddress::Url(_) => None,
+            },
+            restartable: access.restartable_home(),
             _server: server,
         })
     }
@@ -132,17 +156,22 @@ impl Client {
     pub(super) async fn call(
         &self,
         name: &str,
-        arguments: Map<String, Value>,
+        mut arguments: Map<String, Value>,
     ) -> Result<Map<String, Value>, CallError> {
+        let takes_full = |entry: &operations::Entry| {
+            let mut properties = entry.properties();
+            properties.any(|(name, _)| name == arguments::FULL)
+        };
+        if operations::find(name).is_some_and(takes_full) {
+            arguments.insert(arguments::FULL.to_owned(), Value::Bool(true));
+        }
         let mut request = CallToolRequestParams::new(name.to_owned()).with_arguments(arguments);
         let meta = Map::from_iter([(STRUCTURED_ONLY.to_owned(), Value::Bool(true))]);
         request.meta = Some(meta.into());
         let outcome = self.service.call_tool(request).await;
         self.progress.lock().clear();
         let result = outcome.map_err(|error| match error {
-            ServiceError::McpError(error) => {
-                CallError::Rejected(Failure::new(in_command_words(name, &error.message)))
-            }
+            ServiceError::McpError(error) => self.rejected(in_command_words(name, &error.message)),
             // Their texts are those of the library's types.
             ServiceError::TransportSend(_) | ServiceError::TransportClosed => {
                 CallError::Unreachable(Failure::new(self.lost.clone()))
@@ -150,12 +179,17 @@ impl Client {
             other => {
                 CallError::Unreachable(Failure::with_cause("the server did not answer", &other))
             }
-        })?;
+        });
+        if let (Err(CallError::Unreachable(_)), Some(home)) = (&result, &self.restartable) {
+            // A caller that tries again finds it.
+            restart_crashed(home).await;
+        }
+        let result = result?;
         if result.is_error == Some(true) {
             let texts = result.content.iter().filter_map(|block| block.as_text());
             let text: Vec<&str> = texts.map(|block| block.text.as_str()).collect();
             let message = in_command_words(name, &text.join("\n"));
-            return Err(CallError::Rejected(Failure::new(message)));
+            return Err(self.rejected(message));
         }
         match result.structured_content {
             Some(Value::Object(result)) => Ok(result),
@@ -163,6 +197,11 @@ impl Client {
                 "the server's response to {name} contains no result"
             )))),
         }
+    }
+
+    fn rejected(&self, message: String) -> CallError {
+        let hint = self.version_hint.as_deref().unwrap_or_default();
+        CallError::Rejected(Failure::new(format!("{message}{hint}")))
     }
 
     pub(super) async fn close(self) {

@@ -3,53 +3,99 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use oubliette_engine::operations::{Effect, Entry};
+use oubliette_engine::operations::Entry;
 
 use crate::failure::Failure;
 use crate::terminal::printable;
 
 const YES: &str = "yes";
 
-/// Adds `--yes` to a command that deletes something.
-pub(super) fn add_flag(entry: &Entry, command: Command) -> Command {
-    if !deletes(entry) {
-        return command;
-    }
-    command.arg(
-        Arg::new(YES)
-            .short('y')
-            .long(YES)
-            .action(ArgAction::SetTrue)
-            .help("Do not ask; without a terminal nothing is asked"),
-    )
+/// The operations that are asked about, with the question: `{}` is what the command names.
+const QUESTIONS: [(&str, &str); 9] = [
+    (
+        "project_delete",
+        "Delete the project {}, its files, its history and its tokens for good?",
+    ),
+    (
+        "workspace_delete",
+        "Delete the workspace {} with its files for good?",
+    ),
+    (
+        "schedule_delete",
+        "Delete the schedule {} and its history for good?",
+    ),
+    (
+        "session_cleanup",
+        "Delete the ended sessions with their logs for good?",
+    ),
+    (
+        "session_rewind",
+        "Set the session {} back? Later changes of its files are lost.",
+    ),
+    (
+        "credential_remove",
+        "Remove the credential {}? Agents that start from now on cannot use it.",
+    ),
+    (
+        "token_revoke",
+        "Revoke the token {}? Its clients lose access at once.",
+    ),
+    (
+        "image_rebuild",
+        "Remove the containers of that type, with everything installed in them?",
+    ),
+    (
+        "container_stop",
+        "Stop the container of {} and every process in it?",
+    ),
+];
+
+/// `--yes`, for commands that ask.
+pub(super) fn yes_flag() -> Arg {
+    Arg::new(YES)
+        .short('y')
+        .long(YES)
+        .action(ArgAction::SetTrue)
+        .help("Do not ask; without a terminal nothing is asked")
 }
 
-/// Asks at a terminal before something is deleted for good.
+/// Adds `--yes` to a command that asks.
+pub(super) fn add_flag(entry: &Entry, command: Command) -> Command {
+    match question(entry) {
+        Some(_) => command.arg(yes_flag()),
+        None => command,
+    }
+}
+
+fn question(entry: &Entry) -> Option<&'static str> {
+    let mut questions = QUESTIONS.iter();
+    let (_, question) = questions.find(|(name, _)| *name == entry.name)?;
+    Some(question)
+}
+
+/// Asks at a terminal before the command of an operation that loses something.
 pub(super) fn before(entry: &Entry, matches: &ArgMatches) -> Result<(), Failure> {
-    if !deletes(entry) || matches.get_flag(YES) || !can_ask() {
+    let Some(question) = question(entry) else {
+        return Ok(());
+    };
+    let required = entry.properties().map(|(name, _)| name);
+    let named = required
+        .filter(|name| entry.requires(name))
+        .filter_map(|name| matches.try_get_one::<String>(name).ok().flatten());
+    let named: Vec<&str> = named.map(String::as_str).collect();
+    require_yes(&question.replace("{}", &named.join(" ")), matches)
+}
+
+/// Asks at a terminal, unless `--yes` was given; a no is a failure.
+pub(super) fn require_yes(question: &str, matches: &ArgMatches) -> Result<(), Failure> {
+    if matches.get_flag(YES) || !can_ask() || ask(question)? {
         return Ok(());
     }
-    let last = entry.properties().map(|(name, _)| name);
-    let named = last
-        .filter(|name| entry.requires(name))
-        .filter_map(|name| matches.get_one::<String>(name));
-    let named: Vec<&str> = named.map(String::as_str).collect();
-    let what = match entry.name {
-        "project_delete" => ", its files, its history and its tokens",
-        "workspace_delete" => " with its files",
-        _ => "",
-    };
-    let noun = entry.noun();
-    let question = format!("Delete the {noun} {}{what} for good?", named.join(" "));
-    if ask(&question)? {
-        Ok(())
+    Err(Failure::new(if question.starts_with("Delete") {
+        "nothing was deleted"
     } else {
-        Err(Failure::new("nothing was deleted"))
-    }
-}
-
-fn deletes(entry: &Entry) -> bool {
-    entry.effect == Effect::Destroys && entry.verb() == "delete"
+        "nothing was changed"
+    }))
 }
 
 /// Whether a person can be asked.
@@ -71,6 +117,30 @@ pub(super) fn ask(question: &str) -> Result<bool, Failure> {
             "y" | "yes" => return Ok(true),
             "" | "n" | "no" => return Ok(false),
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oubliette_engine::operations::{self, Effect};
+
+    use super::*;
+
+    #[test]
+    fn every_operation_that_deletes_is_asked_about() {
+        for (name, _) in QUESTIONS {
+            assert!(operations::find(name).is_some(), "{name}");
+        }
+        // What they replace is not lost, or is what the user asks for.
+        let plain = ["container_exec", "workspace_write"];
+        for entry in operations::all() {
+            let is_asked = question(entry).is_some() || plain.contains(&entry.name);
+            assert!(
+                is_asked || entry.effect != Effect::Destroys,
+                "{}",
+                entry.name
+            );
         }
     }
 }

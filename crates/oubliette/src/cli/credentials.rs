@@ -20,12 +20,13 @@ const MAX_READ_BYTES: u64 = 1 << 20;
 
 const EXAMPLES: &str = "\
 Examples:
-  oubliette credential add work --kind anthropic                          ask for the key, without showing it
-  oubliette credential add work --kind openai --env OPENAI_API_KEY        take it from a variable of this shell
-  pass show claude | oubliette credential add sub --kind claude_oauth --value-from-stdin
+  oubliette credential add work --kind anthropic   ask for the key
+  oubliette credential add work --kind openai --env OPENAI_API_KEY
+  pass show claude |
+    oubliette credential add sub --kind claude_oauth --value-from-stdin
   oubliette credential add chatgpt --kind codex_auth --file ~/.codex/auth.json
-  oubliette credential add gw --kind anthropic --base-url https://gateway.example.com
-  oubliette credential add vault --kind openai --file /run/secrets/openai --reference";
+  oubliette credential add gw --kind anthropic --base-url https://example.com
+  oubliette credential add vault --kind openai --file /run/openai --reference";
 
 pub(super) fn add_flags(command: Command) -> Command {
     command
@@ -108,10 +109,8 @@ pub(super) fn with_value(
 
 /// Whether a kind is one of the agents that this program knows. The server's configuration may define others.
 pub(super) fn is_built_in_kind(kind: &str) -> bool {
-    let takes = |agent: &oubliette_agent::Agent| {
-        let mut files = agent.sign_in.login_files.iter();
-        agent.credentials.contains_key(kind) || files.any(|file| file.kind == kind)
-    };
+    let takes =
+        |agent: &oubliette_agent::Agent| agent.credential_kinds().any(|taken| taken == kind);
     matches!(kind, "git" | "ssh_key") || catalogue().iter().any(takes)
 }
 
@@ -128,8 +127,8 @@ fn usage(sentence: &str) -> Failure {
 
 fn prompt(name: &str, kind: &str) -> Result<String, Failure> {
     let agents = catalogue();
-    let mut files = agents.iter().flat_map(|agent| agent.sign_in.login_files);
-    if let Some(file) = files.find(|file| file.kind == kind) {
+    let mut agents = agents.iter();
+    if let Some(file) = agents.find_map(|agent| agent.login_file(kind)) {
         return Err(usage(&format!(
             "a credential of the kind {kind} is a file; give it with --file, for example ~/{}",
             file.path

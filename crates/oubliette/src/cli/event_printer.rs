@@ -1,17 +1,18 @@
-//! Prints a session's events: streamed text, and one line for each tool call.
+//! Prints a session's events as they arrive: streamed text, and one line for each tool call, or a transcript.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::terminal::{ProgressLine, printable};
+use super::transcript::{Transcript, describe_answer, describe_call, describe_request, first_line};
+use crate::terminal::style::Style;
+use crate::terminal::wrap::WordWrap;
+use crate::terminal::{self, ProgressLine, output, printable, width};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-const MAX_NOTE_CHARS: usize = 100;
-/// How many files, and lines of each, a permission request shows.
-const MAX_SHOWN_FILES: usize = 10;
-const MAX_SHOWN_LINES: usize = 20;
+/// The length of a note where there is no terminal.
+const MAX_NOTE_COLUMNS: usize = 100;
 
 /// How a turn ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,13 +31,18 @@ pub(super) struct EventPrinter {
     streams: bool,
     /// Whether texts of the agent are not printed at all.
     pub(super) is_quiet: bool,
-    colour: bool,
+    style: Style,
+    /// Formats everything but streamed text, on stdout; without it only notes are printed, on stderr.
+    transcript: Option<Transcript>,
     line: ProgressLine,
-    /// The part of the current message that is printed already.
+    /// The part of the current message that is printed already, or held back by `wrap`.
     shown: String,
+    /// Breaks streamed text between words.
+    wrap: WordWrap,
     /// Whether the cursor is behind text.
     mid_line: bool,
-    tool: Option<(String, Instant)>,
+    /// Calls without a result yet: their ids, titles and starts.
+    tools: Vec<(String, String, Instant)>,
     activity_started: Instant,
     frame: usize,
     activity: String,
@@ -47,11 +53,13 @@ impl Default for EventPrinter {
         Self {
             streams: std::io::stdout().is_terminal(),
             is_quiet: false,
-            colour: std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
+            style: Style::of_stderr(),
+            transcript: None,
             line: ProgressLine::default(),
             shown: String::new(),
+            wrap: WordWrap::default(),
             mid_line: false,
-            tool: None,
+            tools: Vec::new(),
             activity_started: Instant::now(),
             frame: 0,
             activity: "starting the agent".to_owned(),
@@ -60,6 +68,14 @@ impl Default for EventPrinter {
 }
 
 impl EventPrinter {
+    /// Continues a transcript.
+    pub(super) fn of_transcript(transcript: Transcript) -> Self {
+        Self {
+            transcript: Some(transcript),
+            ..Self::default()
+        }
+    }
+
     /// Advances the spinner; called while no event arrives.
     pub(super) fn advance_spinner(&mut self) {
         if self.mid_line {
@@ -82,9 +98,77 @@ impl EventPrinter {
         eprintln!("  {}", printable(text));
     }
 
+    /// Ends the line of a text that is being streamed.
+    pub(super) fn finish_line(&mut self) {
+        self.clear();
+        self.end_line();
+    }
+
+    /// Formats an event of a transcript as whole lines, where text cannot be streamed.
+    pub(super) fn format(&mut self, event: &Value) -> String {
+        match &mut self.transcript {
+            Some(transcript) => transcript.format(event, width::stdout_columns()),
+            None => String::new(),
+        }
+    }
+
     /// Prints an event; returns how the turn ended, if it did.
     pub(super) fn print(&mut self, event: &Value) -> Option<Completion> {
         self.line.clear();
+        if self.transcript.is_some() {
+            self.print_in_transcript(event);
+            return Completion::of(event);
+        }
+        self.print_brief(event);
+        Completion::of(event)
+    }
+
+    fn print_in_transcript(&mut self, event: &Value) {
+        let text = |name: &str| event[name].as_str().unwrap_or_default();
+        match text("type") {
+            "prompt" | "permission_answer" | "tool_result" => {
+                self.set_activity("the agent is working");
+            }
+            "tool_call" => self.set_activity(&describe_call(event)),
+            "permission_request" => self.set_activity("waiting for a decision"),
+            "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
+            "delta" if event["thought"] == true => self.set_activity("thinking"),
+            "delta" if self.streams => {
+                // Some agents begin with empty lines.
+                let text = match self.shown.as_str() {
+                    "" => text("text").trim_start_matches('\n'),
+                    _ => text("text"),
+                };
+                if text.is_empty() {
+                    return;
+                }
+                let is_separated = self.transcript.as_mut().is_some_and(Transcript::mark_text);
+                if is_separated {
+                    self.line.clear();
+                    terminal::print("\n");
+                }
+                self.print_text(text);
+                return;
+            }
+            "message" if !self.shown.is_empty() => {
+                let whole = text("text").trim_start_matches('\n');
+                let rest = whole.strip_prefix(self.shown.as_str());
+                let rest = rest.unwrap_or_default().to_owned();
+                self.print_text(&rest);
+                self.shown.clear();
+                self.end_line();
+                return;
+            }
+            _ => {}
+        }
+        let shown = self.format(event);
+        if !shown.is_empty() {
+            self.end_line();
+            terminal::print(&shown);
+        }
+    }
+
+    fn print_brief(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         match text("type") {
             "prompt" => self.set_activity("the agent is working"),
@@ -103,15 +187,18 @@ impl EventPrinter {
             }
             "thought" => self.print_note(&format!("· {}", first_line(text("text")))),
             "tool_call" => {
-                let title = describe(event);
+                let title = describe_call(event);
                 self.set_activity(&title);
-                self.tool = Some((title, Instant::now()));
+                let id = text("tool_call_id").to_owned();
+                self.tools.push((id, title, Instant::now()));
             }
             "tool_result" => {
-                let (title, since) = self
-                    .tool
-                    .take()
-                    .unwrap_or_else(|| ("a tool".to_owned(), Instant::now()));
+                let id = text("tool_call_id");
+                let at = self.tools.iter().position(|(other, ..)| other == id);
+                let (title, since) = match at.map(|at| self.tools.remove(at)) {
+                    Some((_, title, since)) => (title, since),
+                    None => ("a tool".to_owned(), Instant::now()),
+                };
                 let mark = if event["status"] == "completed" {
                     "✓"
                 } else {
@@ -135,13 +222,13 @@ impl EventPrinter {
                 }
             }
             "permission_request" => {
-                self.print_note(&format!("? {} ({})", text("title"), text("kind")));
-                self.print_input(&event["input"]);
+                self.end_line();
+                eprintln!("{}", describe_request(event, self.style));
                 self.set_activity("waiting for a decision");
             }
             "permission_answer" => {
-                self.print_note(&format!("! {} by {}", text("decision"), text("by")));
-                let tool = self.tool.as_ref().map(|(title, _)| title.clone());
+                self.print_note(&format!("! {}", describe_answer(event)));
+                let tool = self.tools.last().map(|(_, title, _)| title.clone());
                 self.set_activity(tool.as_deref().unwrap_or("the agent is working"));
             }
             "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
@@ -163,50 +250,15 @@ impl EventPrinter {
                 if is_background && !self.streams {
                     self.print_note(&format!("· {}", first_line(text("text"))));
                 } else if !self.streams && !self.is_quiet && !text("text").is_empty() {
-                    crate::terminal::print_line(&printable(text("text")));
+                    terminal::print_line(&printable(text("text")));
                 }
-                return Some(Completion {
-                    stop_reason: text("stop_reason").to_owned(),
-                    error: event["error"].as_str().map(str::to_owned),
-                    text: text("text").to_owned(),
-                    is_background,
-                });
             }
             _ => {}
-        }
-        None
-    }
-
-    /// Prints what permission is requested for: commands, files and the new text of edits.
-    fn print_input(&mut self, input: &Value) {
-        if let Some(command) = input["command"].as_str() {
-            self.print_note(&format!("    {command}"));
-        }
-        let paths = input["paths"].as_array().into_iter().flatten();
-        for path in paths.filter_map(Value::as_str).take(MAX_SHOWN_FILES) {
-            self.print_note(&format!("    {path}"));
-        }
-        let changes = input["changes"].as_array().into_iter().flatten();
-        for change in changes.take(MAX_SHOWN_FILES) {
-            self.print_note(&format!(
-                "    {}",
-                change["path"].as_str().unwrap_or_default()
-            ));
-            for (name, mark) in [("old_text", "-"), ("new_text", "+")] {
-                let text = change[name].as_str().unwrap_or_default();
-                for line in text.lines().take(MAX_SHOWN_LINES) {
-                    self.print_note(&format!("    {mark} {line}"));
-                }
-                let more = text.lines().count().saturating_sub(MAX_SHOWN_LINES);
-                if more > 0 {
-                    self.print_note(&format!("    {mark} and {more} more lines"));
-                }
-            }
         }
     }
 
     fn set_activity(&mut self, what: &str) {
-        self.activity = truncate(what);
+        self.activity = truncate(what, MAX_NOTE_COLUMNS);
         self.activity_started = Instant::now();
     }
 
@@ -215,58 +267,52 @@ impl EventPrinter {
             return;
         }
         self.shown.push_str(text);
-        let mut stdout = std::io::stdout().lock();
-        let _ = stdout.write_all(printable(text).as_bytes());
-        let _ = stdout.flush();
+        // The last column stays empty: some terminals begin a new line there.
+        let columns = width::stdout_columns().map(|columns| columns.saturating_sub(1));
+        terminal::print(&self.wrap.push(&printable(text), columns));
         self.mid_line = !text.ends_with('\n');
     }
 
     fn end_line(&mut self) {
         if std::mem::take(&mut self.mid_line) {
-            print_newline();
+            let columns = width::stdout_columns().map(|columns| columns.saturating_sub(1));
+            let rest = self.wrap.push("\n", columns);
+            terminal::print(&rest);
         }
     }
 
     /// Prints a line on stderr.
     fn print_note(&mut self, text: &str) {
-        self.end_line();
-        let text = truncate(&printable(text));
-        if self.colour {
-            eprintln!("\x1b[2m  {text}\x1b[0m");
-        } else {
-            eprintln!("  {text}");
+        if output::is_quiet() {
+            return;
         }
+        self.end_line();
+        // Two columns are before it, and the last one stays empty.
+        let columns = width::stderr_columns().map(|columns| columns.saturating_sub(3));
+        let text = truncate(&printable(text), columns.unwrap_or(MAX_NOTE_COLUMNS));
+        eprintln!("{}", self.style.dim(&format!("  {text}")));
     }
 }
 
-fn print_newline() {
-    let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(b"\n");
-    let _ = stdout.flush();
-}
-
-/// A tool call in one line: its title, with the command if the title does not contain it.
-fn describe(event: &Value) -> String {
-    let title = event["title"].as_str().unwrap_or_default();
-    let command = event["input"]["command"].as_str();
-    match command {
-        Some(command) if !title.contains(command) => format!("{title}: {command}"),
-        _ => title.to_owned(),
+impl Completion {
+    /// The end of the turn, if the event is one.
+    fn of(event: &Value) -> Option<Self> {
+        if event["type"] != "completion" {
+            return None;
+        }
+        let text = |name: &str| event[name].as_str().map(str::to_owned);
+        Some(Self {
+            stop_reason: text("stop_reason").unwrap_or_default(),
+            error: text("error"),
+            text: text("text").unwrap_or_default(),
+            is_background: event["kind"] == "background",
+        })
     }
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or_default()
-}
-
-fn truncate(text: &str) -> String {
-    let line = first_line(text);
-    match line.char_indices().nth(MAX_NOTE_CHARS) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
-    }
+/// The first line of a text, as much of it as fits into `columns`.
+fn truncate(text: &str, columns: usize) -> String {
+    width::fit(first_line(text), columns)
 }
 
 fn elapsed_suffix(time: Duration) -> String {
@@ -302,7 +348,7 @@ mod tests {
     #[test]
     fn a_tool_is_one_short_line() {
         let event = json!({ "title": "bash", "input": { "command": "ls\nrm" } });
-        assert_eq!(truncate(&describe(&event)), "bash: ls");
-        assert!(truncate(&"x".repeat(500)).chars().count() <= MAX_NOTE_CHARS + 1);
+        assert_eq!(truncate(&describe_call(&event), 40), "bash: ls");
+        assert_eq!(truncate(&"x".repeat(500), 40).chars().count(), 40);
     }
 }

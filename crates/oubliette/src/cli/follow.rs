@@ -3,24 +3,25 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::client::{CallError, Client};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
-use super::permission::{Question, decision, dollars};
+use super::permission::{Question, Questions, dollars};
 use crate::failure::Failure;
 use crate::terminal::printable;
 
 /// The length of one long poll. Shorter than the server's maximum: its end says why nothing happens.
-const EVENTS_WAIT_SECONDS: f64 = 5.0;
+pub(super) const EVENTS_WAIT_SECONDS: f64 = 5.0;
 /// A restarted server answers again before the user needs to know.
 const LOST_SERVER_NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// How long to look for the request that follows a turn which the cost limit has stopped.
 const BUDGET_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
 /// How often a tool response is sent to a server that is not reachable.
 const MAX_RESPONSE_ATTEMPTS: usize = 600;
 /// The exit code of a program that was ended by SIGINT, as a shell reports it.
@@ -33,17 +34,20 @@ pub(super) struct Follower<'a> {
     since: i64,
     printer: EventPrinter,
     interrupts: Signal,
+    /// The call that interrupts the turn.
+    interrupting: Option<InterruptCall<'a>>,
     /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
     /// When the turn is interrupted.
     deadline: Option<tokio::time::Instant>,
     /// Whether it was.
     timed_out: bool,
-    input: Option<Lines<BufReader<Stdin>>>,
-    /// The lines of answers if there is no other input.
-    answers: Option<Lines<BufReader<Stdin>>>,
-    /// The permission request that the next input line answers.
-    question: Option<Question>,
+    /// Whether it ends only when no message waits for its turn.
+    until_idle: bool,
+    /// The end of the last turn then.
+    last_completion: Option<Completion>,
+    /// The permission requests that keys answer.
+    questions: Questions,
     /// Since when the server does not answer, and whether the user was told.
     lost_server: Option<(Instant, bool)>,
     /// Why the session does not go on, as the server said last.
@@ -76,12 +80,13 @@ impl<'a> Follower<'a> {
             since,
             printer: EventPrinter::default(),
             interrupts,
+            interrupting: None,
             interrupted: false,
             deadline: None,
             timed_out: false,
-            input: None,
-            answers: None,
-            question: None,
+            until_idle: false,
+            last_completion: None,
+            questions: Questions::default(),
             lost_server: None,
             stalled: None,
             tools: LocalTools::default(),
@@ -110,17 +115,18 @@ impl<'a> Follower<'a> {
         self.timed_out
     }
 
-    /// Also reads lines from the standard input: messages, and answers to permission requests.
-    pub(super) fn with_input(mut self) -> Self {
-        self.input = Some(BufReader::new(tokio::io::stdin()).lines());
+    /// Goes on until every message has had its turn, not only the first one.
+    pub(super) fn until_idle(mut self) -> Self {
+        self.until_idle = true;
         self
     }
 
-    /// Follows to the end of the current or next turn; with input, until the user detaches.
+    /// Follows to the end of the current or next turn.
     pub(super) async fn follow(&mut self) -> Result<FollowEnd, Failure> {
         loop {
             let page = arguments(json!({
                 "session_id": self.session, "since_index": self.since, "wait_seconds": EVENTS_WAIT_SECONDS,
+                "types": ["all"],
             }));
             let client = self.client;
             let mut polling = std::pin::pin!(client.call("session_events", page));
@@ -128,7 +134,7 @@ impl<'a> Follower<'a> {
                 tokio::select! {
                     page = &mut polling => break page,
                     () = tokio::time::sleep(SPINNER_INTERVAL) => {
-                        if self.input.is_none() {
+                        if self.questions.is_empty() {
                             self.printer.advance_spinner();
                         }
                     }
@@ -137,18 +143,18 @@ impl<'a> Follower<'a> {
                             self.printer.clear();
                             return Ok(FollowEnd::Detached);
                         }
-                        self.interrupt().await;
+                        self.interrupt();
                     }
                     () = wait_until(self.deadline), if !self.timed_out => {
                         self.timed_out = true;
                         self.printer.print_notice("the time of --timeout is over; interrupting the turn");
-                        self.send_interrupt().await;
+                        self.send_interrupt();
                     }
+                    () = finish_interrupt(&mut self.interrupting) => {}
                     answer = self.tools.next_response() => send_tool_response(client, answer).await?,
-                    line = next_line(&mut self.input) => match line {
-                        Some(line) => self.handle_line(&line).await?,
-                        None => return Ok(FollowEnd::Detached),
-                    },
+                    (request, decision) = self.questions.next_decision() => {
+                        send_decision(client, &self.session, &request, decision).await?;
+                    }
                 }
             };
             let page = match page {
@@ -165,30 +171,25 @@ impl<'a> Follower<'a> {
                 self.printer.print_notice("the server is back");
             }
             self.note_stall(&page);
-            if let Some(stopped) = self.show_page(&page).await? {
+            if let Some(stopped) = self.show_page(&page) {
                 return Ok(stopped);
             }
         }
     }
 
     /// Interrupts the turn. A question is withdrawn with it.
-    async fn interrupt(&mut self) {
+    fn interrupt(&mut self) {
         self.interrupted = true;
-        if self.question.take().is_some() {
-            // The cursor is behind the question.
-            eprintln!();
-        }
+        self.questions.clear();
         self.printer.print_notice(
             "interrupting the turn; press Ctrl-C again to detach; the session keeps running",
         );
-        self.send_interrupt().await;
+        self.send_interrupt();
     }
 
-    async fn send_interrupt(&self) {
-        let stop = arguments(json!({ "session_id": self.session }));
-        if let Err(error) = self.client.call("session_interrupt", stop).await {
-            Failure::from(error).print();
-        }
+    /// Sends the interrupt. An agent may take long to stop, and the user may want to leave meanwhile.
+    fn send_interrupt(&mut self) {
+        self.interrupting = Some(interrupt(self.client, &self.session));
     }
 
     /// Says once that the server does not answer.
@@ -214,77 +215,47 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// Takes a line as the answer to a question, or sends it as a message.
-    async fn handle_line(&mut self, line: &str) -> Result<(), Failure> {
-        let Some(question) = &self.question else {
-            return send_message(self.client, &self.session, line).await;
-        };
-        let Some(decision) = decision(line) else {
-            question.ask();
-            return Ok(());
-        };
-        let request = question.request_id.clone();
-        self.question = None;
-        send_decision(self.client, &self.session, &request, decision).await
-    }
-
-    async fn show_page(&mut self, page: &Map<String, Value>) -> Result<Option<FollowEnd>, Failure> {
+    fn show_page(&mut self, page: &Map<String, Value>) -> Option<FollowEnd> {
         let events = page.get("events").and_then(Value::as_array);
         for event in events.into_iter().flatten() {
             self.since = event["index"].as_i64().unwrap_or(self.since);
             self.tools.handle_event(event);
+            if event["type"] == "permission_answer" {
+                let answered = event["request_id"].as_str().unwrap_or_default();
+                self.questions.withdraw(answered);
+            }
             let completion = self.printer.print(event);
-            match event["type"].as_str() {
-                Some("permission_request") => self.ask_permission(event).await?,
-                Some("permission_answer") => {
-                    let answered = event["request_id"].as_str();
-                    self.question
-                        .take_if(|asked| Some(asked.request_id.as_str()) == answered);
-                }
-                _ => {}
+            if event["type"] == "permission_request" {
+                self.ask_permission(event);
             }
             let Some(completion) = completion else {
                 continue;
             };
-            self.interrupted = false;
-            if self.input.is_none() && !completion.is_background {
-                return Ok(Some(FollowEnd::TurnEnded(completion)));
+            self.questions.clear();
+            if !completion.is_background && !self.until_idle {
+                return Some(FollowEnd::TurnEnded(completion));
             }
-            if let Some(error) = &completion.error {
+            if !completion.is_background {
+                self.last_completion = Some(completion);
+            } else if let Some(error) = &completion.error {
                 eprintln!("  {}", printable(error));
             }
         }
-        Ok(None)
+        let is_idle = page.get("completed") == Some(&Value::Bool(true));
+        let ended = self.last_completion.take_if(|_| is_idle);
+        ended.map(FollowEnd::TurnEnded)
     }
 
     /// Asks on a terminal; otherwise prints the command that answers the request.
-    async fn ask_permission(&mut self, event: &Value) -> Result<(), Failure> {
+    fn ask_permission(&mut self, event: &Value) {
         let question = Question::new(event);
-        if !std::io::stdin().is_terminal() {
-            let session = &self.session;
-            let request = printable(&question.request_id);
-            eprintln!("  oubliette session permit {session} {request} allow    (or deny)");
-            return Ok(());
+        if std::io::stdin().is_terminal() {
+            self.questions.add(question);
+            return;
         }
-        question.ask();
-        self.question = Some(question);
-        if self.input.is_some() {
-            return Ok(());
-        }
-        while self.question.is_some() {
-            let answers = self
-                .answers
-                .get_or_insert_with(|| BufReader::new(tokio::io::stdin()).lines());
-            let line = tokio::select! {
-                line = answers.next_line() => line.ok().flatten().unwrap_or_default(),
-                _ = self.interrupts.recv() => {
-                    self.interrupt().await;
-                    return Ok(());
-                }
-            };
-            self.handle_line(&line).await?;
-        }
-        Ok(())
+        let session = &self.session;
+        let request = printable(question.request_id());
+        eprintln!("  oubliette session permit {session} {request} allow    (or deny)");
     }
 
     /// What stopped a turn that has reached its cost limit, and the command that raises the limit.
@@ -337,6 +308,27 @@ async fn send_tool_response(client: &Client, answer: ToolResponse) -> Result<(),
     Ok(())
 }
 
+/// A call of `session_interrupt`.
+pub(super) type InterruptCall<'a> = LocalBoxFuture<'a, Result<Map<String, Value>, CallError>>;
+
+/// Interrupts the turn of a session.
+pub(super) fn interrupt<'a>(client: &'a Client, session: &str) -> InterruptCall<'a> {
+    let stop = arguments(json!({ "session_id": session }));
+    client.call("session_interrupt", stop).boxed_local()
+}
+
+/// Waits for the end of the call, if there is one. Cancel-safe.
+pub(super) async fn finish_interrupt(interrupting: &mut Option<InterruptCall<'_>>) {
+    let Some(call) = interrupting else {
+        return std::future::pending().await;
+    };
+    let result = call.await;
+    *interrupting = None;
+    if let Err(error) = result {
+        Failure::from(error).print();
+    }
+}
+
 async fn wait_until(deadline: Option<tokio::time::Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -344,22 +336,7 @@ async fn wait_until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-async fn next_line(input: &mut Option<Lines<BufReader<Stdin>>>) -> Option<String> {
-    match input {
-        Some(lines) => lines.next_line().await.ok().flatten(),
-        None => std::future::pending().await,
-    }
-}
-
-async fn send_message(client: &Client, session: &str, line: &str) -> Result<(), Failure> {
-    if !line.trim().is_empty() {
-        let message = arguments(json!({ "session_id": session, "prompt": line }));
-        client.call("session_message", message).await?;
-    }
-    Ok(())
-}
-
-async fn send_decision(
+pub(super) async fn send_decision(
     client: &Client,
     session: &str,
     request: &str,
@@ -377,51 +354,6 @@ async fn send_decision(
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// `oubliette session attach`.
-pub(super) async fn attach(client: &Client, session: &str) -> Result<(), Failure> {
-    let get = arguments(json!({ "session_id": session }));
-    let found = client.call("session_get", get).await?;
-    let status = found
-        .get("status")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let agent = found
-        .get("agent")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    eprintln!(
-        "{}, {status}. Type a line to send it to the agent. Ctrl-C interrupts its turn, Ctrl-D detaches.",
-        printable(agent)
-    );
-    let since = newest_prompt(client, session, &found).await?;
-    let mut follower = Follower::new(client, session, since)?.with_input();
-    follower.follow().await?;
-    eprintln!("The session keeps running; reattach with `oubliette session attach {session}`.");
-    Ok(())
-}
-
-/// The index to follow from: just before the last prompt, if it is among the last 500 events.
-async fn newest_prompt(
-    client: &Client,
-    session: &str,
-    found: &Map<String, Value>,
-) -> Result<i64, Failure> {
-    let last = found
-        .get("last_index")
-        .and_then(Value::as_i64)
-        .unwrap_or(-1);
-    let from = (last - 500).max(-1);
-    let page = arguments(json!({ "session_id": session, "since_index": from, "max_events": 1000 }));
-    let page = client.call("session_events", page).await?;
-    let events = page.get("events").and_then(Value::as_array);
-    let prompts = events.into_iter().flatten().rev();
-    let mut prompts = prompts.filter(|event| event["type"] == "prompt");
-    Ok(prompts
-        .next()
-        .and_then(|event| event["index"].as_i64())
-        .map_or(from, |index| index - 1))
 }
 
 /// The result of a command whose turn ended this way.

@@ -1,4 +1,5 @@
-//! `container exec -i` and `-it`: an interactive command, for example a shell on a terminal.
+//! `container exec`: a command in a container, with or without an input and a terminal. Its output is passed on
+//! as it arrives, byte for byte.
 //!
 //! Two calls run concurrently: one waits for output, one sends input. Both carry offsets, so that
 //! either can be repeated after a lost connection.
@@ -9,8 +10,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use oubliette_engine::operations::Entry;
+use oubliette_engine::operations::{self, Entry};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
@@ -18,10 +20,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
 
 use super::access::Access;
+use super::arguments;
 use super::client::Client;
 use super::names;
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
+use crate::terminal::printable;
 use crate::tty::{self, RawMode};
 
 pub(super) const INTERACTIVE: &str = "interactive";
@@ -35,38 +39,58 @@ const MAX_CHUNK_BYTES: usize = 2 << 20;
 const MAX_PENDING_CHUNKS: usize = 4;
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(2);
 const CTRL_C: u8 = 3;
+/// The exit code of a command that was interrupted.
+const INTERRUPTED: u8 = 130;
+/// That of a program whose output has no reader any more, for example because `head` has seen enough.
+const READER_GONE: u8 = 141;
 /// What `-it` runs without a command.
 const DEFAULT_SHELL: &str = "command -v bash > /dev/null && exec bash; exec sh";
 
+/// Options of the operation that make one call of it, whose result is printed when it returns.
+const FOR_PROGRAMS: [&str; 7] = [
+    "wait_seconds",
+    "terminal",
+    "offsets",
+    "close_stdin",
+    "signal",
+    "encoding",
+    "exec_id",
+];
+const TIMEOUT: &str = "timeout_seconds";
+
+/// Whether the command is to be one call of the operation, with its limits of time and output.
+pub(super) fn is_single_call(matches: &ArgMatches) -> bool {
+    let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    matches.get_flag("json") || FOR_PROGRAMS.iter().any(is_given)
+}
+
 pub(super) fn add_flags(command: Command) -> Command {
-    let for_programs = [
-        "wait_seconds",
-        "terminal",
-        "offsets",
-        "close_stdin",
-        "signal",
-        "encoding",
-        "exec_id",
-    ];
-    for_programs
+    FOR_PROGRAMS
         .into_iter()
         .fold(command, |command, name| {
             command.mut_arg(name, |arg| arg.help_heading("Options for programs"))
         })
         .long_about(
             "Run a command in a project's container, print its output and exit with its exit code. \
-             Starts the container if it is not running. Without -i, the output is printed when the \
-             command has ended, at most 1 MiB of it, and the command is killed after \
-             --timeout-seconds.",
+             Starts the container if it is not running. The output is passed on as it arrives. The \
+             command goes on if the server is restarted. Ctrl-C interrupts it; pressed again, it hangs up. \
+             With --json or an option for programs, the result is printed when the command has ended, with at \
+             most 1 MiB of each stream, and the command is killed after --timeout (50 seconds if absent).",
         )
+        .mut_arg(TIMEOUT, |arg| {
+            arg.long("timeout")
+                .alias("timeout-seconds")
+                .value_name("SECONDS")
+                .help("Kill the command, with every process it started, after this time [default: no limit]")
+        })
         .arg(
             Arg::new(INTERACTIVE)
                 .short('i')
                 .long(INTERACTIVE)
                 .action(ArgAction::SetTrue)
-                .conflicts_with_all(for_programs)
-                .conflicts_with_all(["stdin", "timeout_seconds", "json"])
-                .help("Pass the standard input to the command, and print its output as it arrives"),
+                .conflicts_with_all(FOR_PROGRAMS)
+                .conflicts_with_all(["stdin", "json"])
+                .help("Pass the standard input to the command"),
         )
         .arg(
             Arg::new(TTY)
@@ -90,6 +114,14 @@ pub(super) async fn run(
     mut given: Map<String, Value>,
 ) -> Result<(), Failure> {
     let terminal = matches.get_flag(TTY);
+    let timeout = given.remove(TIMEOUT).and_then(|seconds| seconds.as_f64());
+    let timeout = timeout.map(check_timeout).transpose()?;
+    let input = match given.remove("stdin") {
+        _ if terminal => Input::Terminal,
+        _ if matches.get_flag(INTERACTIVE) => Input::Stdin,
+        Some(Value::String(text)) => Input::Text(text),
+        _ => Input::None,
+    };
     if terminal && !tty::is_terminal() {
         return Err(Failure::new(
             "-t needs a terminal, and the standard input is not one; use -i alone",
@@ -103,7 +135,16 @@ pub(super) async fn run(
     }
     let client = Client::connect(access).await?;
     let given = names::resolve(entry, given, &client).await?;
-    Box::pin(exchange(access, client, given, terminal)).await
+    let interruption = tokio::signal::ctrl_c();
+    let exec = Exec { input, timeout };
+    Box::pin(exchange(access, client, given, exec, interruption)).await
+}
+
+fn check_timeout(seconds: f64) -> Result<Duration, Failure> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero())
+        .ok_or_else(|| Failure::new(format!("--timeout is {seconds}; it must be more than 0")))
 }
 
 /// Runs a command on the terminal of this process and returns its exit code.
@@ -113,7 +154,32 @@ pub(super) async fn run_on_terminal(
     mut given: Map<String, Value>,
 ) -> Result<(), Failure> {
     add_terminal_kind(&mut given);
-    Box::pin(exchange(access, client, given, true)).await
+    let exec = Exec {
+        input: Input::Terminal,
+        timeout: None,
+    };
+    Box::pin(exchange(
+        access,
+        client,
+        given,
+        exec,
+        std::future::pending(),
+    ))
+    .await
+}
+
+/// Where the input of a command comes from.
+enum Input {
+    Terminal,
+    Stdin,
+    Text(String),
+    /// It is closed from the beginning.
+    None,
+}
+
+struct Exec {
+    input: Input,
+    timeout: Option<Duration>,
 }
 
 fn add_terminal_kind(given: &mut Map<String, Value>) {
@@ -127,8 +193,10 @@ async fn exchange(
     access: &Access,
     client: Client,
     mut given: Map<String, Value>,
-    terminal: bool,
+    Exec { input, timeout }: Exec,
+    interruption: impl Future<Output = std::io::Result<()>>,
 ) -> Result<(), Failure> {
+    let terminal = matches!(input, Input::Terminal);
     let client = ReconnectingClient::new(access, client);
     let mut common = Map::new();
     common.insert("project_id".to_owned(), json!(given.get("project_id")));
@@ -140,7 +208,22 @@ async fn exchange(
     if let (true, Some(size)) = (terminal, size()) {
         given.insert("terminal".to_owned(), size);
     }
-    let started = client.call(EXEC_OPERATION, &given).await?;
+    if matches!(input, Input::None) {
+        given.insert("close_stdin".to_owned(), json!(true));
+    }
+    let started = tokio::select! {
+        started = client.call(EXEC_OPERATION, &given) => started?,
+        // The container is still starting; the command may have been started meanwhile.
+        Ok(()) = interruption => {
+            let call = json!({ "signal": "hangup", "offsets": {}, "wait_seconds": 0 });
+            if let Value::Object(call) = call {
+                common.extend(call);
+            }
+            let hanging_up = client.call(EXEC_OPERATION, &common);
+            let _ = tokio::time::timeout(SIGNAL_TIMEOUT, hanging_up).await;
+            return Err(Failure::Exit(INTERRUPTED));
+        }
+    };
     if let Some(workspace) = started.get("workspace_id") {
         common.insert("workspace_id".to_owned(), workspace.clone());
     }
@@ -152,10 +235,17 @@ async fn exchange(
         input_ready: Notify::new(),
         input_taken: Notify::new(),
         stdin_closed: Cell::new(false),
+        timed_out: Cell::new(false),
+        is_unread: Cell::new(false),
     };
     if started.get("running") == Some(&Value::Bool(false)) {
         print_output(&started)?;
         return exit_result(&started);
+    }
+    if let Input::Text(text) = &input {
+        exec.input.replace(text.clone().into_bytes());
+        exec.stdin_closed.set(true);
+        exec.input_ready.notify_one();
     }
     let raw = if terminal {
         RawMode::enter().map_err(|error| Failure::with_cause("cannot use the terminal", &error))?
@@ -165,8 +255,16 @@ async fn exchange(
     let result = tokio::select! {
         result = exec.receive_output() => result,
         failure = exec.send_input() => Err(failure),
-        failure = exec.read_stdin() => Err(failure),
+        failure = exec.read_stdin(), if matches!(input, Input::Terminal | Input::Stdin) => Err(failure),
+        failure = exec.enforce_timeout(timeout) => Err(failure),
         failure = exec.handle_signals(raw.as_ref()) => Err(failure),
+    };
+    if exec.is_unread.get() {
+        exec.send_signal("hangup").await;
+    }
+    let result = match timeout.filter(|_| exec.timed_out.get()) {
+        Some(timeout) => Err(timed_out(timeout)),
+        None => result,
     };
     if raw.is_some() && matches!(result, Err(Failure::Failed(_))) {
         // The command may have left the cursor in the middle of a line.
@@ -174,6 +272,13 @@ async fn exchange(
     }
     drop(raw);
     result
+}
+
+fn timed_out(timeout: Duration) -> Failure {
+    Failure::new(format!(
+        "the command was killed at its timeout of {} s; raise it with --timeout, or leave it out",
+        timeout.as_secs_f64()
+    ))
 }
 
 /// Waits until the standard input can be read; false if the pipe was closed before.
@@ -209,12 +314,22 @@ fn print_streams([stdout, stderr]: [Option<Value>; 2]) -> Result<(), Failure> {
     };
     let write = |mut out: Box<dyn Write>, bytes: Vec<u8>| out.write_all(&bytes).and(out.flush());
     let shown = write(Box::new(std::io::stdout().lock()), bytes(stdout));
-    shown.map_err(|error| Failure::with_cause("cannot write the output", &error))?;
+    shown.map_err(|error| match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Failure::Exit(READER_GONE),
+        _ => Failure::with_cause("cannot write the output", &error),
+    })?;
     let _ = write(Box::new(std::io::stderr().lock()), bytes(stderr));
     Ok(())
 }
 
 fn exit_result(result: &Map<String, Value>) -> Result<(), Failure> {
+    if let Some(reached) = result.get("limit_reached").and_then(Value::as_str) {
+        let operation = operations::find(EXEC_OPERATION);
+        let reached = operation.map_or(reached.to_owned(), |entry| {
+            arguments::in_command_words(entry, reached)
+        });
+        eprintln!("({})", printable(&reached));
+    }
     match result.get("exit_code").and_then(Value::as_i64) {
         Some(0) => Ok(()),
         code => Err(Failure::Exit(
@@ -235,6 +350,9 @@ struct InteractiveExec<'a> {
     input_taken: Notify,
     /// Whether the standard input has ended.
     stdin_closed: Cell<bool>,
+    timed_out: Cell<bool>,
+    /// Whether the output cannot be printed any more.
+    is_unread: Cell<bool>,
 }
 
 impl InteractiveExec<'_> {
@@ -261,7 +379,8 @@ impl InteractiveExec<'_> {
             // While the output of the last call is printed.
             let mut result = self.client.call(EXEC_OPERATION, &call).await?;
             let failed = |error| Failure::with_cause("cannot write the output", &error);
-            printing.await.map_err(failed)??;
+            let printed = printing.await.map_err(failed)?;
+            printed.inspect_err(|_| self.is_unread.set(true))?;
             let shown = ["stdout", "stderr"].map(|name| result.remove(name));
             // The reader of our output may be slow; input must not wait for it.
             printing = tokio::task::spawn_blocking(move || print_streams(shown));
@@ -325,6 +444,19 @@ impl InteractiveExec<'_> {
     async fn send_signal(&self, signal: &str) {
         let call = self.call_params(json!({ "signal": signal, "offsets": {}, "wait_seconds": 0 }));
         let _ = tokio::time::timeout(SIGNAL_TIMEOUT, self.client.call(EXEC_OPERATION, &call)).await;
+    }
+
+    /// Kills the command at its timeout.
+    async fn enforce_timeout(&self, timeout: Option<Duration>) -> Failure {
+        let Some(timeout) = timeout else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep(timeout).await;
+        self.timed_out.set(true);
+        self.send_signal("kill").await;
+        // `receive_output` prints the rest of the output and sees the end of the command.
+        tokio::time::sleep(SIGNAL_TIMEOUT).await;
+        timed_out(timeout)
     }
 
     /// Reads the standard input. Returns only if the user gives up or the terminal is closed.

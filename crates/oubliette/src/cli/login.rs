@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::access::Access;
 use super::client::Client;
-use super::run::connect;
 use super::{credentials, interactive};
 use crate::agents;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal::output::note;
 use crate::{terminal, tty};
 
 /// Where the agent finds its home in the container.
@@ -21,15 +21,15 @@ const INTERRUPTED: u8 = 130;
 
 pub(super) fn command() -> Command {
     Command::new("login")
-        .about("Sign in with an agent's own login, and store what it leaves as a credential")
+        .about("Sign in with an agent's own login, and store it as a credential")
         .long_about(
             "Sign in with an agent's own login, and store what it leaves as a credential. The login runs on this \
              terminal, in a container that is removed afterwards. Agents without such a login say what to do \
              instead.",
         )
         .after_help(
-            "Examples:\n  oubliette agent login codex                      a ChatGPT plan\n  oubliette agent login \
-             claude --credential sub    a Claude subscription",
+            "Examples:\n  oubliette agent login codex                    a ChatGPT plan\n  oubliette agent login \
+             claude --credential sub  a Claude subscription",
         )
         .arg(Arg::new("NAME").required(true).help("The agent's name"))
         .arg(
@@ -38,7 +38,6 @@ pub(super) fn command() -> Command {
                 .value_name("CREDENTIAL")
                 .help("Name of the credential; one of that name is replaced [default: the agent's name]"),
         )
-        .arg(super::json_flag())
 }
 
 /// What a login leaves, and the command that makes it.
@@ -69,12 +68,9 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let result = runtime.block_on(async {
-        let (client, embedded) = connect(home, access).await?;
+        let client = Client::connect(access).await?;
         let result = sign_in(&plan, &credential, &client, access).await;
         client.close().await;
-        if let Some(embedded) = embedded {
-            embedded.stop().await;
-        }
         result
     });
     // A blocked read of the terminal must not delay the exit.
@@ -160,7 +156,7 @@ async fn sign_in(
     let project = json!({ "name": format!("login-{}", &suffix[..12]) });
     let made = client.call("project_create", object(project)).await?;
     let project = made.get("project_id").cloned().unwrap_or_default();
-    eprintln!(
+    note!(
         "Starting the login of {} in a container of its own.",
         plan.agent
     );

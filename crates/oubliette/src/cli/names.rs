@@ -47,7 +47,7 @@ pub(super) async fn resolve(
 }
 
 /// `project:NAME` and `project:NAME:ro` with the project's id.
-async fn resolve_scope(text: &str, client: &Client) -> Result<String, Failure> {
+pub(super) async fn resolve_scope(text: &str, client: &Client) -> Result<String, Failure> {
     let Some(scope) = Scope::split(text) else {
         return Ok(text.to_owned());
     };
@@ -230,7 +230,7 @@ impl<'a> Scope<'a> {
 }
 
 /// The names of projects or tokens by their ids; none if they may not be listed.
-async fn names_by_id(
+pub(super) async fn names_by_id(
     noun: &str,
     ids: BTreeSet<String>,
     client: &Client,
@@ -246,6 +246,14 @@ async fn names_by_id(
         Some((id, text(row, "name")?))
     });
     Some(pairs.collect())
+}
+
+/// The name of a project, or its id if that is not known.
+pub(super) async fn project_name(id: &str, client: &Client) -> String {
+    let get = Map::from_iter([("project_id".to_owned(), Value::from(id))]);
+    let project = client.call("project_get", get).await.unwrap_or_default();
+    let name = project.get("name").and_then(Value::as_str);
+    name.unwrap_or(id).to_owned()
 }
 
 /// What is known about a name.

@@ -1,16 +1,17 @@
 //! An operation as a command: arguments from the registry, the result as text or JSON.
 
 use std::io::Write;
+use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 use oubliette_engine::operations::{self, Entry, Noun};
 use serde_json::{Map, Value};
 
 use super::access::Access;
 use super::client::{CallError, Client};
-use super::run::connect;
 use super::{
-    arguments, confirm, credentials, follow, interactive, names, openspec, projects, schedules,
+    arguments, confirm, credentials, help, interactive, last_session, names, openspec, projects,
+    schedules, session_table, show,
 };
 use crate::failure::Failure;
 use crate::home::Home;
@@ -19,13 +20,10 @@ use crate::terminal::{self, printable};
 /// What the server says about a kind of credential that does not exist.
 const UNKNOWN_KIND: &str = "there is no kind of credential";
 
-const UPDATE_EXAMPLES: &str = "\
-Examples:
-  oubliette project update app --protected-paths LICENSE --protected-paths .github
-  oubliette project update app --protected-paths ''      nothing is protected
-  oubliette project update app --agent-scope none        its agents get no key
-  oubliette project update app --credential-refs ''      its agents use no credential
-  oubliette project update app --env '{}'                no environment variables";
+/// How long the server may take to answer.
+const TIMEOUT: &str = "call_timeout";
+/// Groups of commands that only programs use.
+const FOR_PROGRAMS: [&str; 1] = ["caller"];
 
 /// A command per noun, with a subcommand per verb.
 pub(super) fn commands() -> impl Iterator<Item = Command> {
@@ -37,32 +35,78 @@ fn noun_command(noun: &'static Noun) -> Command {
         .iter()
         .filter(|entry| entry.noun() == noun.name);
     Command::new(noun.name)
-        .about(noun.summary)
+        .about(help::noun(noun.name).unwrap_or(noun.summary))
+        .hide(FOR_PROGRAMS.contains(&noun.name))
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(verbs.map(verb_command))
 }
 
 fn verb_command(entry: &'static Entry) -> Command {
-    let about = arguments::in_command_words(entry, entry.about);
-    let first_sentence = about.split(". ").next().unwrap_or(&about);
-    let command = Command::new(entry.verb())
-        .about(first_sentence.trim_end_matches('.').to_owned())
-        .long_about(about.clone())
-        .args(arguments::from_schema(entry))
-        .arg(
-            Arg::new("json")
-                .long("json")
-                .action(ArgAction::SetTrue)
-                .help("Print the result as JSON"),
+    let mut command = Command::new(entry.verb().replace('_', "-"));
+    match help::command(entry) {
+        Some(text) => {
+            command = command.about(text.about);
+            if !text.details.is_empty() {
+                command = command.long_about(format!("{}. {}", text.about, text.details));
+            }
+            if !text.examples.is_empty() {
+                command = command.after_help(help::examples(text.examples));
+            }
+        }
+        None => {
+            let about = arguments::in_command_words(entry, entry.about);
+            let first_sentence = about.split(". ").next().unwrap_or(&about);
+            command = command
+                .about(first_sentence.trim_end_matches('.').to_owned())
+                .long_about(about.clone());
+        }
+    }
+    command = command.args(arguments::from_schema(entry));
+    if !entry
+        .properties()
+        .any(|(name, _)| name == "timeout_seconds")
+    {
+        command = command.arg(
+            Arg::new(TIMEOUT)
+                .long("timeout")
+                .value_name("SECONDS")
+                .value_parser(value_parser!(u64).range(1..))
+                .help("Give up if the server has not answered after this time"),
         );
+    }
     let command = confirm::add_flag(entry, command);
     match entry.name {
         "container_exec" => interactive::add_flags(command),
         "credential_add" => credentials::add_flags(command),
-        "project_update" => command.after_help(UPDATE_EXAMPLES),
+        "schedule_create" => command.override_usage(
+            "oubliette schedule create [OPTIONS] --target <PROJECT>\n           <NAME> <CRON> <PROMPT>",
+        ),
+        "session_events" => show::add_flags(command),
         _ => command,
     }
+}
+
+/// The operation of a command.
+fn find_entry(noun: &str, verb: &str) -> Option<&'static Entry> {
+    operations::find(&format!("{noun}_{}", verb.replace('-', "_")))
+}
+
+/// Waits for a result as long as the user wants to.
+async fn within<T>(
+    matches: &ArgMatches,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let given = matches.try_get_one::<u64>(TIMEOUT).ok().flatten();
+    let Some(seconds) = given.copied() else {
+        return work.await;
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(seconds), work);
+    waited.await.unwrap_or_else(|_| {
+        Err(CallError::Rejected(Failure::new(format!(
+            "the server has not answered within {seconds} s; what was asked for may still be done"
+        ))))
+    })
 }
 
 pub(super) fn run(
@@ -72,9 +116,8 @@ pub(super) fn run(
     home: &Home,
     access: &Access,
 ) -> Result<(), Failure> {
-    let name = format!("{noun}_{verb}");
-    let entry =
-        operations::find(&name).ok_or_else(|| Failure::new(format!("unknown operation {name}")))?;
+    let entry = find_entry(noun, verb)
+        .ok_or_else(|| Failure::new(format!("there is no command {noun} {verb}")))?;
     let mut given = arguments::read(entry, matches)?;
     confirm::before(entry, matches)?;
     if noun == "credential" {
@@ -83,14 +126,14 @@ pub(super) fn run(
             let kind = given.get("kind").and_then(Value::as_str);
             if !kind.is_some_and(credentials::is_built_in_kind)
                 && let Err(Failure::Failed(refusal)) =
-                    call_with_server(home, access, entry, credentials::kind_check(&given))
+                    call_at_once(access, entry, credentials::kind_check(&given))
                 && refusal.contains(UNKNOWN_KIND)
             {
                 return Err(Failure::new(refusal));
             }
             given = credentials::with_value(matches, given)?;
         }
-        let result = call_with_server(home, access, entry, given)?;
+        let result = call_at_once(access, entry, given)?;
         terminal::print_line(&match entry.name {
             _ if matches.get_flag("json") => to_json(&result),
             "credential_list" => terminal::render(&result),
@@ -102,16 +145,22 @@ pub(super) fn run(
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    if entry.name == "container_exec" && matches.get_flag(interactive::INTERACTIVE) {
+    if entry.name == "container_exec" && !interactive::is_single_call(matches) {
         let result = runtime.block_on(interactive::run(matches, access, entry, given));
         // A blocked write must not delay the exit.
         runtime.shutdown_background();
         return result;
     }
-    let result = runtime.block_on(async {
+    if entry.name == "session_events" && show::wants_transcript(matches) {
+        return runtime.block_on(show::events(matches, given, home, access));
+    }
+    let work = async {
         // Until the call is made, nothing can be left running.
         let client = Client::connect(access).await;
         let client = client.map_err(|error| CallError::Rejected(error.into()))?;
+        let given = last_session::resolve_parameters(given, home, access, &client).await;
+        let given = given.map_err(CallError::Rejected)?;
+        let named_session = given.get("session_id").cloned();
         let given = names::resolve(entry, given, &client).await;
         let given = given.map_err(CallError::Rejected)?;
         let replaced = replaced_project(&client, entry, &given).await?;
@@ -119,14 +168,25 @@ pub(super) fn run(
             names::warn_of_shared_name(&given, &client).await;
         }
         let mut result = call(&client, entry, given).await;
-        if !matches.get_flag("json")
-            && let Ok(listed) = result
+        if let Ok(result) = &result
+            && entry.noun() == "session"
         {
-            result = Ok(names::show_names(entry, listed, &client).await);
+            last_session::remember_result(result, named_session.as_ref(), home, access);
+        }
+        if !matches.get_flag("json")
+            && let Ok(mut shown) = result
+        {
+            if entry.name == "session_get"
+                && let Some(waiting) = show::describe_waiting(&client, &shown).await
+            {
+                shown.insert("waiting_for".to_owned(), waiting.into());
+            }
+            result = Ok(names::show_names(entry, shown, &client).await);
         }
         client.close().await;
         Ok::<_, CallError>((result?, replaced))
-    });
+    };
+    let result = runtime.block_on(within(matches, work));
     let (result, replaced) = result.map_err(|error| match error {
         CallError::Unreachable(failure) if entry.name == "container_exec" => {
             left_running(matches, failure)
@@ -149,6 +209,7 @@ pub(super) fn run(
         _ if matches.get_flag("json") => to_json(&result),
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
+        "session_list" => session_table::format(&result),
         "project_changes" => openspec::format_changes(&result),
         "project_tasks" => openspec::format_tasks(&result),
         "project_create" | "project_get" | "project_update" => {
@@ -164,9 +225,8 @@ fn to_json(result: &Map<String, Value>) -> String {
     serde_json::to_string_pretty(result).unwrap_or_default()
 }
 
-/// Calls an operation that needs no container, with a server of its own if none is running.
-fn call_with_server(
-    home: &Home,
+/// Calls an operation in a runtime of its own.
+fn call_at_once(
     access: &Access,
     entry: &Entry,
     given: Map<String, Value>,
@@ -177,12 +237,9 @@ fn call_with_server(
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     runtime.block_on(async {
-        let (client, embedded) = connect(home, access).await?;
+        let client = Client::connect(access).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
-        if let Some(embedded) = embedded {
-            embedded.stop().await;
-        }
         result.map_err(Into::into)
     })
 }
@@ -227,24 +284,6 @@ fn print_warnings(result: &Map<String, Value>) {
     }
 }
 
-/// `oubliette session attach`.
-pub(super) fn attach(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let session = matches.get_one::<String>("SESSION").cloned();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
-        let client = Client::connect(access).await?;
-        let result = follow::attach(&client, &session.unwrap_or_default()).await;
-        client.close().await;
-        result
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    result
-}
-
 /// Calls the operation. Fetches all pages of a list unless `limit` or `cursor` is given.
 async fn call(
     client: &Client,
@@ -276,7 +315,9 @@ fn print_exec_result(result: &Map<String, Value>) -> Result<(), Failure> {
     let _ = std::io::stdout().write_all(text("stdout").as_bytes());
     let _ = std::io::stderr().write_all(text("stderr").as_bytes());
     if result.get("truncated") == Some(&Value::Bool(true)) {
-        eprintln!("(output truncated after 1 MiB; use -i to get all of it)");
+        eprintln!(
+            "(output truncated after 1 MiB; leave out the options for programs to get all of it)"
+        );
     }
     if let Some(reached) = result.get("limit_reached").and_then(Value::as_str) {
         let operation = operations::find("container_exec");
@@ -287,7 +328,7 @@ fn print_exec_result(result: &Map<String, Value>) -> Result<(), Failure> {
     }
     if result.get("timed_out") == Some(&Value::Bool(true)) {
         return Err(Failure::new(
-            "the command was killed at its timeout; raise it with --timeout-seconds, or use -i",
+            "the command was killed at its timeout; raise it with --timeout",
         ));
     }
     match result.get("exit_code").and_then(Value::as_i64) {

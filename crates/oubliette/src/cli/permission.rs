@@ -1,43 +1,136 @@
-//! The question for a permission request at a terminal: what a yes allows, and what an answer means.
+//! Questions for permission requests at a terminal: what a yes allows, and which answer means what.
 
+use std::collections::VecDeque;
 use std::io::Write;
 
 use serde_json::Value;
 
-/// A request that the next input line answers.
+use crate::terminal::style::Style;
+use crate::tty::{self, TypedLine};
+
+/// A request that a line answers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Question {
-    pub(super) request_id: String,
+    request_id: String,
     text: String,
+    has_always: bool,
 }
 
 impl Question {
     /// The question for a `permission_request` event.
     pub(super) fn new(event: &Value) -> Self {
         let limit = event["input"]["raised_max_cost_usd"].as_f64();
-        let text = match limit.filter(|_| event["kind"] == "budget") {
-            Some(limit) => format!("Allow up to {} in all? [y]es, [N]o: ", dollars(limit)),
-            None => "Allow it? [y]es, [a]lways, [N]o: ".to_owned(),
+        let limit = limit.filter(|_| event["kind"] == "budget");
+        let text = match limit {
+            Some(limit) => format!("Allow up to {} in all? [y]es, [n]o: ", dollars(limit)),
+            None => "Allow it? [y]es, [a]lways, [n]o: ".to_owned(),
         };
         Self {
             request_id: event["request_id"].as_str().unwrap_or_default().to_owned(),
             text,
+            has_always: limit.is_none(),
         }
     }
 
-    pub(super) fn ask(&self) {
-        eprint!("  {}", self.text);
-        let _ = std::io::stderr().flush();
+    /// The decision that a word means; none if it is neither a yes nor a no.
+    pub(super) fn decision(&self, word: &str) -> Option<&'static str> {
+        match word.trim().to_lowercase().as_str() {
+            "y" | "yes" => Some("allow"),
+            "a" | "always" if self.has_always => Some("allow_always"),
+            "n" | "no" => Some("deny"),
+            _ => None,
+        }
+    }
+
+    pub(super) fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 }
 
-/// The decision that a line means; none if it is neither a yes nor a no.
-pub(super) fn decision(line: &str) -> Option<&'static str> {
-    match line.trim().to_lowercase().as_str() {
-        "y" | "yes" => Some("allow"),
-        "a" | "always" => Some("allow_always"),
-        "" | "n" | "no" => Some("deny"),
-        _ => None,
+/// The questions that are open, of which the first one is asked.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    open: VecDeque<Question>,
+    /// The line that answers the first one.
+    line: Option<TypedLine>,
+}
+
+impl Questions {
+    /// Asks, or will when the ones before are answered.
+    pub(super) fn add(&mut self, question: Question) {
+        self.open.push_back(question);
+        if self.open.len() == 1 {
+            self.ask();
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Withdraws a question that was answered elsewhere, or whose turn has ended.
+    pub(super) fn withdraw(&mut self, request_id: &str) {
+        let is_asked = self
+            .open
+            .front()
+            .is_some_and(|first| first.request_id == request_id);
+        self.open
+            .retain(|question| question.request_id != request_id);
+        if is_asked {
+            // The cursor is behind the question.
+            eprintln!();
+            self.ask();
+        }
+    }
+
+    /// Withdraws all of them.
+    pub(super) fn clear(&mut self) {
+        if !self.open.is_empty() {
+            eprintln!();
+        }
+        self.open.clear();
+        self.ask();
+    }
+
+    /// Waits for the answer to the first question, and asks the next one. Cancel-safe.
+    pub(super) async fn next_decision(&mut self) -> (String, &'static str) {
+        loop {
+            let Some(line) = &mut self.line else {
+                return std::future::pending().await;
+            };
+            let typed = line.wait().await;
+            let Some(question) = self.open.front() else {
+                self.line = None;
+                continue;
+            };
+            let decision = match typed {
+                Some(typed) => question.decision(&typed),
+                // Ctrl-D.
+                None => Some("deny"),
+            };
+            if let Some(decision) = decision {
+                let request = question.request_id.clone();
+                self.open.pop_front();
+                self.ask();
+                return (request, decision);
+            }
+            self.ask();
+        }
+    }
+
+    /// Asks the first question. What was typed before cannot be meant for it.
+    fn ask(&mut self) {
+        self.line = None;
+        if let Some(question) = self.open.front() {
+            tty::forget_typed();
+            eprint!("  {}", Style::of_stderr().bold(&question.text));
+            let _ = std::io::stderr().flush();
+            self.line = Some(TypedLine::read());
+        }
     }
 }
 
@@ -61,16 +154,18 @@ mod tests {
         let budget = json!({
             "kind": "budget", "request_id": "r", "input": { "raised_max_cost_usd": 1.2 }
         });
-        assert_eq!(
-            Question::new(&budget).text,
-            "Allow up to $1.20 in all? [y]es, [N]o: "
-        );
+        let budget = Question::new(&budget);
+        assert_eq!(budget.text, "Allow up to $1.20 in all? [y]es, [n]o: ");
+        assert_eq!(budget.decision("a"), None);
         let tool = json!({ "kind": "permission", "request_id": "r", "input": {} });
-        assert!(Question::new(&tool).text.starts_with("Allow it?"));
-        assert_eq!(decision(" Yes\n"), Some("allow"));
-        assert_eq!(decision("a"), Some("allow_always"));
-        assert_eq!(decision(""), Some("deny"));
-        assert_eq!(decision("you should list the files"), None);
+        let tool = Question::new(&tool);
+        assert!(tool.text.starts_with("Allow it?"));
+        assert_eq!(tool.decision(" Yes\n"), Some("allow"));
+        assert_eq!(tool.decision("a"), Some("allow_always"));
+        assert_eq!(tool.decision("n"), Some("deny"));
+        // A key that is typed without a thought answers nothing.
+        assert_eq!(tool.decision("\r"), None);
+        assert_eq!(tool.decision("you should list the files"), None);
         assert_eq!(
             (dollars(0.7), dollars(0.0123)),
             ("$0.70".into(), "$0.0123".into())

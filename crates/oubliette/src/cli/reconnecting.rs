@@ -78,7 +78,7 @@ impl<'a> ReconnectingClient<'a> {
         let client = loop {
             tokio::time::sleep(interval).await;
             interval = (interval * 2).min(MAX_RETRY_INTERVAL);
-            match Client::connect(self.access).await {
+            match Client::reconnect(self.access).await {
                 Ok(client) => break client,
                 Err(CallError::Rejected(failure)) => return Err(failure),
                 Err(CallError::Unreachable(failure)) if started.elapsed() > RECONNECT_TIMEOUT => {
@@ -89,7 +89,8 @@ impl<'a> ReconnectingClient<'a> {
             if !notified && started.elapsed() > NOTICE_DELAY {
                 notified = true;
                 eprint!(
-                    "\r\n[the server does not answer; reconnecting, press Ctrl-C to give up]\r\n"
+                    "\r\n[the server does not answer; reconnecting, press Ctrl-C to give up; `{} up` starts it]\r\n",
+                    self.access.command()
                 );
             }
         };

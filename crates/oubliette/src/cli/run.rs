@@ -13,14 +13,15 @@ use serde_json::{Map, Value, json};
 use self::summary::Summary;
 use super::access::{Access, ServerAddress};
 use super::checkout::{self, Checkout};
-use super::client::{CallError, Client};
+use super::client::Client;
 use super::confirm;
 use super::follow::{FollowEnd, Follower, exit_result};
+use super::last_session;
 use super::local_tools::LocalTools;
 use super::names::{self, Lookup};
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::serve::EmbeddedServer;
+use crate::terminal::output::{self, note};
 use crate::terminal::printable;
 
 const DEFAULT_PROJECT: &str = "playground";
@@ -45,17 +46,17 @@ pub(super) fn command() -> Command {
             "Give an agent a prompt, follow its work and print its answer. In a git repository the agent works on \
              a copy of its files, uncommitted ones too, in a project that is created for it; nothing here \
              changes until `oubliette apply` or `oubliette fetch`. Elsewhere it works in the project \
-             `playground`. Uses the server that is running on the data directory; if there is none, starts one \
-             that ends with this command. The exit code is 0 if the turn succeeded.",
+             `playground`. The exit code is 0 if the turn succeeded.",
         )
-        .after_help(
-            "Examples:\n  oubliette run \"fix the failing test\"          in a repository: on a copy of it\n  \
-             oubliette run --continue \"now add another\"    the same session, on the same copy\n  oubliette run --mount \
-             \"fix the failing test\"  in the directory itself, after a question\n  oubliette run \
-             --empty \"/sh uname -a\"           the demo agent runs the command after /sh\n  oubliette run --agent \
-             opencode --project app \"fix the failing test\"\n  oubliette run --prompt-file task.md --file \
-             design.png --timeout 600\n  oubliette run --tool 'notify=./notify.sh' \"tell me when it is done\"",
-        )
+        .after_help(super::help::examples(&[
+            "oubliette run 'fix the failing test'         in a repository: on a copy",
+            "oubliette run --continue 'now add another'   the same session and copy",
+            "oubliette run --mount 'fix the failing test' in the directory itself",
+            "oubliette run --empty '/sh uname -a'         the demo agent runs a command",
+            "oubliette run --agent opencode --project app 'fix the failing test'",
+            "oubliette run --prompt-file task.md --file design.png --timeout 600",
+            "oubliette run --tool 'notify=./notify.sh' 'tell me when it is done'",
+        ]))
         .arg(
             Arg::new("PROMPT")
                 .num_args(1..)
@@ -107,7 +108,6 @@ pub(super) fn command() -> Command {
                 .help("Let the agent run CMD on this machine as the tool `local_NAME`; may be repeated"),
         )
         .arg(switch("continue", "Continue the newest session of this directory or workspace, on its copy as it is"))
-        .arg(super::json_flag())
 }
 
 pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
@@ -122,32 +122,12 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         if matches.get_flag(MOUNT) {
             require_local(access).await?;
         }
-        let (client, embedded) = connect(home, access).await?;
-        let ended = Box::pin(request.run(home, access, matches, client)).await;
-        if let Some(embedded) = embedded {
-            embedded.stop().await;
-        }
-        ended
+        let client = Client::connect(access).await?;
+        Box::pin(request.run(home, access, matches, client)).await
     });
     // A blocked read of the terminal must not delay the exit.
     runtime.shutdown_background();
     ended
-}
-
-/// Connects to the running server, or starts an embedded one.
-pub(super) async fn connect(
-    home: &Home,
-    access: &Access,
-) -> Result<(Client, Option<EmbeddedServer>), Failure> {
-    match Client::connect(access).await {
-        Ok(client) => Ok((client, None)),
-        Err(CallError::Unreachable(_)) if !access.has_explicit_url() => {
-            let embedded = EmbeddedServer::start(home).await?;
-            let client = Client::connect(access).await?;
-            Ok((client, Some(embedded)))
-        }
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// What the user wants from the agent.
@@ -205,9 +185,9 @@ impl Request {
                     Failure::new("no session has worked on this directory; leave out --continue")
                 })?;
                 if is_mounted {
-                    eprintln!("Continuing {session} on the files here.");
+                    note!("Continuing {session} on the files here.");
                 } else {
-                    eprintln!(
+                    note!(
                         "Continuing {session} on its copy; changes made here since then are not sent."
                     );
                 }
@@ -253,22 +233,25 @@ impl Request {
             eprintln!("  {}", printable(warning));
         }
         let session = session_id(&spawned).to_owned();
+        last_session::remember(&session, home, access);
         let since = spawned.get("last_event_index").and_then(Value::as_i64);
         let client = reconnecting.current();
         let timeout = matches.get_one::<u64>("timeout").copied();
         let mut follower = Follower::new(&client, &session, since.unwrap_or(-1))?
             .with_tools(self.tools)
             .with_timeout(timeout.map(Duration::from_secs));
-        if matches.get_flag("json") {
+        if output::is_json() {
             follower = follower.quiet();
         }
         let stopped = follower.follow().await?;
         let summary = Summary::read(&reconnecting, checkout.as_ref(), &session).await;
-        if matches.get_flag("json") {
+        if output::is_json() {
             summary.print_json(&stopped);
             return summary::exit_quietly(stopped);
         }
-        summary.print(access);
+        if !output::is_quiet() {
+            summary.print(access);
+        }
         if follower.has_timed_out() {
             return Err(Failure::new(
                 "the turn took longer than --timeout and was interrupted",
@@ -318,14 +301,14 @@ fn find_checkout<'a>(
     let directory = checkout::directory(dir)?;
     match Checkout::find(home, access, &directory, is_explicit)? {
         Some(found) if found.is_home() && !is_explicit => {
-            eprintln!(
+            note!(
                 "note: {} is a repository, but too much to send without --here; working in the project {DEFAULT_PROJECT}",
                 printable(&found.root().display().to_string())
             );
             Ok(None)
         }
         None if has_entries(&directory) => {
-            eprintln!(
+            note!(
                 "note: {} is not in a git repository, so nothing of it is sent; --here sends a copy",
                 printable(&directory.display().to_string())
             );
@@ -380,6 +363,6 @@ async fn find_or_create_project(client: &Client, name: &str) -> Result<String, F
     }
     let created = client.call("project_create", create).await?;
     let other = near.map_or(String::new(), |near| format!(" There is also {near}."));
-    eprintln!("Created the project {name}.{}", printable(&other));
+    note!("Created the project {name}.{}", printable(&other));
     Ok(id(&created))
 }

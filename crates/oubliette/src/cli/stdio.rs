@@ -2,7 +2,7 @@
 //! server of the data directory. A client that starts it needs no address and no key, so it cannot send a
 //! key to another process at the server's address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use reqwest::header::{ACCEPT, CONTENT_TYPE};
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SetOnce, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::access::{Access, ServerAddress};
+use super::access::{Access, ServerAddress, restart_ended};
 use crate::failure::Failure;
+use crate::home::Home;
 
 const MAX_IN_FLIGHT: usize = 64;
 const MAX_QUEUED_LINES: usize = 64;
@@ -33,11 +34,31 @@ const VERSION_IN_REQUEST: &str = "io.modelcontextprotocol/protocolVersion";
 struct Bridge {
     server: ServerAddress,
     http: reqwest::Client,
+    /// Whose server is started again for a message.
+    restartable: Option<Home>,
     key: String,
     output: mpsc::Sender<String>,
     /// None before `initialize`, and in protocol versions without MCP sessions.
     session: Mutex<Option<McpSession>>,
-    in_flight: Mutex<HashMap<String, AbortHandle>>,
+    in_flight: Mutex<HashMap<String, InFlight>>,
+    /// Requests that the client has cancelled and the server has not ended yet.
+    cancelled: Mutex<HashSet<String>>,
+}
+
+/// A request that is not answered yet.
+struct InFlight {
+    task: AbortHandle,
+    /// Set when the server has begun to answer, or will not.
+    accepted: Arc<SetOnce<()>>,
+}
+
+/// What becomes of the client's message that cancels a request.
+enum Cancellation {
+    /// The request is ended already.
+    Done,
+    /// The server is told, once it has the request: messages on two connections can overtake each other, and
+    /// a server ignores the cancellation of a request that it does not know.
+    Forward(Option<Arc<SetOnce<()>>>),
 }
 
 #[derive(Debug, Clone)]
@@ -53,10 +74,12 @@ pub(super) async fn run(access: &Access) -> Result<(), Failure> {
     let bridge = Arc::new(Bridge {
         http: server.http_client()?,
         key: access.key()?,
+        restartable: access.restartable_home(),
         server,
         output,
         session: Mutex::default(),
         in_flight: Mutex::default(),
+        cancelled: Mutex::default(),
     });
     let writing = tokio::spawn(write_lines(lines));
     let mut requests = JoinSet::new();
@@ -71,27 +94,36 @@ pub(super) async fn run(access: &Access) -> Result<(), Failure> {
             continue;
         };
         if message["method"] == "initialize" {
-            bridge.forward(&message).await;
+            bridge.forward(&message, &SetOnce::new()).await;
             if bridge.session.lock().is_some() {
                 stream = Some(tokio::spawn(bridge.clone().read_stream()));
             }
             continue;
         }
-        if message["method"] == "notifications/cancelled" && bridge.cancel(&message) {
-            continue;
+        let mut before = None;
+        if message["method"] == "notifications/cancelled" {
+            match bridge.cancel(&message) {
+                Cancellation::Done => continue,
+                Cancellation::Forward(accepted) => before = accepted,
+            }
         }
         let Ok(permit) = permits.clone().acquire_owned().await else {
             break;
         };
         let (id, of_task) = (message["id"].to_string(), bridge.clone());
+        let accepted = Arc::new(SetOnce::new());
+        let sets = accepted.clone();
         // Locked, so that the task does not remove itself before it is there.
         let mut in_flight = bridge.in_flight.lock();
         let task = requests.spawn(async move {
-            of_task.forward(&message).await;
+            if let Some(before) = before {
+                before.wait().await;
+            }
+            of_task.forward(&message, &sets).await;
             of_task.in_flight.lock().remove(&message["id"].to_string());
             drop(permit);
         });
-        in_flight.insert(id, task);
+        in_flight.insert(id, InFlight { task, accepted });
     }
     let remaining = async { while requests.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(LAST_REPLIES_TIMEOUT, remaining).await;
@@ -146,9 +178,12 @@ impl Bridge {
     }
 
     /// Sends a message to the server, and what the server answers to the client.
-    async fn forward(&self, message: &Value) {
+    async fn forward(&self, message: &Value, accepted: &SetOnce<()>) {
         let id = &message["id"];
-        let response = match self.send(message).await {
+        let response = self.send(message).await;
+        // Set once only, and only here.
+        let _ = accepted.set(());
+        let response = match response {
             Ok(response) => response,
             Err(error) => {
                 let text = format!("the server cannot be reached: {error}");
@@ -164,7 +199,15 @@ impl Bridge {
         if content_type.starts_with(b"text/event-stream") {
             let session = response.headers().get("mcp-session-id");
             let session = session.and_then(|id| id.to_str().ok()).map(str::to_owned);
-            return self.read_events(response, session).await;
+            // Without a reply the client would wait for ever.
+            let is_answered = self.read_events(response, session, Some(id)).await;
+            let is_cancelled = self.cancelled.lock().remove(&id.to_string());
+            if !is_answered && !is_cancelled {
+                let text = "the connection to the server broke before it had answered; what was asked for may \
+                            have been done";
+                self.reply_error(id, INTERNAL_ERROR, text).await;
+            }
+            return;
         }
         let is_json = content_type.starts_with(b"application/json");
         let body = response.text().await.unwrap_or_default();
@@ -184,6 +227,9 @@ impl Bridge {
             let request = self.request(Method::POST, Some(message)).json(message);
             match request.send().await {
                 Err(error) if error.is_connect() && Instant::now() < deadline => {
+                    if let Some(home) = &self.restartable {
+                        restart_ended(home).await;
+                    }
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
                 result => return result,
@@ -196,7 +242,7 @@ impl Bridge {
         loop {
             match self.request(Method::GET, None).send().await {
                 Ok(response) if response.status().is_success() => {
-                    self.read_events(response, None).await;
+                    self.read_events(response, None, None).await;
                 }
                 Ok(response) if response.status().is_client_error() => return,
                 _ => {}
@@ -205,9 +251,15 @@ impl Bridge {
         }
     }
 
-    /// Passes on the messages of an event stream. With a new MCP session, the first is the reply that has
-    /// its protocol version.
-    async fn read_events(&self, response: Response, mut new_session: Option<String>) {
+    /// Passes on the messages of an event stream; whether the reply to the request was among them. With a new
+    /// MCP session, the first is the reply that has its protocol version.
+    async fn read_events(
+        &self,
+        response: Response,
+        mut new_session: Option<String>,
+        request: Option<&Value>,
+    ) -> bool {
+        let mut is_answered = request.is_none_or(Value::is_null);
         let mut bytes = response.bytes_stream();
         let (mut buffer, mut searched) = (Vec::new(), 0);
         while let Some(Ok(chunk)) = bytes.next().await {
@@ -228,23 +280,30 @@ impl Bridge {
                     let protocol = protocol.to_owned();
                     *self.session.lock() = Some(McpSession { id, protocol });
                 }
+                let is_reply = message.get("method").is_none();
+                is_answered |= is_reply && request == message.get("id");
                 self.write(&message).await;
             }
             searched = buffer.len();
         }
+        is_answered
     }
 
-    /// Ends a request by its connection, which is how protocol versions without MCP sessions cancel; whether
-    /// this is one.
-    fn cancel(&self, message: &Value) -> bool {
-        if self.session.lock().is_some() {
-            return false;
-        }
+    /// Protocol versions without MCP sessions cancel a request by ending its connection.
+    fn cancel(&self, message: &Value) -> Cancellation {
         let id = message["params"]["requestId"].to_string();
-        if let Some(request) = self.in_flight.lock().remove(&id) {
-            request.abort();
+        if self.session.lock().is_some() {
+            let in_flight = self.in_flight.lock();
+            let request = in_flight.get(&id);
+            if request.is_some() {
+                self.cancelled.lock().insert(id);
+            }
+            return Cancellation::Forward(request.map(|request| request.accepted.clone()));
         }
-        true
+        if let Some(request) = self.in_flight.lock().remove(&id) {
+            request.task.abort();
+        }
+        Cancellation::Done
     }
 
     async fn reply_error(&self, id: &Value, code: i64, text: &str) {

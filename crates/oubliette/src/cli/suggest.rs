@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use oubliette_engine::operations::NOUNS;
 
 /// Words of other programs, and the commands for the same thing.
-const KNOWN_AS: [(&str, &[&str]); 12] = [
+const KNOWN_AS: [(&str, &[&str]); 11] = [
     ("rm", &["delete"]),
     ("remove", &["delete"]),
     ("show", &["get"]),
@@ -14,7 +14,6 @@ const KNOWN_AS: [(&str, &[&str]); 12] = [
     ("info", &["get"]),
     ("ls", &["list"]),
     ("new", &["create"]),
-    ("ps", &["session list", "project list"]),
     ("exec", &["container exec"]),
     ("shell", &["container exec -it"]),
     ("logs", &["container logs", "session events"]),

@@ -17,6 +17,21 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
+/// Listens on an address or, if that is taken, on any free port of this machine.
+pub(super) async fn network_or_any_port(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
+    match network(address).await {
+        Err(Failure::Failed(why)) => {
+            let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+            let listeners = network(free).await?;
+            let port = listeners.first().map(TcpListener::local_addr);
+            let port = port.and_then(Result::ok).map_or(0, |it| it.port());
+            tracing::warn!(%why, port, "listening on another port; MCP clients find it only after `oubliette mcp setup`");
+            Ok(listeners)
+        }
+        listening => listening,
+    }
+}
+
 /// Listens on an address, and on the other loopback address if it is one.
 pub(super) async fn network(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
     let mut attempts = 0;

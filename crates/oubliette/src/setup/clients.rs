@@ -1,12 +1,12 @@
-//! The clients, one row each: the path of their configuration and the entry for a server with
-//! Streamable HTTP. A new client is a new row.
+//! The clients, one row each: the path of their configuration, the entry for a server with Streamable
+//! HTTP, and the entry for a program that they start. A new client is a new row.
 
 use std::{
     fmt,
     path::{Path, PathBuf},
 };
 
-use super::{ConfigScope, Environment};
+use super::{ConfigScope, Connection, Environment};
 
 #[derive(Debug)]
 pub(super) struct Client {
@@ -19,9 +19,11 @@ pub(super) struct Client {
     pub(super) format: Format,
     /// The top-level key of the map of servers.
     pub(super) servers: &'static str,
-    /// The fields of our entry.
+    /// The fields of our entry for a URL; none if the client only starts programs.
     pub(super) entry: &'static [Field],
-    /// Keys that would make the client refuse our entry or override its fields.
+    /// The fields of our entry for a program.
+    pub(super) stdio: &'static [Field],
+    /// Keys that would make the client refuse our entry for a URL or override its fields.
     pub(super) conflicting_keys: &'static [Key],
     next_step: &'static str,
     /// Additional steps for a project's file.
@@ -60,7 +62,24 @@ pub(super) enum Content {
     Flag(bool),
     Url,
     Bearer,
+    /// The path of the program.
+    Program,
+    /// The program's arguments.
+    Arguments,
+    /// The program and its arguments in one list.
+    CommandLine,
 }
+
+/// The entry for a program, as most clients write it.
+const PROGRAM: &[Field] = &[
+    field(top("command"), Content::Program),
+    field(top("args"), Content::Arguments),
+];
+const TYPED_PROGRAM: &[Field] = &[
+    field(top("type"), Content::Text("stdio")),
+    field(top("command"), Content::Program),
+    field(top("args"), Content::Arguments),
+];
 
 pub(super) const CLIENTS: &[Client] = &[
     Client {
@@ -79,6 +98,7 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
+        stdio: TYPED_PROGRAM,
         conflicting_keys: &[],
         next_step: "Restart Claude Code and type /mcp to see the server.",
         next_step_in_project: "Claude Code asks once whether to trust the servers of a project.",
@@ -93,6 +113,11 @@ pub(super) const CLIENTS: &[Client] = &[
         entry: &[
             field(top("url"), Content::Url),
             field(within("http_headers", "Authorization"), Content::Bearer),
+            field(top("enabled"), Content::Flag(true)),
+        ],
+        stdio: &[
+            field(top("command"), Content::Program),
+            field(top("args"), Content::Arguments),
             field(top("enabled"), Content::Flag(true)),
         ],
         // Beside a url Codex refuses the keys of a local server, and with them the whole file;
@@ -142,6 +167,11 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("enabled"), Content::Flag(true)),
             field(top("oauth"), Content::Flag(false)),
         ],
+        stdio: &[
+            field(top("type"), Content::Text("local")),
+            field(top("command"), Content::CommandLine),
+            field(top("enabled"), Content::Flag(true)),
+        ],
         conflicting_keys: &[],
         next_step: "Restart opencode; `opencode mcp list` shows whether it is connected.",
         next_step_in_project: "",
@@ -166,6 +196,12 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("disabled"), Content::Flag(false)),
             field(top("oauth"), Content::Flag(false)),
         ],
+        stdio: &[
+            field(top("type"), Content::Text("stdio")),
+            field(top("command"), Content::Program),
+            field(top("args"), Content::Arguments),
+            field(top("disabled"), Content::Flag(false)),
+        ],
         conflicting_keys: &[],
         next_step: "Restart droid; `droid mcp list` shows whether it is connected.",
         next_step_in_project: "",
@@ -186,6 +222,7 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
+        stdio: PROGRAM,
         // The deprecated spelling of url, which wins where both are given.
         conflicting_keys: &[top("httpUrl")],
         next_step: "Restart Gemini CLI in a folder you trust and type /mcp to see the server.",
@@ -202,6 +239,7 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
+        stdio: PROGRAM,
         // A command makes it a local server; a type can force the older SSE transport.
         conflicting_keys: &[top("command"), top("type")],
         next_step: "Restart Cursor; its settings list the server under MCP.",
@@ -219,11 +257,60 @@ pub(super) const CLIENTS: &[Client] = &[
             field(top("url"), Content::Url),
             field(within("headers", "Authorization"), Content::Bearer),
         ],
+        stdio: TYPED_PROGRAM,
         conflicting_keys: &[],
         next_step: "In Visual Studio Code run the command `MCP: List Servers` and start the server.",
         next_step_in_project: "",
     },
+    Client {
+        name: "zed",
+        title: "Zed",
+        user: &[moved(
+            "XDG_CONFIG_HOME",
+            "zed/settings.json",
+            ".config/zed/settings.json",
+        )],
+        project: &[".zed/settings.json"],
+        format: Format::Json,
+        servers: "context_servers",
+        entry: &[],
+        // Some versions need the first.
+        stdio: &[
+            field(top("source"), Content::Text("custom")),
+            field(top("command"), Content::Program),
+            field(top("args"), Content::Arguments),
+            field(top("enabled"), Content::Flag(true)),
+        ],
+        conflicting_keys: &[],
+        next_step: "In Zed open the settings of the agent panel to see the server.",
+        next_step_in_project: "Zed starts servers of a project only if you trust the project.",
+    },
+    Client {
+        name: "claude-desktop",
+        title: "Claude Desktop",
+        user: CLAUDE_DESKTOP_USER,
+        project: &[],
+        format: Format::Json,
+        servers: "mcpServers",
+        entry: &[],
+        stdio: PROGRAM,
+        conflicting_keys: &[],
+        next_step: "Quit and start Claude Desktop; its settings list the server under Developer.",
+        next_step_in_project: "",
+    },
 ];
+
+const CLAUDE_DESKTOP_USER: &[ConfigPath] = if cfg!(target_os = "macos") {
+    &[home(
+        "Library/Application Support/Claude/claude_desktop_config.json",
+    )]
+} else {
+    &[moved(
+        "XDG_CONFIG_HOME",
+        "Claude/claude_desktop_config.json",
+        ".config/Claude/claude_desktop_config.json",
+    )]
+};
 
 const VSCODE_USER: &[ConfigPath] = if cfg!(target_os = "macos") {
     &[home("Library/Application Support/Code/User/mcp.json")]
@@ -262,12 +349,26 @@ const fn field(key: Key, content: Content) -> Field {
 }
 
 impl Client {
+    /// Whether the client takes only programs that it starts.
+    pub(super) fn is_stdio_only(&self) -> bool {
+        self.entry.is_empty()
+    }
+
+    /// The fields of our entry for a connection, and those for the other kind.
+    pub(super) fn fields(&self, connection: &Connection) -> (&'static [Field], &'static [Field]) {
+        match connection {
+            Connection::Http { .. } => (self.entry, self.stdio),
+            Connection::Stdio { .. } => (self.stdio, self.entry),
+        }
+    }
+
+    /// The path of the file; none if the client has none for a project.
     pub(super) fn path(
         &self,
         scope: &ConfigScope,
         home: &Path,
         environment: Environment<'_>,
-    ) -> PathBuf {
+    ) -> Option<PathBuf> {
         let mut paths: Vec<PathBuf> = match scope {
             ConfigScope::User => self
                 .user
@@ -284,14 +385,19 @@ impl Client {
         let used = paths
             .iter()
             .position(|path| path.symlink_metadata().is_ok());
-        paths.swap_remove(used.unwrap_or(paths.len() - 1))
+        let last = paths.len().checked_sub(1)?;
+        Some(paths.swap_remove(used.unwrap_or(last)))
     }
 
-    pub(super) fn note(&self, scope: &ConfigScope) -> String {
+    pub(super) fn note(&self, scope: &ConfigScope, has_token: bool) -> String {
         match scope {
             ConfigScope::User => self.next_step.to_owned(),
             ConfigScope::Project(_) => {
-                let secret = "The file holds a token: keep it out of version control.";
+                let secret = if has_token {
+                    "The file holds a token: keep it out of version control."
+                } else {
+                    ""
+                };
                 [self.next_step, self.next_step_in_project, secret]
                     .into_iter()
                     .filter(|sentence| !sentence.is_empty())

@@ -9,7 +9,7 @@ use jsonc_parser::{
 use super::{
     Connection,
     clients::Client,
-    merge::{self, FoundValue, Map, MergeError, Merged, Value},
+    merge::{self, FoundEntry, FoundValue, Map, MergeError, Merged, Value},
 };
 
 const OPTIONS: ParseOptions = ParseOptions {
@@ -25,16 +25,33 @@ const OPTIONS: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
+fn parse(text: &str) -> Result<CstRootNode, MergeError> {
+    CstRootNode::parse(text, &OPTIONS).map_err(|error| {
+        let (line, column) = (error.line_display(), error.column_display());
+        let reason = error.kind().to_string().to_lowercase();
+        MergeError::Syntax(format!("line {line}, column {column}: {reason}"))
+    })
+}
+
+/// The text without our entry; none if it has none.
+pub(super) fn remove(text: &str, client: &Client) -> Result<Option<String>, MergeError> {
+    let root = parse(text)?;
+    let top = root.object_value();
+    let removed = top.is_some_and(|mut top| merge::remove(&mut top, client));
+    Ok(removed.then(|| root.to_string()))
+}
+
+pub(super) fn find_entry(text: &str, client: &Client) -> Result<Option<FoundEntry>, MergeError> {
+    let top = parse(text)?.object_value();
+    Ok(top.and_then(|mut top| merge::find(&mut top, client)))
+}
+
 pub(super) fn merge(
     text: &str,
     client: &Client,
     connection: &Connection,
 ) -> Result<Merged, MergeError> {
-    let root = CstRootNode::parse(text, &OPTIONS).map_err(|error| {
-        let (line, column) = (error.line_display(), error.column_display());
-        let reason = error.kind().to_string().to_lowercase();
-        MergeError::Syntax(format!("line {line}, column {column}: {reason}"))
-    })?;
+    let root = parse(text)?;
     let found = root
         .value()
         .map_or("nothing", |node| classify(&node).kind());
@@ -68,6 +85,10 @@ impl Map for CstObject {
         let value = match value {
             Value::Text(text) => CstInputValue::String(text.clone()),
             Value::Flag(flag) => CstInputValue::Bool(*flag),
+            Value::List(items) => {
+                let items = items.iter().cloned().map(CstInputValue::String);
+                CstInputValue::Array(items.collect())
+            }
         };
         match find(self, key) {
             Some(property) => property.set_value(value),
@@ -107,7 +128,13 @@ fn classify(node: &CstNode) -> FoundValue {
         Some(serde_json::Value::String(text)) => FoundValue::Value(Value::Text(text)),
         Some(serde_json::Value::Bool(flag)) => FoundValue::Value(Value::Flag(flag)),
         Some(serde_json::Value::Number(_)) => FoundValue::Other("a number"),
-        Some(serde_json::Value::Array(_)) => FoundValue::Other("a list"),
+        Some(serde_json::Value::Array(items)) => {
+            let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
+            match texts.collect() {
+                Some(texts) => FoundValue::Value(Value::List(texts)),
+                None => FoundValue::Other("a list"),
+            }
+        }
         Some(serde_json::Value::Object(_)) => FoundValue::Other("a map"),
         Some(serde_json::Value::Null) | None => FoundValue::Other("null"),
     }

@@ -4,6 +4,7 @@ mod clients;
 mod file;
 mod merge;
 mod refusal;
+mod stdio;
 
 use std::{
     ffi::OsString,
@@ -18,7 +19,7 @@ use toml_edit::DocumentMut;
 use super::{
     Change, ConfigScope, Connection, SERVER, SetupError,
     clients::{CLIENTS, Client, Content, Format},
-    names, plan,
+    inspect, names, plan, plan_removal,
 };
 
 const URL: &str = "http://127.0.0.1:7433/mcp";
@@ -26,10 +27,15 @@ const TOKEN: &str = "oub_Zq81secret";
 const OLD_TOKEN: &str = "oub_Wx92former";
 
 fn connection(token: &str) -> Connection {
-    Connection {
+    Connection::Http {
         url: URL.to_owned(),
         token: token.to_owned(),
     }
+}
+
+/// The clients that take a URL.
+fn http_clients() -> impl Iterator<Item = &'static Client> {
+    CLIENTS.iter().filter(|client| !client.is_stdio_only())
 }
 
 fn client(name: &str) -> &'static Client {
@@ -46,7 +52,9 @@ struct Case {
 impl Case {
     fn new(client: &'static Client) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let path = client.path(&ConfigScope::User, home.path(), &|_| None);
+        let path = client
+            .path(&ConfigScope::User, home.path(), &|_| None)
+            .unwrap();
         Self { client, home, path }
     }
 
@@ -98,6 +106,7 @@ impl Case {
                 Content::Flag(flag) => serde_json::json!(flag),
                 Content::Url => serde_json::json!(URL),
                 Content::Bearer => serde_json::json!(format!("Bearer {TOKEN}")),
+                Content::Program | Content::Arguments | Content::CommandLine => continue,
             };
             let found = value_at(self.client.format, &text, &keys);
             assert_eq!(found, Some(expected), "{keys:?} in\n{text}");

@@ -14,7 +14,7 @@ pub(crate) fn stdout_columns() -> Option<usize> {
 }
 
 /// The width of the terminal that stderr is, if it is one, at this moment.
-pub(super) fn stderr_columns() -> Option<usize> {
+pub(crate) fn stderr_columns() -> Option<usize> {
     let stderr = std::io::stderr();
     stderr.is_terminal().then(|| columns_of(&stderr))
 }
@@ -27,7 +27,7 @@ fn columns_of(terminal: &impl std::os::fd::AsFd) -> usize {
 }
 
 /// The columns that a text takes, if it is one line without control characters.
-pub(super) fn text_columns(text: &str) -> usize {
+pub(crate) fn text_columns(text: &str) -> usize {
     text.chars().map(char_columns).sum()
 }
 
@@ -49,7 +49,7 @@ fn char_columns(c: char) -> usize {
 }
 
 /// The text, or as much of its beginning as fits, with an ellipsis.
-pub(super) fn fit(text: &str, columns: usize) -> String {
+pub(crate) fn fit(text: &str, columns: usize) -> String {
     if text_columns(text) <= columns {
         return text.to_owned();
     }

@@ -21,7 +21,17 @@ const LIMITS: [&str; 3] = ["memory_limit", "cpu_limit", "process_limit"];
 fn open(settings: &RuntimeSettings) -> BoxFuture<'_, Result<OpenedRuntime>> {
     let (data_dir, launcher) = (settings.data_dir.clone(), settings.launcher.clone());
     let ports = settings.server_ports.clone();
+    let stop_only = settings.stop_only;
     async move {
+        if stop_only {
+            let opened = run_blocking(move || {
+                // Best effort: what is left of a probe uses nothing but memory.
+                let _ = sandbox::remove_probe(&data_dir.join("run").join("probe"));
+                Ok(Sandbox::open_to_stop(&data_dir, &launcher))
+            });
+            let sandbox = opened.await?;
+            return Ok(OpenedRuntime::new(sandbox, "the embedded sandbox"));
+        }
         let sandbox = run_blocking(move || Ok(Sandbox::open(&data_dir, &launcher))).await??;
         let sandbox = sandbox.refuse_ports(ports);
         Ok(OpenedRuntime::new(sandbox, "the embedded sandbox"))

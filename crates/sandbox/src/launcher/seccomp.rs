@@ -11,6 +11,13 @@ use seccompiler::{
 
 use super::{StepContext, StepResult};
 
+/// `libc` has no name for it on every C library.
+const SYS_KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "x86_64") {
+    320
+} else {
+    294
+};
+
 /// Always refused: calls that concern the whole machine or have allowed escapes from sandboxes.
 const REFUSED: &[libc::c_long] = &[
     libc::SYS_acct,
@@ -25,7 +32,7 @@ const REFUSED: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
-    libc::SYS_kexec_file_load,
+    SYS_KEXEC_FILE_LOAD,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
     libc::SYS_lookup_dcookie,

@@ -26,8 +26,18 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The remedy for a launch that failed with this error.
-pub(super) fn for_refusal(errno: Option<i32>) -> Option<String> {
+/// With less space than this a launch fails.
+const MIN_FREE_BYTES: u64 = 64 << 10;
+
+/// The remedy for a launch in a directory that failed with this error.
+pub(super) fn for_refusal(errno: Option<i32>, scratch: &Path) -> Option<String> {
+    // The kernel says the same of too many namespaces.
+    let is_full = rustix::fs::statvfs(scratch)
+        .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES);
+    if errno == Some(libc::ENOSPC) && is_full {
+        let path = scratch.display();
+        return Some(format!("The disk of {path} is full: free some space."));
+    }
     for (path, value, remedy) in SETTINGS {
         if fs::read_to_string(path).is_ok_and(|found| found.trim() == *value) {
             return Some((*remedy).to_owned());

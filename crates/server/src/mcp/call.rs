@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use http::request::Parts;
+use oubliette_engine::operations::ToolNames;
 use oubliette_engine::{Actor, Call, Progress};
 use oubliette_model::SessionId;
 use rmcp::RoleServer;
@@ -16,7 +17,7 @@ use rmcp::model::{
     ProgressNotificationParam, ProgressToken,
 };
 use rmcp::service::{Peer, RequestContext};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::handler::{Handler, mcp_session_id, requesting_actor};
@@ -26,6 +27,9 @@ use crate::{errors, files};
 
 /// Between two notifications only the newest progress is kept.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The others are in the log.
+const MAX_EVENTS_OF_WAIT: u32 = 1000;
 
 /// The key in the `_meta` of a call whose caller needs no text beside the structured result.
 pub const STRUCTURED_ONLY: &str = "oubliette/structured_only";
@@ -50,6 +54,12 @@ impl Handler {
             None => (call_without_progress, None),
         };
         let session_argument = session_argument(&arguments);
+        let names = if context.meta.contains_key(STRUCTURED_ONLY) {
+            // The command line has its own words for operations.
+            ToolNames::SPLIT
+        } else {
+            ToolNames::of_style(self.tool_style()).for_call(&request.name)
+        };
         let running = self.engine.call(&actor, &request.name, arguments, call);
         let result = match notifier {
             // The notifier ends with the call: no progress may follow the response.
@@ -67,7 +77,7 @@ impl Handler {
                 if let Some(parts) = parts {
                     files::complete_urls(&mut value, parts);
                 }
-                let link = parts.and_then(|parts| resources::link_to_rest(&value, parts));
+                let links = parts.map(|parts| resources::links_to_rest(&value, parts));
                 let mut result = CallToolResult::default();
                 // Most clients show the model only the text, so it has everything again.
                 if !context.meta.contains_key(STRUCTURED_ONLY) {
@@ -75,10 +85,10 @@ impl Handler {
                 }
                 result.structured_content = Some(value);
                 result.is_error = Some(false);
-                result.content.extend(link);
+                result.content.extend(links.into_iter().flatten());
                 Ok(result.into())
             }
-            Err(error) => errors::mcp_tool_error(&error).map(Into::into),
+            Err(error) => errors::mcp_tool_error(&error, names).map(Into::into),
         }
     }
 
@@ -102,6 +112,11 @@ impl Handler {
                 .is_some_and(|level| matches!(level, LoggingLevel::Debug | LoggingLevel::Info))
             {
                 push::notify_result_events(&context.peer, result).await;
+                if result.get("completed").is_some()
+                    && let Some(events) = self.events_of_wait(&actor, result).await
+                {
+                    push::notify_result_events(&context.peer, &events).await;
+                }
             }
             return;
         };
@@ -124,6 +139,21 @@ impl Handler {
             self.pusher
                 .bind(&self.engine, client, id, since.unwrap_or(-1));
         }
+    }
+}
+
+impl Handler {
+    /// What happened in a session while a call waited for its turn.
+    async fn events_of_wait(&self, actor: &Actor, result: &Value) -> Option<Value> {
+        let params = json!({
+            "session_id": result["session_id"], "since_index": result.get("last_event_index")?,
+            "types": ["all"], "max_events": MAX_EVENTS_OF_WAIT,
+        });
+        let params = params.as_object()?.clone();
+        let page = self
+            .engine
+            .call(actor, "session_events", params, Call::new());
+        page.await.ok()
     }
 }
 

@@ -10,32 +10,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use http::request::Parts;
-use oubliette_engine::operations::tools;
+use oubliette_engine::operations::{ToolNames, tools};
 use oubliette_engine::{Actor, Engine};
 use oubliette_model::{Scope, ToolStyle};
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestMethod,
-    CompleteRequestParams, CompleteResult, ErrorData, Implementation, ListPromptsRequestMethod,
-    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
-    PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams, ReadResourceResponse,
-    ServerCapabilities, ServerConfig, SetLevelRequestMethod, SetLevelRequestParams,
-    SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter, Tool, ToolAnnotations,
-    UnsubscribeRequestMethod, UnsubscribeRequestParams,
+    CompleteRequestParams, CompleteResult, ErrorData, GetPromptRequestParams, GetPromptResponse,
+    Implementation, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ProtocolVersion, ReadResourceRequestParams,
+    ReadResourceResponse, ServerCapabilities, ServerConfig, SetLevelRequestMethod,
+    SetLevelRequestParams, SubscribeRequestMethod, SubscribeRequestParams, SubscriptionFilter,
+    Tool, ToolAnnotations, UnsubscribeRequestMethod, UnsubscribeRequestParams,
 };
 use rmcp::service::{NotificationContext, RequestContext, SubscriptionContext};
 use rmcp::transport::streamable_http_server::SessionRestoreMarker;
 use rmcp::{RoleServer, ServerHandler};
 
 use super::push::{EventPusher, McpClient};
-use super::resources;
+use super::{guide, resources};
 use crate::tasks::Tasks;
 use crate::{McpSettings, errors};
-
-const INSTRUCTIONS: &str = "Oubliette runs coding agents in isolated containers. Create a project with `project` (action \
-     `create`), start an agent with `session` (action `spawn`), and read its events with action \
-     `events` and `wait_seconds`. The agent can call tools that you declare in `context`: answer each \
-     entry of `pending_caller_requests` with `caller_tool_response`. A tool's `action` selects the \
-     operation; errors say how to correct a call.";
 
 /// The handler of the product's MCP endpoint. Cheap to clone: there is one per request.
 #[derive(Debug, Clone)]
@@ -58,6 +52,16 @@ impl Handler {
             versions: known.filter(is_allowed).collect(),
         }
     }
+
+    /// The form in which callers see the tools.
+    pub(super) fn tool_style(&self) -> ToolStyle {
+        let configured = self.engine.settings().tools.style;
+        configured.unwrap_or(ToolStyle::Unified)
+    }
+
+    fn tool_names(&self) -> ToolNames {
+        ToolNames::of_style(self.tool_style())
+    }
 }
 
 /// Who sent a request. The authentication middleware has added it to the request.
@@ -74,11 +78,13 @@ impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder()
             .enable_tools()
+            .enable_prompts()
             .enable_resources()
             .enable_resources_subscribe()
             .enable_logging()
             .build();
-        let mut info = ServerConfig::new(capabilities).with_instructions(INSTRUCTIONS);
+        let mut info = ServerConfig::new(capabilities)
+            .with_instructions(guide::instructions(self.tool_names()));
         info.server_info = Implementation::new("oubliette", env!("CARGO_PKG_VERSION"));
         info
     }
@@ -108,13 +114,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let scope = requesting_actor(&context)?.scope;
-        let style = self
-            .engine
-            .settings()
-            .tools
-            .style
-            .unwrap_or(ToolStyle::Unified);
-        let tools = tools::list(scope, style).iter().map(to_mcp_tool).collect();
+        let tools = tools::list(scope, self.tool_style())
+            .iter()
+            .map(to_mcp_tool)
+            .collect();
         Ok(ListToolsResult {
             ttl_ms: Some(0),
             cache_scope: Some(CacheScope::Private),
@@ -147,7 +150,15 @@ impl ServerHandler for Handler {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListPromptsResult, ErrorData> {
-        Err(ErrorData::method_not_found::<ListPromptsRequestMethod>())
+        Ok(guide::list_prompts())
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetPromptResponse, ErrorData> {
+        guide::get_prompt(request, self.tool_names()).map(Into::into)
     }
 
     async fn list_resources(
@@ -173,7 +184,13 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let actor = requesting_actor(&context)?;
-        errors::mcp_answer(resources::read(&self.engine, &actor, &request.uri)).await
+        errors::mcp_answer(resources::read(
+            &self.engine,
+            &actor,
+            &request.uri,
+            self.tool_names(),
+        ))
+        .await
     }
 
     fn accepted_subscription_filter(
@@ -250,7 +267,7 @@ fn to_mcp_tool(tool: &'static tools::Tool) -> Tool {
         .read_only(tool.hints.read_only)
         .destructive(tool.hints.destructive)
         .idempotent(tool.hints.idempotent)
-        .open_world(false);
+        .open_world(tool.hints.open_world);
     Tool::new(tool.name.as_str(), tool.about.as_str(), tool.input.clone())
         .with_raw_output_schema(tool.output.clone())
         .with_annotations(hints)

@@ -3,6 +3,7 @@
 //! results that are cut off link to the rest.
 
 use http::request::Parts;
+use oubliette_engine::operations::ToolNames;
 use oubliette_engine::{Actor, Call, Engine, EngineError};
 use oubliette_model::{ResourceUri, SessionId};
 use rmcp::model::{
@@ -13,17 +14,23 @@ use rmcp::model::{
 use rmcp::service::SubscriptionContext;
 use serde_json::{Map, Value, json};
 
+use super::guide;
 use super::push::{EventPusher, LOG_WAIT_TIMEOUT, McpClient};
 use crate::errors;
 
 const EVENTS_MIME_TYPE: &str = "application/json";
 const DIFF_MIME_TYPE: &str = "text/x-diff";
+const GUIDE_MIME_TYPE: &str = "text/markdown";
+const TEXT_MIME_TYPE: &str = "text/plain";
 /// How much of a file or a difference is read at once.
 const MAX_READ_BYTES: u64 = 4 << 20;
 /// Clients of earlier versions do not know links in results.
 const FIRST_VERSION_WITH_LINKS: &str = "2025-06-18";
 /// The field of a result with the URI of what was cut off, and of the metadata of a resource.
 const REST_FIELD: &str = "rest_uri";
+const STDERR_REST_FIELD: &str = "stderr_rest_uri";
+/// Links of one result; the others are in its events.
+const MAX_LINKS: usize = 10;
 const EVENTS_PER_PAGE: i64 = 200;
 /// Logs that one subscription can name.
 const MAX_LOGS_PER_SUBSCRIPTION: usize = 100;
@@ -39,18 +46,33 @@ fn parse_events_uri(uri: &str) -> Option<SessionId> {
     }
 }
 
-/// The link to what a result has no room for.
-pub(super) fn link_to_rest(result: &Value, request: &Parts) -> Option<ContentBlock> {
-    let version = request.headers.get("mcp-protocol-version")?;
+/// The links to what a result has no room for.
+pub(super) fn links_to_rest(result: &Value, request: &Parts) -> Vec<ContentBlock> {
+    let version = request.headers.get("mcp-protocol-version");
+    let version = version.and_then(|version| version.to_str().ok());
     // Versions are dates, which sort as text.
-    if version.to_str().ok()? < FIRST_VERSION_WITH_LINKS {
-        return None;
+    if version.is_none_or(|version| version < FIRST_VERSION_WITH_LINKS) {
+        return Vec::new();
     }
-    let uri = result.get(REST_FIELD)?.as_str()?;
+    let events = result["events"].as_array().into_iter().flatten();
+    let of_events = events.map(|event| &event[REST_FIELD]);
+    [&result[REST_FIELD], &result[STDERR_REST_FIELD]]
+        .into_iter()
+        .chain(of_events)
+        .filter_map(|uri| link_to(uri.as_str()?))
+        .take(MAX_LINKS)
+        .collect()
+}
+
+fn link_to(uri: &str) -> Option<ContentBlock> {
     let (name, mime_type) = match uri.parse().ok()? {
         ResourceUri::WorkspaceFile { path, .. } => (format!("rest of {path}"), None),
         ResourceUri::SessionDiff { .. } => ("rest of the patch".to_owned(), Some(DIFF_MIME_TYPE)),
-        ResourceUri::SessionEvents(_) => return None,
+        ResourceUri::CommandOutput { stream, .. } => {
+            (format!("all of {}", stream.as_str()), Some(TEXT_MIME_TYPE))
+        }
+        ResourceUri::SessionEvent { .. } => ("all of the event".to_owned(), Some(EVENTS_MIME_TYPE)),
+        ResourceUri::SessionEvents(_) | ResourceUri::Guide => return None,
     };
     let mut link = Resource::new(uri, name);
     link.mime_type = mime_type.map(str::to_owned);
@@ -63,7 +85,7 @@ fn not_found(uri: &str) -> ErrorData {
     ErrorData::invalid_params(text, Some(data))
 }
 
-/// Lists the active sessions that the token can see.
+/// Lists the guide, and the active sessions that the token can see.
 pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResourcesResult, ErrorData> {
     let active = Map::from_iter([("active".to_owned(), json!(true))]);
     let found = engine
@@ -76,10 +98,14 @@ pub(super) async fn list(engine: &Engine, actor: &Actor) -> Result<ListResources
         let name = format!("events of {id}");
         Some(Resource::new(events_uri(id), name).with_mime_type(EVENTS_MIME_TYPE))
     };
+    let guide = Resource::new(ResourceUri::Guide.to_string(), "guide")
+        .with_description("How to give agents tasks, wait for them and check their work.")
+        .with_mime_type(GUIDE_MIME_TYPE);
+    let resources = std::iter::once(guide).chain(sessions.filter_map(resource));
     Ok(ListResourcesResult {
         ttl_ms: Some(0),
         cache_scope: Some(CacheScope::Private),
-        ..ListResourcesResult::with_all_items(sessions.filter_map(resource).collect())
+        ..ListResourcesResult::with_all_items(resources.collect())
     })
 }
 
@@ -97,6 +123,18 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
         "The patch that `session_diff` returns, up to 4 MiB; `rest_uri` in the metadata is the rest.",
     )
     .with_mime_type(DIFF_MIME_TYPE);
+    let event = ResourceTemplate::new(
+        format!("{}/{{index}}", events_uri("{session_id}")),
+        "one event of a session",
+    )
+    .with_description("All of an event whose texts were shortened.")
+    .with_mime_type(EVENTS_MIME_TYPE);
+    let output = ResourceTemplate::new(
+        "oubliette://projects/{project_id}/commands/{exec_id}/{stream}",
+        "output of a command",
+    )
+    .with_description("All of `stdout` or `stderr`, if it was shortened.")
+    .with_mime_type(TEXT_MIME_TYPE);
     let file = ResourceTemplate::new(
         "oubliette://projects/{project_id}/workspaces/{workspace_id}/files/{+path}{?offset}",
         "a file of a workspace",
@@ -107,7 +145,7 @@ pub(super) fn templates() -> ListResourceTemplatesResult {
     ListResourceTemplatesResult {
         ttl_ms: Some(0),
         cache_scope: Some(CacheScope::Private),
-        ..ListResourceTemplatesResult::with_all_items(vec![events, diff, file])
+        ..ListResourceTemplatesResult::with_all_items(vec![events, event, diff, output, file])
     }
 }
 
@@ -116,9 +154,34 @@ pub(super) async fn read(
     engine: &Engine,
     actor: &Actor,
     uri: &str,
+    names: ToolNames,
 ) -> Result<ReadResourceResponse, ErrorData> {
     let parsed = uri.parse().map_err(|_| not_found(uri))?;
     let read = match parsed {
+        ResourceUri::Guide => Ok(text_contents(
+            uri,
+            GUIDE_MIME_TYPE,
+            guide::text(names),
+            None,
+        )),
+        ResourceUri::SessionEvent { session, index } => {
+            read_event(engine, actor, session, index, uri).await
+        }
+        ResourceUri::CommandOutput {
+            project,
+            exec_id,
+            stream,
+        } => {
+            let params = json!({ "project_id": project, "exec_id": exec_id, "full": true });
+            let output = call(engine, actor, "container_exec", params).await;
+            output.map(|mut output| {
+                let text = match output[stream.as_str()].take() {
+                    Value::String(text) => text,
+                    _ => String::new(),
+                };
+                text_contents(uri, TEXT_MIME_TYPE, text, None)
+            })
+        }
         ResourceUri::SessionEvents(id) => read_events(engine, actor, id, uri).await,
         ResourceUri::SessionDiff { .. } => read_diff(engine, actor, parsed, uri).await,
         ResourceUri::WorkspaceFile {
@@ -166,9 +229,38 @@ async fn read_events(
 ) -> Result<ResourceContents, EngineError> {
     let session = call(engine, actor, "session_get", json!({ "session_id": id })).await?;
     let since = session["last_index"].as_i64().unwrap_or(-1) - EVENTS_PER_PAGE;
-    let params = json!({ "session_id": id, "since_index": since.max(-1) });
+    let params = json!({ "session_id": id, "since_index": since.max(-1), "types": ["all"],
+        "full": true });
     let page = call(engine, actor, "session_events", params).await?;
     Ok(text_contents(uri, EVENTS_MIME_TYPE, page.to_string(), None))
+}
+
+/// All of one event.
+async fn read_event(
+    engine: &Engine,
+    actor: &Actor,
+    id: SessionId,
+    index: i64,
+    uri: &str,
+) -> Result<ResourceContents, EngineError> {
+    let params = json!({
+        "session_id": id, "since_index": index - 1, "max_events": 1, "types": ["all"], "full": true,
+    });
+    let page = call(engine, actor, "session_events", params).await?;
+    let event = &page["events"][0];
+    if event["index"] != index {
+        return Err(EngineError::NotFound {
+            what: "event",
+            id: index.to_string(),
+            hint: "old events are deleted",
+        });
+    }
+    Ok(text_contents(
+        uri,
+        EVENTS_MIME_TYPE,
+        event.to_string(),
+        None,
+    ))
 }
 
 /// The pages of a patch, as far as they fit.
@@ -190,7 +282,7 @@ async fn read_diff(
     {
         let params = json!({
             "session_id": session, "turn": turn, "from_turn": from_turn, "to_turn": to_turn,
-            "path": path, "cursor": cursor,
+            "path": path, "cursor": cursor, "full": true,
         });
         let page = call(engine, actor, "session_diff", params).await?;
         text.push_str(page["diff"].as_str().unwrap_or_default());
@@ -226,7 +318,7 @@ async fn read_file(
             meta: rest_meta(rest),
         });
     }
-    Ok(text_contents(uri, "text/plain", content, rest))
+    Ok(text_contents(uri, TEXT_MIME_TYPE, content, rest))
 }
 
 fn text_contents(uri: &str, mime_type: &str, text: String, rest: Option<&str>) -> ResourceContents {

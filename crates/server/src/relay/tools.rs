@@ -1,7 +1,8 @@
 //! Oubliette's own tools for agents in containers. Every call shows a key, which is checked each time.
 
-use oubliette_engine::operations::tools;
+use oubliette_engine::operations::{ToolNames, tools};
 use oubliette_engine::{Actor, Call};
+use oubliette_model::ToolStyle;
 use oubliette_wire::{CallTool, RpcError, ToolEntry, ToolList, ToolResult};
 use serde_json::json;
 
@@ -23,7 +24,10 @@ pub(super) async fn list(source: RequestSource<'_>, key: &str) -> RpcResult {
         input_schema: Some(tool.input.as_ref().clone()),
     };
     to_json(&ToolList {
-        tools: tools::list(actor.scope, style).iter().map(entry).collect(),
+        tools: tools::list_for_agents(actor.scope, style)
+            .iter()
+            .map(entry)
+            .collect(),
     })
 }
 
@@ -36,7 +40,13 @@ pub(super) async fn call(source: RequestSource<'_>, params: CallTool, call: Call
     let calling = engine.call_once(&actor, &params.tool, arguments, call_id, call);
     let (text, structured_content, is_error) = match Box::pin(calling).await {
         Ok(value) => (value.to_string(), Some(value), false),
-        Err(error) => (errors::tool_error(&error)?, None, true),
+        Err(error) => {
+            let style = engine.tool_style(source.container).await;
+            let names = ToolNames::of_style(style.unwrap_or(ToolStyle::Both))
+                .for_call(&params.tool)
+                .with_prefix(tools::AGENT_PREFIX);
+            (errors::tool_error(&error, names)?, None, true)
+        }
     };
     to_json(&ToolResult {
         content: vec![json!({ "type": "text", "text": text })],

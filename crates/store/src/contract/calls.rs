@@ -7,8 +7,8 @@ use uuid::Uuid;
 use super::sessions::{child, ending, message, new, session, spawned};
 use super::{Must, at, ready, token_id};
 use crate::{
-    CallTurn, NewSession, Session, SessionStep, SpawnOutcome, Store, Token, ToolCallStart,
-    VisibleProjects,
+    CallTurn, NewSession, Session, SessionMessage, SessionStep, SpawnOutcome, Store, Token,
+    ToolCallStart, VisibleProjects,
 };
 
 fn call(n: u128) -> Uuid {
@@ -72,6 +72,35 @@ fn answer(turn: CallTurn) -> String {
         CallTurn::Answered(logged) => logged.body,
         other => panic!("no answer: {other:?}"),
     }
+}
+
+pub(super) async fn a_message_that_is_waited_for_has_its_turn(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let waited = |text, wait| SessionMessage {
+        wait_id: Some(wait),
+        ..message(text, 1)
+    };
+    let first = NewSession {
+        message: Some(waited("first", call(1))),
+        ..new(session(1, one, 1), "")
+    };
+    let id = spawned(store, &first).await.id;
+    let second = waited("second", call(2));
+    store.queue_message(id, &second, None).await.must();
+    assert_eq!(turn(store, id, call(1)).await, CallTurn::Queued);
+    take_turn(store, id, None).await;
+    assert_eq!(turn(store, id, call(1)).await, CallTurn::Running);
+    let step = SessionStep {
+        at: at(21),
+        events: vec![completion("answer to the first")],
+        ..SessionStep::default()
+    };
+    store.commit_step(id, step).await.must();
+    assert!(answer(turn(store, id, call(1)).await).contains("the first"));
+    assert_eq!(turn(store, id, call(2)).await, CallTurn::Queued);
+    take_turn(store, id, Some("answer to the second")).await;
+    assert!(answer(turn(store, id, call(1)).await).contains("the first"));
+    assert!(answer(turn(store, id, call(2)).await).contains("the second"));
 }
 
 pub(super) async fn repeated_calls_create_one_child(store: &dyn Store) {

@@ -45,6 +45,33 @@ pub(super) async fn project_names_are_unique_including_reserved_ones(store: &dyn
     store.reserve_project(&project(2, "same")).await.must();
 }
 
+pub(super) async fn projects_are_found_by_name_and_by_the_beginning_of_the_id(store: &dyn Store) {
+    let one = ready(store, 0xabcd << 112, "one").await;
+    let two = ready(store, 0xabce << 112, "two").await;
+    // Its name is the beginning of another's id.
+    let three = ready(store, 3, "abcd").await;
+    store.reserve_project(&project(4, "hidden")).await.must();
+    let find = async |visible, name: &str, prefix: Option<&str>| {
+        let found = store
+            .projects_matching(visible, name, prefix, 10)
+            .await
+            .must();
+        found
+            .into_iter()
+            .map(|project| project.id)
+            .collect::<Vec<_>>()
+    };
+    let all = VisibleProjects::All;
+    assert_eq!(find(all, "one", None).await, [one.id]);
+    assert_eq!(find(all, "hidden", None).await, []);
+    assert_eq!(find(all, "abc", Some("abc")).await, [one.id, two.id]);
+    assert_eq!(find(all, "abcd", Some("abcd")).await, [three.id, one.id]);
+    assert_eq!(find(all, "abc%", Some("abcf")).await, []);
+    let only = VisibleProjects::Only(two.id);
+    assert_eq!(find(only, "one", Some("abcd")).await, []);
+    assert_eq!(find(only, "x", Some("abc")).await, [two.id]);
+}
+
 pub(super) async fn one_of_fifty_concurrent_reservations_succeeds(store: &dyn Store) {
     let rivals: Vec<_> = (1..=50).map(|n| project(n, "prize")).collect();
     let mut races: Vec<_> = rivals

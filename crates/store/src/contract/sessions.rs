@@ -1,5 +1,7 @@
 //! Contract tests for sessions and their event logs.
 
+use std::collections::HashMap;
+
 use futures_util::future::join_all;
 use oubliette_model::{
     AwaitedRequestKind, Event, PermissionDecision, ProjectId, SessionId, Status, Usage,
@@ -40,6 +42,7 @@ pub(super) fn message(text: &str, second: i64) -> SessionMessage {
         attachments: Vec::new(),
         declaration: None,
         sender_scope: None,
+        wait_id: None,
         created_at: at(second),
     }
 }
@@ -105,6 +108,44 @@ pub(super) fn ending(status: Status, second: i64) -> SessionStep {
     }
 }
 
+pub(super) async fn sessions_are_found_by_the_beginning_of_the_id_and_counted(store: &dyn Store) {
+    let (one, two) = (
+        ready(store, 1, "one").await.id,
+        ready(store, 2, "two").await.id,
+    );
+    let first = spawned(store, &new(session(0xabcd << 112, one, 1), "go")).await;
+    let second = spawned(store, &new(session(0xabce << 112, two, 2), "go")).await;
+    let find = async |project, prefix: &str| {
+        let found = store.sessions_with_prefix(project, prefix, 10).await.must();
+        found
+            .into_iter()
+            .map(|session| session.id)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(find(None, "gogol_abc").await, [second.id, first.id]);
+    assert_eq!(find(None, "gogol_abcd").await, [first.id]);
+    assert_eq!(find(Some(two), "gogol_abc").await, [second.id]);
+    assert_eq!(find(Some(two), "gogol_abcd").await, []);
+    assert_eq!(find(None, "gogol_ff").await, []);
+    let ended = ending(Status::Failed, 3);
+    store.commit_step(second.id, ended).await.must();
+    let activity = store.activity().await.must();
+    let mut counted = activity.sessions.clone();
+    counted.sort_by_key(|(status, _)| status.as_str());
+    assert_eq!(counted, [(Status::Created, 1), (Status::Failed, 1)]);
+    assert_eq!(
+        (activity.pending_caller_requests, activity.enabled_schedules),
+        (0, 0)
+    );
+    let newest = store.newest_events(second.id, "status", 1).await.must();
+    assert_eq!(newest.len(), 1);
+    assert!(newest[0].body.contains("failed"), "{newest:?}");
+    assert_eq!(
+        store.newest_events(second.id, "completion", 1).await.must(),
+        []
+    );
+}
+
 pub(super) async fn a_new_session_has_its_first_event_and_message(store: &dyn Store) {
     let one = ready(store, 1, "one").await.id;
     let created = spawned(store, &new(session(1, one, 5), "hello")).await;
@@ -126,6 +167,28 @@ pub(super) async fn a_new_session_has_its_first_event_and_message(store: &dyn St
     };
     let refused = store.spawn_session(&new(nowhere, "x"), None).await.must();
     assert_eq!(refused, SpawnOutcome::Gone);
+}
+
+pub(super) async fn the_first_prompt_of_a_session_is_found(store: &dyn Store) {
+    let one = ready(store, 1, "one").await.id;
+    let [prompted, silent] = [1, 2].map(|n| new(session(n, one, 1), "go"));
+    let prompted = spawned(store, &prompted).await;
+    let silent = spawned(store, &silent).await;
+    for (second, text) in [(2, "überall zuerst"), (3, "then")] {
+        let step = SessionStep {
+            at: at(second),
+            events: vec![Event::Prompt {
+                text: text.to_owned(),
+                attachments: Vec::new(),
+            }],
+            ..SessionStep::default()
+        };
+        store.commit_step(prompted.id, step).await.must();
+    }
+    let ids = [prompted.id, silent.id];
+    let found = store.first_prompts(&ids, 7).await.must();
+    let expected = HashMap::from([(prompted.id, "überall".to_owned())]);
+    assert_eq!(found, expected);
 }
 
 pub(super) async fn a_step_is_one_transaction_and_indexes_have_no_gaps(store: &dyn Store) {

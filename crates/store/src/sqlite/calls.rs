@@ -51,6 +51,27 @@ pub(super) fn insert_call(
     let Some(caller) = find_seq(connection, caller)? else {
         return Ok(());
     };
+    insert_row(connection, (caller, child), call_id, message, at)
+}
+
+/// Records that someone waits for the turn of a message: as a call of the session to itself.
+pub(super) fn insert_wait(
+    connection: &Connection,
+    session: i64,
+    wait_id: Uuid,
+    message: i64,
+    at: Timestamp,
+) -> Result<()> {
+    insert_row(connection, (session, session), wait_id, message, at)
+}
+
+fn insert_row(
+    connection: &Connection,
+    (caller, child): (i64, i64),
+    call_id: Uuid,
+    message: i64,
+    at: Timestamp,
+) -> Result<()> {
     connection
         .prepare_cached(
             "insert into relay_calls (session, call_id, child, message, created_at)

@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::Sqlite;
 use super::audit::append_audit_entry;
-use super::convert::to_millis;
+use super::convert::{ReadColumns, to_millis};
 use super::sessions::find_seq;
 use crate::{AuditEntry, Checkpoint, CheckpointStep, CheckpointStore, Result, TreeHash};
 
@@ -55,6 +55,33 @@ impl CheckpointStore for Sqlite {
                     .execute(params![seq, tree, to_millis(at)])?;
             }
             Ok(())
+        })
+        .await
+    }
+
+    async fn later_work(&self, session: SessionId, turn: u32) -> Result<Option<SessionId>> {
+        self.read_blocking(move |connection| {
+            let found = connection
+                .prepare_cached(
+                    "with own as (select * from sessions where id = ?1),
+                     since (position) as (select coalesce(case when ?2 > 0 then
+                         (select max(position) from events where session = (select seq from own)
+                              and kind = 'checkpoint' and json_extract(body, '$.turn') = ?2)
+                     when (select trimmed_before from own) = 0 then
+                         (select min(position) from events where session = (select seq from own)
+                              and kind = 'prompt')
+                     end, 0))
+                     select other.id from sessions other, own, since
+                     where other.project_id = own.project_id
+                       and other.workspace_id = own.workspace_id
+                       and other.root_id != own.root_id
+                       and exists (select 1 from events where session = other.seq
+                           and position > since.position and kind in ('completion', 'rewound'))
+                     order by other.seq desc limit 1",
+                )?
+                .query_row(params![session.to_string(), turn], |row| row.parsed(0))
+                .optional()?;
+            Ok(found)
         })
         .await
     }

@@ -104,6 +104,26 @@ impl EventStore for Sqlite {
         .await
     }
 
+    async fn newest_events(
+        &self,
+        id: SessionId,
+        kind: &str,
+        limit: u32,
+    ) -> Result<Vec<StoredEvent>> {
+        self.read(|connection| {
+            let Some(seq) = find_seq(connection, id)? else {
+                return Ok(Vec::new());
+            };
+            let mut statement = connection.prepare_cached(
+                "select position, ?4, idx, at, body from events
+                 where session = ?1 and kind = ?2 order by idx desc limit ?3",
+            )?;
+            let values = params![seq, kind, limit, id.to_string()];
+            let rows = statement.query_map(values, stored_event)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
+    }
+
     async fn text_deltas(&self, id: SessionId, from: i64) -> Result<Vec<String>> {
         self.read_blocking(move |connection| {
             let Some(seq) = find_seq(connection, id)? else {

@@ -96,6 +96,29 @@ impl ProjectStore for Sqlite {
         self.read(|connection| find(connection, id))
     }
 
+    async fn projects_matching(
+        &self,
+        visible: VisibleProjects,
+        name: &str,
+        prefix: Option<&str>,
+        limit: u32,
+    ) -> Result<Vec<Project>> {
+        let only = match visible {
+            VisibleProjects::Only(id) => Some(id.to_string()),
+            VisibleProjects::All => None,
+        };
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(&format!(
+                "select {COLUMNS} from projects
+                 where (name = ?1 or (id >= ?2 and id < ?2 || 'g'))
+                   and state = 'ready' and (?3 is null or id = ?3)
+                 order by name limit ?4"
+            ))?;
+            let rows = statement.query_map(params![name, prefix, only, limit], project)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
+    }
+
     async fn projects(
         &self,
         visible: VisibleProjects,

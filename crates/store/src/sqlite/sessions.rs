@@ -15,9 +15,9 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, enum_from_string, enum_to_string, json_column, to_millis};
 use crate::{
-    AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision, Result, Session,
-    SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeUsage,
-    VisibleProjects,
+    Activity, AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision,
+    Result, Session, SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome,
+    StopRequest, TreeUsage, VisibleProjects,
 };
 use row::{COLUMNS, session};
 pub(super) use row::{find, find_seq, find_with_seq};
@@ -62,6 +62,54 @@ impl SessionStore for Sqlite {
             Ok(queued.map(|(session, resumed, _)| (session, resumed)))
         })
         .await
+    }
+
+    async fn activity(&self) -> Result<Activity> {
+        self.read_blocking(|connection| {
+            let mut by_status = connection.prepare_cached(
+                "select status, count(*), total(cost_usd) from sessions group by status",
+            )?;
+            let rows = by_status.query_map([], |row| {
+                let (status, count): (_, i64) = (row.parsed(0)?, row.get(1)?);
+                Ok((status, count, row.get::<_, f64>(2)?))
+            })?;
+            let mut activity = Activity::default();
+            for row in rows {
+                let (status, count, cost_usd) = row?;
+                let count = u64::try_from(count).unwrap_or_default();
+                activity.sessions.push((status, count));
+                activity.cost_usd += cost_usd;
+            }
+            let count = |query: &str| -> Result<u64> {
+                let count = connection
+                    .prepare_cached(query)?
+                    .query_row([], |row| row.get::<_, i64>(0))?;
+                Ok(u64::try_from(count).unwrap_or_default())
+            };
+            activity.pending_caller_requests =
+                count("select count(*) from caller_requests where outcome is null")?;
+            activity.enabled_schedules = count("select count(*) from schedules where enabled")?;
+            Ok(activity)
+        })
+        .await
+    }
+
+    async fn sessions_with_prefix(
+        &self,
+        project: Option<ProjectId>,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<Session>> {
+        let project = project.map(|id| id.to_string());
+        self.read(|connection| {
+            let mut statement = connection.prepare_cached(&format!(
+                "select {COLUMNS} from sessions
+                 where id >= ?1 and id < ?1 || 'g' and (?2 is null or project_id = ?2)
+                 order by seq desc limit ?3"
+            ))?;
+            let rows = statement.query_map(params![prefix, project, limit], session)?;
+            Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+        })
     }
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>> {
@@ -119,6 +167,30 @@ impl SessionStore for Sqlite {
             rows: page.rows.into_iter().map(|(session, _)| session).collect(),
             next: page.next,
         })
+    }
+
+    async fn first_prompts(
+        &self,
+        ids: &[SessionId],
+        max_chars: u32,
+    ) -> Result<HashMap<SessionId, String>> {
+        let ids = ids.to_vec();
+        self.read_blocking(move |connection| {
+            let mut statement = connection.prepare_cached(
+                "select substr(body ->> 'text', 1, ?2) from events
+                 where session = (select seq from sessions where id = ?1) and kind = 'prompt'
+                 order by idx limit 1",
+            )?;
+            let mut prompts = HashMap::new();
+            for id in ids {
+                let prompt = statement
+                    .query_row(params![id.to_string(), max_chars], |row| row.get(0))
+                    .optional()?;
+                prompts.extend(prompt.map(|prompt| (id, prompt)));
+            }
+            Ok(prompts)
+        })
+        .await
     }
 
     async fn session_tree(&self, id: SessionId) -> Result<Vec<Session>> {
@@ -218,6 +290,7 @@ impl SessionStore for Sqlite {
                         declaration: None,
                         change_id: None,
                         sender_scope: None,
+                        wait_id: None,
                         created_at: row.time(3)?,
                     })
                 })

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::InteractiveExec;
 use crate::containers::exec::exit_code;
+use crate::containers::memory::MemoryKills;
 use crate::containers::process::{Process, SIGHUP, SIGKILL};
 use crate::containers::state::SUPERVISOR_RECONNECT_TIMEOUT;
 use crate::containers::{Containers, INTERACTIVE_PREFIX};
@@ -22,7 +23,7 @@ use crate::{EngineError, Result};
 /// How long a command may take to exit after each signal.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(10);
 const AUDIT_INTERVAL: Duration = Duration::from_secs(60);
-const MAX_COMMANDS_PER_CONTAINER: usize = 64;
+const MAX_COMMANDS_PER_CONTAINER: usize = 256;
 
 type TimerKey = (ContainerId, String);
 
@@ -38,6 +39,8 @@ struct IdleTimer {
     last_call: Mutex<Instant>,
     last_audit: Mutex<Instant>,
     finished: CancellationToken,
+    /// None for a command that an earlier server started.
+    memory_kills: Mutex<Option<MemoryKills>>,
 }
 
 impl IdleTimer {
@@ -74,6 +77,22 @@ impl IdleTimers {
         }
     }
 
+    /// Remembers how many processes the memory limit had killed when a command was started.
+    pub(super) fn set_memory_kills(&self, exec: &InteractiveExec<'_>, kills: MemoryKills) {
+        if let Some(timer) = self.timers.lock().get(&key(exec)) {
+            timer.memory_kills.lock().get_or_insert(kills);
+        }
+    }
+
+    /// How many processes the memory limit has killed since a command was started; 0 if that is not known.
+    pub(super) fn count_memory_kills(&self, exec: &InteractiveExec<'_>) -> u64 {
+        let timers = self.timers.lock();
+        let kills = timers
+            .get(&key(exec))
+            .map(|timer| timer.memory_kills.lock());
+        kills.map_or(0, |kills| kills.as_ref().map_or(0, MemoryKills::count))
+    }
+
     /// Ends the timer of a command whose end is stored.
     pub(super) fn finish(&self, exec: &InteractiveExec<'_>) {
         if let Some(timer) = self.timers.lock().get(&key(exec)) {
@@ -103,6 +122,7 @@ impl IdleTimers {
             last_call: Mutex::new(Instant::now()),
             last_audit: Mutex::new(Instant::now()),
             finished: CancellationToken::new(),
+            memory_kills: Mutex::default(),
         });
         timers.insert(key.clone(), timer.clone());
         Ok(Some(timer))

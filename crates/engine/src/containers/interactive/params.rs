@@ -15,21 +15,32 @@ const MAX_WAIT_SECONDS: f64 = 50.0;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 pub(crate) struct InteractiveParams {
-    /// Makes the command interactive: the call returns when there is new output or the command has
-    /// ended, at the latest after this many seconds (0 to 50), and the command keeps running. Needs
+    /// Interactive: wait for output (0-50).
+    ///
+    /// The call returns when there is new output or the command has ended, and the command keeps running. Needs
     /// `exec_id`. A command is killed if its caller makes no call for ten minutes (configurable).
     wait_seconds: Option<f64>,
-    /// Interactive: give the command a terminal of this size, or resize it. All output is then in
-    /// `stdout`.
+    /// Interactive: terminal of this size.
+    ///
+    /// Or resizes it. All output is then in `stdout`.
+    #[schemars(extend("x-unlisted" = true))]
     terminal: Option<Terminal>,
-    /// Interactive: where to continue, from the last result. Omit a stream to receive nothing from
-    /// it, for example while another call is reading output.
+    /// Interactive: from the last result.
+    ///
+    /// Omit a stream to receive nothing from it, for example while another call is reading output.
     offsets: Option<Offsets>,
-    /// Interactive: close the input after the `stdin` of this call.
+    /// Interactive: close `stdin`.
+    ///
+    /// After the `stdin` of this call.
     close_stdin: Option<bool>,
-    /// Interactive: a signal for the command and every process it started.
+    /// Interactive: signal to send.
+    ///
+    /// It goes to the command and every process it started.
     signal: Option<Signal>,
-    /// Interactive: the encoding of `stdin`, `stdout` and `stderr`: `text` (default) or `base64`.
+    /// Of `stdin`, `stdout` and `stderr`.
+    ///
+    /// Default: `text`. Interactive commands only.
+    #[schemars(extend("x-unlisted" = true))]
     encoding: Option<Encoding>,
 }
 

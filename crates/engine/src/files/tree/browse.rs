@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
-use oubliette_openspec::{FileKind, FileTree, TreeError};
+use oubliette_model::{FileKind, FileTree, TreeError};
 use oubliette_trees::open_dir;
 use rustix::fs::{AtFlags, Dir, Stat, readlinkat, statat};
 use rustix::io::Errno;

@@ -8,7 +8,6 @@ use oubliette_model::quoted;
 
 use super::SessionActor;
 use super::home::PROJECT_HOME;
-use crate::agents;
 use crate::containers::ContainerScope;
 use crate::credentials::{MAX_VALUE_BYTES, SignIn};
 use crate::sessions::redactor::Redactor;
@@ -37,7 +36,7 @@ impl SessionActor<'_> {
 
     /// Adds to the error of an agent whose key is missing or not accepted how it would sign in.
     fn with_sign_in_hint(&self, error: String) -> String {
-        let kinds = agents::credential_kinds(&self.agent);
+        let kinds: Vec<&str> = self.agent.credential_kinds().collect();
         let Some(first) = kinds.first() else {
             return error;
         };
@@ -53,7 +52,7 @@ impl SessionActor<'_> {
         let credentials = self.engine.credentials();
         let used = settings.credential_refs.iter().find_map(|name| {
             let kind = credentials.find(name)?.kind;
-            kinds.contains(&kind).then_some((name, kind))
+            kinds.contains(&kind.as_str()).then_some((name, kind))
         });
         if let Some((used, kind)) = used {
             return format!(

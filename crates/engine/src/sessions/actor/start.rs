@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use oubliette_agent::{
     AgentMessage, AgentUpdate, Handshake, HandshakeStep, McpServerConfig, ModelSetting,
-    OpenedSession, ResumeMethod, SessionOptions,
+    OpenedSession, ResumeMethod, SessionOptions, ToolRefresh,
 };
 use oubliette_model::{Event, Secret};
 use oubliette_store::StoreError;
 use oubliette_wire::{
-    AGENT_SUBCOMMAND, CLIENT_PATH, FileFormat, HomeFile, RELAY_SOCKET_PATH, StreamKind,
+    AGENT_SUBCOMMAND, CLIENT_PATH, CONFIRM_LISTS_VARIABLE, FileFormat, HomeFile, RELAY_SOCKET_PATH,
+    StreamKind,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -155,7 +156,13 @@ impl SessionActor<'_> {
         }
         self.agent.merge_json_env(&mut env);
         if let Some(model) = self.chosen_model() {
-            self.agent.set_model(&model, &mut env);
+            let set = self.agent.set_model(&model, &mut env);
+            set.map_err(|why| {
+                StartError::Failed(format!(
+                    "the agent cannot be told to use the model `{model}`: {why}; correct it in the `env` of the \
+                     project"
+                ))
+            })?;
         }
         for (name, secret) in &sign_in.env {
             env.insert(name.clone(), secret.reveal().to_owned());
@@ -313,6 +320,10 @@ impl SessionActor<'_> {
             (SESSION_ID_VARIABLE, Some(self.session.id.to_string())),
             ("OUBLIETTE_SESSION_KEY", Some(session_key)),
             (API_KEY_VARIABLE, api_key),
+            (
+                CONFIRM_LISTS_VARIABLE,
+                (self.agent.tool_refresh == ToolRefresh::Slow).then(|| "1".to_owned()),
+            ),
         ];
         let own = McpServerConfig {
             name: "oubliette".to_owned(),

@@ -42,6 +42,10 @@ impl SessionActor<'_> {
             return Ok(());
         }
         let transcript = self.transcript().await?;
+        // A scan whose step is not committed would keep the project's objects from being collected.
+        if self.process.live.is_none() {
+            return Ok(());
+        }
         self.add_start_checkpoint().await;
         let agent_session = self.session.agent_session_id.clone().unwrap_or_default();
         let Some(live) = &mut self.process.live else {

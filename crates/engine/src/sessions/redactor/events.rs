@@ -57,13 +57,13 @@ impl Redactor {
                 self.redact_string(text);
                 self.redact_optional(error);
             }
+            Event::Usage { model, .. } => self.redact_optional(model),
             Event::Error { message } | Event::Log { message, .. } => self.redact_string(message),
             Event::PermissionAnswer { .. }
             | Event::CallerToolCancelled { .. }
             | Event::ChildSpawned { .. }
             | Event::Checkpoint { .. }
-            | Event::Rewound { .. }
-            | Event::Usage { .. } => {}
+            | Event::Rewound { .. } => {}
         }
     }
 
@@ -115,6 +115,10 @@ mod tests {
             json!({ "type": "child_ended", "status": "failed", "error": text,
                 "child_id": format!("gogol_{}", "0".repeat(32)) }),
             json!({ "type": "completion", "text": text, "stop_reason": "error", "error": text }),
+            json!({ "type": "usage", "input_tokens": 1, "output_tokens": 1, "cost_usd": null,
+                "model": text }),
+            json!({ "type": "forked", "turn": 1, "transcript": text,
+                "from_session_id": format!("gogol_{}", "0".repeat(32)) }),
             json!({ "type": "error", "message": text }),
             json!({ "type": "log", "message": text }),
         ];

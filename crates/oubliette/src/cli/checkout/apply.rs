@@ -2,10 +2,13 @@
 //!
 //! Everything is prepared first, in a directory of its own: the merge, the new files, and a journal. Then
 //! files are only renamed and removed. A command that is killed meanwhile leaves the journal, and the next
-//! one in this checkout finishes it.
+//! one in this checkout finishes it. What the files were is kept (`undo.rs`).
 
 mod can_run;
+mod command;
 mod journal;
+mod merge;
+mod undo;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -13,12 +16,15 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::git::{Git, is_git_directory, last_lines};
+use super::git::{Git, is_git_directory};
 use super::repository::Repository;
-use super::snapshot::{Snapshot, commit_tree, write_tree};
+use super::snapshot::{Snapshot, write_tree};
 use crate::failure::Failure;
+pub(super) use command::undo_command;
 use journal::{Journal, MergedFiles};
 pub(super) use journal::{KeptFile, finish_interrupted};
+use merge::{Conflict, ConflictKind, Merge};
+use undo::undo;
 
 /// What an apply has done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,6 +37,29 @@ pub(super) struct Applied {
     pub(super) kept: Vec<KeptFile>,
     /// Written files that a program of the user may run without being told to.
     pub(super) can_run: Vec<String>,
+    /// Files that both sides have changed, and that could not be merged.
+    pub(super) conflicts: Vec<Conflict>,
+}
+
+/// What is applied, and how.
+#[derive(Debug)]
+pub(super) struct SessionWork<'a> {
+    pub(super) session_id: &'a str,
+    /// The commit with the files that were sent.
+    pub(super) sent: &'a str,
+    /// The commit with the files of the session.
+    pub(super) work: &'a str,
+    /// Whether conflicts are written into the files; otherwise they are an error.
+    pub(super) with_conflicts: bool,
+}
+
+/// Directories of an apply, beside the record of the checkout.
+#[derive(Debug)]
+pub(super) struct ApplyPaths {
+    /// Does not exist unless an apply was killed.
+    pub(super) stage: PathBuf,
+    /// The files as they were before the last apply.
+    pub(super) undo: PathBuf,
 }
 
 /// How many paths an error lists.
@@ -52,18 +81,18 @@ enum ChangeKind {
     Submodule,
 }
 
-/// Merges the changes from `sent` to `work` into the files that the snapshot was taken of. `stage` is a
-/// directory that does not exist.
+/// Merges the work of a session into the files that the snapshot was taken of.
 pub(super) fn apply(
     repository: &Repository,
     snapshot: &Snapshot,
-    sent: &str,
-    work: &str,
-    stage: &Path,
+    session: &SessionWork<'_>,
+    paths: &ApplyPaths,
 ) -> Result<Applied, Failure> {
-    let git = &snapshot.git;
-    let merged = merge(git, &snapshot.tree, sent, work)?;
-    let changes = differences(git, &snapshot.tree, &merged)?;
+    let (git, stage) = (&snapshot.git, paths.stage.as_path());
+    let range = (session.sent, session.work);
+    let merge = merge::merge(snapshot, range, session.with_conflicts, &repository.root)?;
+    let merged = merge.tree.as_str();
+    let changes = differences(git, &snapshot.tree, merged)?;
     let of_kind = |kind: ChangeKind| changes.iter().filter(move |change| change.kind == kind);
     let mut applied = Applied {
         written: of_kind(ChangeKind::Add).count() + of_kind(ChangeKind::Modify).count(),
@@ -71,8 +100,8 @@ pub(super) fn apply(
         skipped: of_kind(ChangeKind::Submodule)
             .map(|change| change.path.to_string_lossy().into_owned())
             .collect(),
-        kept: Vec::new(),
-        can_run: Vec::new(),
+        conflicts: merge.conflicts.clone(),
+        ..Applied::default()
     };
     applied.skipped.truncate(MAX_LISTED_PATHS);
     if applied.written + applied.removed == 0 {
@@ -88,9 +117,10 @@ pub(super) fn apply(
         .collect();
     // Before the files are compared with the snapshot: later changes show in one or the other.
     let seen = MergedFiles::look(&repository.root, &removed, &written);
-    let paths: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
-    applied.can_run = can_run::find(&repository.git, &repository.root, &paths)?;
-    let staged = stage_files(snapshot, &merged, &changes, stage);
+    let names: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
+    applied.can_run = can_run::find(&repository.git, &repository.root, &names)?;
+    let staged = stage_files(snapshot, merged, &changes, stage);
+    let staged = staged.and_then(|()| name_sides(&merge, stage, session.session_id));
     let prepared = staged.and_then(|()| {
         // Other programs may have changed files since the snapshot.
         let now = write_tree(git, &repository.data_directories()?, &mut Vec::new())?;
@@ -111,54 +141,32 @@ pub(super) fn apply(
         written,
         merged: seen,
     };
+    journal.require_space(stage)?;
+    undo::keep(&paths.undo, &journal, stage, session.session_id)?;
     journal.commit(stage)?;
     applied.kept = journal.replay(stage)?;
     Ok(applied)
 }
 
-/// The tree of a three-way merge; an error that names the files if there are conflicts.
-fn merge(git: &Git, ours: &str, sent: &str, work: &str) -> Result<String, Failure> {
-    let base = commit_tree(git, &tree_of(git, sent)?, &[], "base")?;
-    let ours = commit_tree(git, ours, &[&base], "ours")?;
-    let theirs = commit_tree(git, &tree_of(git, work)?, &[&base], "theirs")?;
-    let merged = git.run([
-        "merge-tree",
-        "--write-tree",
-        "-z",
-        "--name-only",
-        "--no-messages",
-        &ours,
-        &theirs,
-    ])?;
-    let mut parts = merged.stdout.split(|byte| *byte == 0);
-    let tree = String::from_utf8_lossy(parts.next().unwrap_or_default())
-        .trim()
-        .to_owned();
-    match merged.status.code() {
-        Some(0) => Ok(tree),
-        Some(1) => {
-            let paths: BTreeSet<&[u8]> = parts.filter(|path| !path.is_empty()).collect();
-            let paths = paths
-                .into_iter()
-                .map(|path| Path::new(OsStr::from_bytes(path)));
-            Err(conflict(
-                "these files were changed here and by the session, in the same places",
-                paths,
-                "take the work as a branch with `oubliette fetch`, and merge it",
-            ))
+/// Names both sides in the conflict markers of the prepared files.
+fn name_sides(merge: &Merge, stage: &Path, session_id: &str) -> Result<(), Failure> {
+    for conflict in &merge.conflicts {
+        if conflict.kind == ConflictKind::Markers {
+            let file = stage.join("files").join(&conflict.path);
+            merge.name_sides(&file, session_id).map_err(|error| {
+                Failure::with_cause(format!("cannot write {}", file.display()), &error)
+            })?;
         }
-        _ if String::from_utf8_lossy(&merged.stderr).contains("usage:") => Err(Failure::new(
-            "`oubliette apply` needs git 2.38 or newer on this machine; `oubliette fetch` works with older ones",
-        )),
-        _ => Err(Failure::new(last_lines(&merged.stderr))),
     }
+    Ok(())
 }
 
 pub(super) fn tree_of(git: &Git, commit: &str) -> Result<String, Failure> {
     git.text(["rev-parse", "--verify", &format!("{commit}^{{tree}}")])
 }
 
-fn conflict<'a>(what: &str, paths: impl Iterator<Item = &'a Path>, remedy: &str) -> Failure {
+/// Some paths, for an error.
+fn listed<'a>(paths: impl Iterator<Item = &'a Path>) -> String {
     let mut shown: Vec<String> = paths
         .take(MAX_LISTED_PATHS + 1)
         .map(|path| path.display().to_string())
@@ -167,10 +175,7 @@ fn conflict<'a>(what: &str, paths: impl Iterator<Item = &'a Path>, remedy: &str)
         shown.truncate(MAX_LISTED_PATHS);
         shown.push("…".to_owned());
     }
-    Failure::new(format!(
-        "nothing was changed: {what}: {}; {remedy}",
-        shown.join(", ")
-    ))
+    shown.join(", ")
 }
 
 fn differences(git: &Git, from: &str, to: &str) -> Result<Vec<Change>, Failure> {
@@ -244,11 +249,11 @@ fn check_obstacles(root: &Path, changes: &[Change]) -> Result<(), Failure> {
     if in_the_way.is_empty() {
         return Ok(());
     }
-    Err(conflict(
-        "files that git ignores, or links, are where the session has made files",
-        in_the_way.iter().map(PathBuf::as_path),
-        "move them away and try again",
-    ))
+    Err(Failure::new(format!(
+        "nothing was changed: files that git ignores, or links, are where files have to be written: {}; move \
+         them away and try again",
+        listed(in_the_way.iter().map(PathBuf::as_path))
+    )))
 }
 
 /// Whether nothing is left of a directory when the removed files are gone.

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
+use serde_json::json;
 use tokio::net::unix::pipe;
 
 use super::remote::{self, Place};
@@ -13,28 +14,35 @@ use super::{DEFAULT_WORKSPACE, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::Client;
 use crate::cli::names;
-use crate::cli::run::connect;
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::terminal;
+use crate::terminal::output::{self, note};
 
 /// Packs what $1 names, or the file or directory that a link leads to. The names in the archive begin with
 /// `./`, so that a name never means something to tar.
 const PACK: &str = r#"
 [ -e "$1" ] || [ -L "$1" ] || { echo "$1 does not exist in the workspace" >&2; exit 1; }
-if [ -d "$1" ]; then cd "$1" && exec tar -cf - .; fi
-case $1 in */*) cd "${1%/*}/" || exit ;; esac
+if [ -d "$1" ]; then cd -- "$1" && exec tar -cf - .; fi
+case $1 in */*) cd -- "${1%/*}/" || exit ;; esac
 exec tar -chf - "./${1##*/}"
 "#;
-/// Unpacks into $1, or as $1 if it is not a directory. $2 is the name of the file that arrives, `.` for a directory.
+/// Unpacks as `cp -r` would write to $1: a `directory` named $2 into $1 if that is a directory, otherwise as $1; the
+/// `contents` of one into $1; a `file` named $2 into $1 if that is a directory, otherwise as $1. $3 says which.
 const UNPACK: &str = r#"
-if [ "$2" = . ]; then
-    mkdir -p "$1" && cd "$1" && exec tar -xf - --no-same-owner
+to=$1
+if [ "$3" = directory ] && [ -d "$1" ]; then to=${1%/}/$2; fi
+if [ "$3" != file ]; then
+    if [ ! -d "$to" ] && { [ -e "$to" ] || [ -L "$to" ]; }; then
+        echo "$to is a file in the workspace, not a directory" >&2
+        exit 1
+    fi
+    mkdir -p -- "$to" && cd -- "$to" && exec tar -xf - --no-same-owner
 fi
-if [ -d "$1" ]; then cd "$1" && exec tar -xf - --no-same-owner; fi
-case $1 in */*) mkdir -p "${1%/*}/" || exit ;; esac
-dir=$(mktemp -d "${1}.XXXXXX") && tar -xf - --no-same-owner -C "$dir" && mv -f "$dir/$2" "$1"
+if [ -d "$1" ]; then cd -- "$1" && exec tar -xf - --no-same-owner; fi
+case $1 in */*) mkdir -p -- "${1%/*}/" || exit ;; esac
+dir=$(mktemp -d -- "${1}.XXXXXX") && tar -xf - --no-same-owner -C "$dir" && mv -f -- "$dir/$2" "$1"
 code=$?
-rm -rf "$dir"
+rm -rf -- "$dir"
 exit $code
 "#;
 
@@ -42,13 +50,15 @@ pub(in crate::cli) fn command() -> Command {
     Command::new("cp")
         .about("Copy files between this machine and a workspace")
         .long_about(
-            "Copy a file or a directory between this machine and a workspace. A place in a workspace is \
+            "Copy a file or a directory between this machine and a workspace, as `cp -r` does: into TO if that is \
+             a directory, otherwise as TO; `DIR/.` means what is in DIR. A place in a workspace is \
              written PROJECT:PATH or PROJECT:WORKSPACE:PATH; a path without a colon, or one that starts with \
-             `.` or `/`, is on this machine. From a workspace a directory is copied to a new directory only, and \
-             repositories in it are left out: their settings could run commands here.",
+             `.` or `/`, is on this machine. What comes from a workspace never changes a directory that is here \
+             already, and repositories in it are left out: their settings could run commands here.",
         )
         .after_help(
-            "Examples:\n  oubliette cp app:report.pdf .\n  oubliette cp ./data app:data\n  oubliette cp \
+            "Examples:\n  oubliette cp app:report.pdf .\n  oubliette cp ./data app:in      as in/data if there is a \
+             directory in\n  oubliette cp ./data/. app:in    what is in data\n  oubliette cp \
              app:two:target/log.txt log.txt",
         )
         .arg(Arg::new("FROM").required(true).help("What to copy"))
@@ -90,11 +100,7 @@ impl Side {
     }
 }
 
-pub(in crate::cli) fn run(
-    home: &Home,
-    matches: &ArgMatches,
-    access: &Access,
-) -> Result<(), Failure> {
+pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     let given = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
     let sides = (Side::parse(given("FROM")), Side::parse(given("TO")));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -103,8 +109,8 @@ pub(in crate::cli) fn run(
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let result = runtime.block_on(async {
-        let (client, embedded) = connect(home, access).await?;
-        let result = match sides {
+        let client = Client::connect(access).await?;
+        match sides {
             (Side::Here(from), Side::There { project, workspace, path }) => {
                 let place = place(&client, &project, workspace).await?;
                 send(access, client, &from, &place, &path).await
@@ -117,14 +123,14 @@ pub(in crate::cli) fn run(
             _ => Err(Failure::new(
                 "one of the two places must be in a workspace, as in PROJECT:PATH, and the other here",
             )),
-        };
-        if let Some(embedded) = embedded {
-            embedded.stop().await;
         }
-        result
     });
     runtime.shutdown_background();
-    result
+    result?;
+    if output::is_json() {
+        terminal::print_json(&json!({ "from": given("FROM"), "to": given("TO") }));
+    }
+    Ok(())
 }
 
 async fn place(client: &Client, project: &str, workspace: String) -> Result<Place, Failure> {
@@ -146,8 +152,13 @@ async fn send(
     };
     let found = std::fs::symlink_metadata(from).map_err(failed)?;
     let absolute = std::path::absolute(from).map_err(failed)?;
+    let kind = match found.is_dir() {
+        true if means_contents(from) => "contents",
+        true => "directory",
+        false => "file",
+    };
     let name = match absolute.file_name().and_then(|name| name.to_str()) {
-        _ if found.is_dir() => ".".to_owned(),
+        _ if kind == "contents" => ".".to_owned(),
         Some(name) => name.to_owned(),
         None => {
             return Err(Failure::new(format!(
@@ -171,7 +182,7 @@ async fn send(
         }
         std::io::Write::flush(&mut archive.into_inner()?)
     });
-    let argv = ["/bin/sh", "-c", UNPACK, "sh", path, &name];
+    let argv = ["/bin/sh", "-c", UNPACK, "sh", path, &name, kind];
     let running = remote::run(&client, place, &argv, remote_input, tokio::io::sink());
     let (finished, packed) = tokio::join!(running, packing);
     finished?.success("the files could not be written")?;
@@ -192,7 +203,11 @@ async fn receive(
     let failed = |error: std::io::Error| {
         Failure::with_cause(format!("cannot write {}", to.display()), &error)
     };
-    let target = unpack::target(to, &name).map_err(failed)?;
+    let target = if means_contents(Path::new(path)) && path != "." {
+        to.to_owned()
+    } else {
+        unpack::target(to, &name).map_err(failed)?
+    };
     let client = reconnecting(access, client);
     let (from_remote, remote_output) = std::io::pipe().map_err(|error| no_pipe(&error))?;
     let remote_output = pipe::Sender::from_owned_fd(remote_output.into());
@@ -209,13 +224,13 @@ async fn receive(
     };
     finished?.success("the files could not be read")?;
     if left_out.git > 0 {
-        eprintln!(
+        note!(
             "note: left out {} of git (.git), whose settings could run commands here; `oubliette fetch` takes commits",
             count(left_out.git, "repository", "repositories")
         );
     }
     if left_out.special > 0 {
-        eprintln!(
+        note!(
             "note: left out {}",
             count(
                 left_out.special,
@@ -225,6 +240,15 @@ async fn receive(
         );
     }
     Ok(())
+}
+
+/// Whether a path means what is in a directory, as `DIR/.` does.
+fn means_contents(path: &Path) -> bool {
+    let text = path.as_os_str().as_encoded_bytes();
+    let last = text
+        .rsplit(|byte| *byte == b'/')
+        .find(|name| !name.is_empty());
+    matches!(last, Some(b"." | b".."))
 }
 
 fn count(number: usize, one: &str, several: &str) -> String {
@@ -238,6 +262,22 @@ fn no_pipe(error: &std::io::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dot_at_the_end_means_what_is_in_a_directory() {
+        for (path, expected) in [
+            (".", true),
+            ("data/.", true),
+            ("data/./", true),
+            ("..", true),
+            ("data", false),
+            ("./data/", false),
+            ("data.", false),
+            ("/", false),
+        ] {
+            assert_eq!(means_contents(Path::new(path)), expected, "{path}");
+        }
+    }
 
     #[test]
     fn a_place_with_a_colon_is_in_a_workspace() {

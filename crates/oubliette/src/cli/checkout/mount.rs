@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::receive::Changed;
 use super::record::{RecordFile, SentSession};
-use super::{Checkout, DEFAULT_WORKSPACE, arguments, create_project};
+use super::{Checkout, DEFAULT_WORKSPACE, create_project};
 use crate::cli::confirm;
 use crate::cli::names;
 use crate::cli::reconnecting::ReconnectingClient;
@@ -97,28 +96,5 @@ impl Mounted {
             ..SentSession::default()
         });
         self.file.save()
-    }
-}
-
-/// What a session that works in the directory has changed, by its checkpoints.
-pub(super) async fn changed(
-    client: &ReconnectingClient<'_>,
-    session_id: &str,
-) -> Result<Changed, Failure> {
-    let mut page = arguments(json!({ "session_id": session_id, "stat": true }));
-    let mut changed = Changed::default();
-    loop {
-        let mut result = client.call("session_diff", &page).await?;
-        let files = result.get("files").and_then(Value::as_array);
-        for file in files.into_iter().flatten() {
-            let lines = |name: &str| file.get(name).and_then(Value::as_u64).unwrap_or(0);
-            changed.files += 1;
-            changed.added += lines("added");
-            changed.removed += lines("removed");
-        }
-        match result.remove("next_cursor") {
-            Some(cursor) => page.insert("cursor".to_owned(), cursor),
-            None => return Ok(changed),
-        };
     }
 }

@@ -2,6 +2,7 @@
 
 mod check;
 
+use std::io::Write;
 use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -23,59 +24,37 @@ const MAX_LINES: usize = 100;
 /// The work of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Work {
-    /// A commit with all files; its parent is `head` if some of them are not committed.
+    /// A commit with all files: the last one of the agent, or a child of it with what is not committed.
     pub(super) commit: String,
-    /// The last commit of the agent.
-    pub(super) head: Option<String>,
-    pub(super) changed: Changed,
     /// The name of the pack that arrived.
     pub(super) pack: String,
 }
 
-/// What differs from the files that were sent.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Changed {
-    pub(super) files: u64,
-    pub(super) added: u64,
-    pub(super) removed: u64,
-}
-
-/// Where the objects of the work go.
-pub(super) enum Into<'a> {
-    /// Nowhere: only what has changed is asked for.
-    Nowhere,
-    /// Into the object directory of this git, which must be a quarantine: what is refused stays there.
-    Git(&'a Git),
-}
-
+/// Receives the work into the object directory of `git`, which must be a quarantine: what is refused stays there.
 pub(super) async fn receive(
     client: &ReconnectingClient<'_>,
     place: &Place,
     session: &SentSession,
-    into: Into<'_>,
+    git: &Git,
 ) -> Result<Work, Failure> {
     let message = format!(
         "Files of {id} that were not committed\n\nOubliette-Session: {id}",
         id = session.session_id
     );
-    let (mode, head) = match into {
-        Into::Nowhere => ("stat", None),
-        Into::Git(git) => ("pack", sent_head(git, session)?),
-    };
+    let head = sent_head(git, session)?;
     let known = format!("{}\n", head.unwrap_or_default());
     let argv = [
         "/bin/sh",
         "-c",
         SCRIPT,
         "sh",
-        mode,
         &session.sent,
         &session.session_id,
         &message,
     ];
     let (remote_output, from_remote) = tokio::io::duplex(PIPE_BYTES);
     let running = remote::run(client, place, &argv, known.as_bytes(), remote_output);
-    let receiving = take(from_remote, &into);
+    let receiving = take(from_remote, git);
     let (finished, work) = tokio::join!(running, receiving);
     let finished = finished?;
     // A script that says nothing was ended because its work was refused here.
@@ -89,13 +68,11 @@ pub(super) async fn receive(
             "the container did not say what the session has made",
         ));
     }
-    if let Into::Git(git) = into {
-        check::check(git, &work.pack, &work.commit, &session.sent, head)?;
-    }
+    check::check(git, &work.pack, &work.commit, &session.sent, head)?;
     Ok(work)
 }
 
-async fn take(from_remote: tokio::io::DuplexStream, into: &Into<'_>) -> Result<Work, Failure> {
+async fn take(from_remote: tokio::io::DuplexStream, git: &Git) -> Result<Work, Failure> {
     let lost = |error| Failure::with_cause("the connection to the container broke", &error);
     let mut reader = BufReader::new(from_remote);
     let mut work = Work::default();
@@ -112,8 +89,6 @@ async fn take(from_remote: tokio::io::DuplexStream, into: &Into<'_>) -> Result<W
         }
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("work", name) if is_object_name(name) => name.clone_into(&mut work.commit),
-            ("head", name) if is_object_name(name) => work.head = Some(name.to_owned()),
-            ("stat", text) => work.changed = Changed::parse(text),
             _ => {}
         }
     }
@@ -121,9 +96,7 @@ async fn take(from_remote: tokio::io::DuplexStream, into: &Into<'_>) -> Result<W
         // The error of the script is the one to show.
         return Ok(work);
     }
-    if let Into::Git(git) = into {
-        work.pack = index_pack(git, reader).await?;
-    }
+    work.pack = index_pack(git, reader).await?;
     Ok(work)
 }
 
@@ -187,19 +160,42 @@ async fn index_pack(
     )))
 }
 
-/// Adds a pack from a quarantine to a repository.
-pub(super) fn keep_pack(quarantine: &Git, git: &Git, work: &Work) -> Result<(), Failure> {
-    let name = format!("objects/pack/pack-{}.pack", work.pack);
-    let path = quarantine.path(["rev-parse", "--git-path", &name])?;
-    let file = std::fs::File::open(&path)
-        .map_err(|error| Failure::with_cause(format!("cannot read {}", path.display()), &error))?;
-    let mut command = git.command(["index-pack", "--stdin"]);
-    let stored = command.stdin(file).output();
-    let stored = stored.map_err(|error| not_started(&error))?;
-    if stored.status.success() {
-        return Ok(());
+/// Adds the commits up to `tip` that are not in the history of `head` to a repository, from a quarantine.
+pub(super) fn keep_commits(
+    quarantine: &Git,
+    git: &Git,
+    tip: &str,
+    head: Option<&str>,
+) -> Result<(), Failure> {
+    let mut packing = quarantine
+        .command([
+            "pack-objects",
+            "--revs",
+            "--stdout",
+            "-q",
+            "--delta-base-offset",
+        ])
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(|error| not_started(&error))?;
+    let mut storing = git.command(["index-pack", "--stdin"]);
+    if let Some(pack) = packing.stdout.take() {
+        storing.stdin(pack);
     }
-    Err(Failure::new(last_lines(&stored.stderr)))
+    let storing = storing.spawn().map_err(|error| not_started(&error))?;
+    if let Some(mut stdin) = packing.stdin.take() {
+        let excluded = head.map_or(String::new(), |head| format!("^{head}\n"));
+        // If git has ended, it says why.
+        let _ = stdin.write_all(format!("{tip}\n{excluded}").as_bytes());
+    }
+    for child in [storing, packing] {
+        let ended = child.wait_with_output();
+        let ended = ended.map_err(|error| not_started(&error))?;
+        if !ended.status.success() {
+            return Err(Failure::new(last_lines(&ended.stderr)));
+        }
+    }
+    Ok(())
 }
 
 /// The commit that the container need not send, with its history: what HEAD was. It is told of no other, because
@@ -210,44 +206,4 @@ fn sent_head<'a>(git: &Git, session: &'a SentSession) -> Result<Option<&'a str>,
     };
     let is_here = git.succeeds(["cat-file", "-e", &format!("{head}^{{commit}}")])?;
     Ok(is_here.then_some(head))
-}
-
-impl Changed {
-    /// Reads ` 3 files changed, 10 insertions(+), 2 deletions(-)`.
-    fn parse(text: &str) -> Self {
-        let mut changed = Self::default();
-        for part in text.split(',') {
-            let mut words = part.split_whitespace();
-            let count = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            match words.next() {
-                Some(word) if word.starts_with("file") => changed.files = count,
-                Some(word) if word.starts_with("insertion") => changed.added = count,
-                Some(word) if word.starts_with("deletion") => changed.removed = count,
-                _ => {}
-            }
-        }
-        changed
-    }
-
-    pub(super) fn describe(self) -> String {
-        match self.files {
-            0 => "no files changed".to_owned(),
-            1 => format!("1 file changed, +{} −{}", self.added, self.removed),
-            files => format!("{files} files changed, +{} −{}", self.added, self.removed),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_short_statistics_of_git_are_read() {
-        let parsed = Changed::parse(" 3 files changed, 10 insertions(+), 1 deletion(-)");
-        assert_eq!(parsed.describe(), "3 files changed, +10 −1");
-        let parsed = Changed::parse(" 1 file changed, 2 deletions(-)");
-        assert_eq!(parsed.describe(), "1 file changed, +0 −2");
-        assert_eq!(Changed::parse("").describe(), "no files changed");
-    }
 }

@@ -1,8 +1,7 @@
 # Makes a commit of the files of the current directory, a workspace, as they are now, or takes the one that
-# is kept. Reads lines with commits that the receiver has. Prints `work COMMIT`, `head COMMIT` (the agent's
-# own last commit) and `stat` lines, an empty line and, unless the mode is `stat`, a pack.
-# Arguments: the mode, the snapshot that was sent, the name of what may be kept, a message.
-mode=$1 sent=$2 kept=$3 message=$4
+# is kept. Reads lines with commits that the receiver has. Prints `work COMMIT`, an empty line and a pack.
+# Arguments: the snapshot that was sent, the name of what may be kept, a message.
+sent=$1 kept=$2 message=$3
 export LC_ALL=C
 fail() { echo "$*" >&2; exit 1; }
 command -v git > /dev/null || fail "git is not installed in the container"
@@ -18,9 +17,7 @@ mkdir -p "$ours" || exit 1
 index=$ours/work-index.$$
 trap 'rm -f "$index" "$index.lock" "$ours/has.$$"' EXIT
 work=$(git rev-parse -q --verify "refs/oubliette/kept/$kept^{commit}")
-if [ -n "$work" ]; then
-    head=$(git rev-parse -q --verify "refs/oubliette/heads/$kept")
-else
+if [ -z "$work" ]; then
     if [ -f "$ours/sent-index" ]; then
         cp -p "$ours/sent-index" "$index"
     elif [ -n "$sent" ]; then
@@ -41,12 +38,7 @@ else
     git update-ref refs/oubliette/work "$work" || exit 1
 fi
 echo "work $work"
-echo "head $head"
-if [ -n "$sent" ]; then
-    echo "stat $(git diff-tree -r --shortstat "$sent" "$work")"
-fi
 echo
-[ "$mode" != stat ] || exit 0
 git cat-file --batch-check='%(objecttype) %(objectname)' | sed -n 's/^commit /^/p' > "$ours/has.$$"
 printf '%s\n' "$work" $sent | cat - "$ours/has.$$" |
     git pack-objects --revs --no-use-bitmap-index --stdout -q --delta-base-offset

@@ -12,9 +12,11 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::apply::ApplyPaths;
 use super::remote::Place;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal::output::note;
 
 /// Older sessions are forgotten; the server still has them.
 const MAX_SESSIONS: usize = 100;
@@ -91,7 +93,7 @@ impl RecordFile {
             .open(directory.join(format!("{name}.lock")))
             .map_err(failed)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            eprintln!("Waiting for another command that uses this checkout …");
+            note!("Waiting for another command that uses this checkout …");
             flock(&lock, FlockOperation::LockExclusive)
                 .map_err(|error| failed(std::io::Error::from(error)))?;
         }
@@ -114,9 +116,12 @@ impl RecordFile {
         })
     }
 
-    /// A directory for an `apply` of this checkout.
-    pub(super) fn apply_dir(&self) -> PathBuf {
-        self.path.with_extension("apply")
+    /// The directories for an `apply` of this checkout.
+    pub(super) fn apply_paths(&self) -> ApplyPaths {
+        ApplyPaths {
+            stage: self.path.with_extension("apply"),
+            undo: self.path.with_extension("undo"),
+        }
     }
 
     /// The file with what git ignored at the last copy.

@@ -36,7 +36,6 @@ if [ -n "$kept" ] && git rev-parse -q --verify refs/oubliette/sent > /dev/null; 
     if [ -z "$parent" ] || [ "$(git rev-parse "$parent^{tree}")" != "$tree" ]; then
         left=$(git commit-tree "$tree" ${parent:+-p "$parent"} -m "Files that were not committed") || exit 1
     fi
-    git update-ref "refs/oubliette/heads/$kept" "${parent:-$left}" || exit 1
     git update-ref "refs/oubliette/kept/$kept" "$left" || exit 1
     rm -f "$index"
 fi

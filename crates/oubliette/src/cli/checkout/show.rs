@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::git::{Git, not_started};
 use crate::failure::Failure;
-use crate::terminal::printable;
+use crate::terminal::{output, printable};
 
 /// A longer line is shown as several.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -94,6 +94,9 @@ fn clean(mut from: impl BufRead, to: &mut impl Write, colors: &Colors) -> std::i
 impl Colors {
     fn read(git: &Git) -> Result<Self, Failure> {
         // Whether standard output is a terminal is known here, not there.
+        if !output::is_color_allowed() {
+            return Ok(Self::default());
+        }
         if git.text(["config", "--get-colorbool", "color.diff", "true"])? != "true" {
             return Ok(Self::default());
         }

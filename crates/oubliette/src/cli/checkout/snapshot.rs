@@ -47,7 +47,14 @@ impl Quarantine {
         let git = repository
             .git
             .with_variable("GIT_OBJECT_DIRECTORY", objects)
-            .with_variable("GIT_ALTERNATE_OBJECT_DIRECTORIES", quote(own.as_os_str()));
+            .with_variable("GIT_ALTERNATE_OBJECT_DIRECTORIES", quote(own.as_os_str()))
+            .with_variable("GIT_AUTHOR_NAME", "Oubliette")
+            .with_variable("GIT_AUTHOR_EMAIL", "noreply@oubliette.invalid")
+            .with_variable("GIT_COMMITTER_NAME", "Oubliette")
+            .with_variable("GIT_COMMITTER_EMAIL", "noreply@oubliette.invalid")
+            // The same files are the same commit: a second sending finds it.
+            .with_variable("GIT_AUTHOR_DATE", SNAPSHOT_DATE)
+            .with_variable("GIT_COMMITTER_DATE", SNAPSHOT_DATE);
         Ok((Self { directory }, git))
     }
 
@@ -84,14 +91,6 @@ impl Snapshot {
         }
         let tree = write_tree(&git, &data, &mut notes)?;
         notes.extend(submodules(&git)?);
-        let git = git
-            .with_variable("GIT_AUTHOR_NAME", "Oubliette")
-            .with_variable("GIT_AUTHOR_EMAIL", "noreply@oubliette.invalid")
-            .with_variable("GIT_COMMITTER_NAME", "Oubliette")
-            .with_variable("GIT_COMMITTER_EMAIL", "noreply@oubliette.invalid")
-            // The same files are the same commit: a second sending finds it.
-            .with_variable("GIT_AUTHOR_DATE", SNAPSHOT_DATE)
-            .with_variable("GIT_COMMITTER_DATE", SNAPSHOT_DATE);
         let commit = commit_of(&git, &head, &tree)?;
         Ok(Self {
             head,

@@ -10,19 +10,20 @@ use serde_json::{Value, json};
 
 use super::apply;
 use super::checkpoint_diff::diff_of_server;
-use super::ignored;
-use super::receive::{self, Into, Work};
+use super::git::Git;
+use super::receive::{self, Work};
 use super::record::SentSession;
 use super::remote::Place;
-use super::snapshot::{Quarantine, Snapshot};
+use super::snapshot::Quarantine;
 use super::{Checkout, arguments, directory, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::Client;
-use crate::cli::confirm;
+use crate::cli::help;
+use crate::cli::last_session;
 use crate::cli::reconnecting::ReconnectingClient;
-use crate::cli::run::connect;
 use crate::failure::Failure;
 use crate::home::Home;
+use crate::terminal::output::note;
 use crate::terminal::{self, printable};
 
 pub(in crate::cli) fn commands() -> Vec<Command> {
@@ -38,12 +39,6 @@ pub(in crate::cli) fn commands() -> Vec<Command> {
             .value_parser(value_parser!(PathBuf))
             .help("Work on DIR instead of the current directory")
     };
-    let json = || {
-        Arg::new("json")
-            .long("json")
-            .action(ArgAction::SetTrue)
-            .help("Print the result as JSON")
-    };
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name)
             .long(name)
@@ -53,11 +48,12 @@ pub(in crate::cli) fn commands() -> Vec<Command> {
     vec![
         Command::new("diff")
             .about("Show what a session has changed in its copy of this directory")
-            .after_help(
-                "Examples:\n  oubliette diff                      the newest session of this directory\n  \
-                 oubliette diff --stat\n  oubliette diff gogol_8a73 -- src    only files below src\n  oubliette \
-                 diff gogol_8a73 --turn 2     what one turn has changed",
-            )
+            .after_help(help::examples(&[
+                "oubliette diff                       the newest session of this directory",
+                "oubliette diff --stat",
+                "oubliette diff gogol_8a73 -- src     only files below src",
+                "oubliette diff gogol_8a73 --turn 2   what one turn has changed",
+            ]))
             .arg(session())
             .arg(
                 Arg::new("PATH")
@@ -73,33 +69,41 @@ pub(in crate::cli) fn commands() -> Vec<Command> {
                     .value_parser(value_parser!(u64))
                     .help("Show only what one turn has changed"),
             )
-            .arg(dir())
-            .arg(json()),
+            .arg(dir()),
         Command::new("apply")
             .about("Merge what a session has changed into the files here")
             .long_about(
                 "Merge what a session has changed into the files here, also if they have changed meanwhile. \
-                 On a conflict nothing is changed, and the files are named. Nothing is staged or committed. Work \
-                 that has changed since `oubliette diff` showed it is not applied without a question.",
+                 On a conflict nothing is changed, and the files are named; with --merge they get both versions, \
+                 between conflict markers. Nothing is staged or committed. Work that has changed since \
+                 `oubliette diff` showed it is not applied without a question.",
             )
-            .after_help("Examples:\n  oubliette apply\n  oubliette apply gogol_8a73")
+            .after_help(
+                "Examples:\n  oubliette apply\n  oubliette apply gogol_8a73\n  oubliette apply --merge    after a \
+                 conflict\n  oubliette apply --undo     set the files back",
+            )
             .arg(session())
+            .arg(flag("merge", "On a conflict write both versions into the file, between conflict markers; the exit code is then 1"))
+            .arg(
+                flag("undo", "Set the files back to what they were before the last `apply` here; a file that was changed since is kept as NAME.oubliette")
+                    .conflicts_with_all(["SESSION", "merge", "yes"]),
+            )
             .arg(flag("yes", "Apply the work also if it has changed since `oubliette diff` showed it"))
-            .arg(dir())
-            .arg(json()),
+            .arg(dir()),
         Command::new("fetch")
-            .about("Fetch the commits of a session, and its uncommitted work, as a local branch")
+            .about("Fetch the work of a session as a local branch")
             .long_about(
                 "Fetch the commits of a session, and its uncommitted work as one more commit, as the branch \
-                 oubliette/SESSION of this repository. Files and other branches stay as they are.",
+                 oubliette/SESSION of this repository. If files were uncommitted here when the session started, \
+                 they are the first commit of the branch, and the others have only the work of the agent. Files \
+                 and other branches stay as they are.",
             )
-            .after_help("Examples:\n  oubliette fetch && git log -p oubliette/gogol_8a73…\n  oubliette fetch gogol_8a73")
+            .after_help("Examples:\n  oubliette fetch\n  oubliette fetch gogol_8a73")
             .arg(session())
             .arg(flag("force", "Replace the branch, also if it has other commits than those fetched before"))
-            .arg(dir())
-            .arg(json()),
+            .arg(dir()),
         Command::new("push")
-            .about("Push the work of a session to the project's remote, by the server")
+            .about("Push the work of a session to the project's remote")
             .long_about(
                 "Push the commits of a session to the project's remote. The server does it with its own \
                  credential, which the container never sees, and only to branches that the project allows.",
@@ -113,8 +117,7 @@ pub(in crate::cli) fn commands() -> Vec<Command> {
             .arg(Arg::new("workspace").long("workspace").value_name("ID").requires("project").help("Workspace of the project"))
             .arg(Arg::new("branch").long("branch").value_name("NAME").help("Branch to push to [default: oubliette/WORKSPACE]"))
             .arg(Arg::new("credential").long("credential").value_name("NAME").help("Credential to push with [default: the project's]"))
-            .arg(dir())
-            .arg(json()),
+            .arg(dir()),
     ]
 }
 
@@ -124,33 +127,45 @@ pub(in crate::cli) fn run(
     matches: &ArgMatches,
     access: &Access,
 ) -> Result<(), Failure> {
+    if verb == "apply" && matches.get_flag("undo") {
+        return apply::undo_command(home, matches, access);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let result = runtime.block_on(async {
-        let (client, embedded) = connect(home, access).await?;
-        let result = match verb {
+        let client = Client::connect(access).await?;
+        match verb {
             "push" => push(home, matches, access, client).await,
             _ => Box::pin(take(verb, home, matches, access, client)).await,
-        };
-        if let Some(embedded) = embedded {
-            embedded.stop().await;
         }
-        result
     });
     runtime.shutdown_background();
     result
 }
 
 /// The session that a command is about.
-struct Chosen<'a> {
-    checkout: Checkout<'a>,
-    session: SentSession,
+pub(super) struct Chosen<'a> {
+    pub(super) checkout: Checkout<'a>,
+    pub(super) session: SentSession,
     place: Place,
     /// The directory of the command below that of the checkout.
     prefix: PathBuf,
+}
+
+/// The session that was named; None for the newest one of this directory.
+fn given_session(
+    home: &Home,
+    matches: &ArgMatches,
+    access: &Access,
+) -> Result<Option<String>, Failure> {
+    match matches.get_one::<String>("SESSION").map(String::as_str) {
+        Some(last_session::LATEST) | None => Ok(None),
+        Some(last_session::LAST_USED) => last_session::last_used(home, access).map(Some),
+        Some(other) => Ok(Some(other.to_owned())),
+    }
 }
 
 /// Finds the session in the record of this directory; None if it is another one.
@@ -160,13 +175,12 @@ fn choose<'a>(
     access: &Access,
 ) -> Result<Option<Chosen<'a>>, Failure> {
     let directory = directory(matches.get_one::<PathBuf>("dir"))?;
-    let given = matches.get_one::<String>("SESSION");
-    let given = given.filter(|session| *session != "latest");
+    let given = given_session(home, matches, access)?;
     let Some(checkout) = Checkout::find(home, access, &directory, true)? else {
         return Ok(None);
     };
     let file = checkout.open_record()?;
-    let session = match given {
+    let session = match &given {
         Some(prefix) => file.record.find(prefix)?.cloned(),
         None => file.record.latest().cloned(),
     };
@@ -209,8 +223,8 @@ async fn take(
             let client = reconnecting(access, client);
             match verb {
                 "diff" => Box::pin(chosen.diff(&client, matches)).await,
-                "apply" => Box::pin(chosen.apply(&client, matches)).await,
-                _ => Box::pin(chosen.fetch(&client, matches)).await,
+                "apply" => Box::pin(chosen.apply(&client, &access.command(), matches)).await,
+                _ => Box::pin(chosen.fetch(&client, &access.command(), matches)).await,
             }
         }
         chosen if verb == "diff" => {
@@ -219,12 +233,12 @@ async fn take(
                     .as_ref()
                     .is_some_and(|chosen| chosen.session.is_mounted())
             {
-                eprintln!(
+                note!(
                     "note: the session works on the files here, which have all of this already; shown is what \
                      changed during its turns"
                 );
             }
-            let given = matches.get_one::<String>("SESSION").cloned();
+            let given = given_session(home, matches, access)?;
             let (session, prefix) = match chosen {
                 Some(chosen) => (chosen.session.session_id, chosen.prefix),
                 None => (given.unwrap_or_default(), PathBuf::new()),
@@ -251,7 +265,7 @@ impl Chosen<'_> {
         if matches.get_flag("json") {
             print_json(json!({ "session_id": id, "written": 0, "removed": 0, "skipped": [] }));
         } else {
-            eprintln!("There is nothing to apply: the session {id} works on the files here.");
+            note!("There is nothing to apply: the session {id} works on the files here.");
         }
         Ok(())
     }
@@ -263,7 +277,7 @@ impl Chosen<'_> {
     ) -> Result<(), Failure> {
         let repository = &self.checkout.repository;
         let (_quarantine, git) = Quarantine::new(repository)?;
-        let work = self.receive(client, Into::Git(&git)).await?;
+        let work = self.receive(client, &git).await?;
         self.remember_seen(&apply::tree_of(&git, &work.commit)?)?;
         let paths = matches.get_many::<String>("PATH").into_iter().flatten();
         let paths: Vec<String> = paths
@@ -317,137 +331,6 @@ impl Chosen<'_> {
         }
     }
 
-    async fn apply(
-        &self,
-        client: &ReconnectingClient<'_>,
-        matches: &ArgMatches,
-    ) -> Result<(), Failure> {
-        let repository = &self.checkout.repository;
-        // Also waits for an apply of the same checkout.
-        let mut file = self.checkout.open_record()?;
-        let snapshot = Snapshot::take(repository)?;
-        let work = self.receive(client, Into::Git(&snapshot.git)).await?;
-        // Read anew: this command may have waited for a `diff`.
-        let seen = file.record.find(&self.session.session_id)?;
-        let seen = seen.and_then(|session| session.seen.clone());
-        let tree = apply::tree_of(&snapshot.git, &work.commit)?;
-        if seen.is_some_and(|seen| seen != tree) && !matches.get_flag("yes") {
-            confirm_unseen()?;
-        }
-        ignored::remember(repository, &file)?;
-        // From here on a signal must not leave a half of it.
-        let _signals = hold_signals();
-        let applied = apply::apply(
-            repository,
-            &snapshot,
-            &self.session.sent,
-            &work.commit,
-            &file.apply_dir(),
-        )?;
-        file.record
-            .set_taken(&self.session.session_id, Some(&work.commit));
-        file.save()?;
-        if matches.get_flag("json") {
-            print_json(json!({
-                "session_id": self.session.session_id, "written": applied.written,
-                "removed": applied.removed, "skipped": applied.skipped, "can_run": applied.can_run,
-            }));
-            return Ok(());
-        }
-        super::report_kept(&applied.kept);
-        for name in &applied.skipped {
-            eprintln!(
-                "note: {} is a repository of its own and was left alone",
-                printable(name)
-            );
-        }
-        if !applied.can_run.is_empty() {
-            eprintln!(
-                "warning: look at these files before you go on; git, an editor or a shell may run what they say: {}",
-                printable(&applied.can_run.join(", "))
-            );
-        }
-        let files = |count: usize| format!("{count} {}", if count == 1 { "file" } else { "files" });
-        eprintln!(
-            "{}",
-            match (applied.written, applied.removed) {
-                (0, 0) => "There is nothing to apply: the files here have it already.".to_owned(),
-                (written, 0) => format!("Applied: {} written.", files(written)),
-                (written, removed) => format!(
-                    "Applied: {} written, {} removed.",
-                    files(written),
-                    files(removed)
-                ),
-            }
-        );
-        Ok(())
-    }
-
-    async fn fetch(
-        &self,
-        client: &ReconnectingClient<'_>,
-        matches: &ArgMatches,
-    ) -> Result<(), Failure> {
-        let repository = &self.checkout.repository;
-        if repository.is_temporary() {
-            return Err(Failure::new(
-                "this directory is not a git repository and has no branches; use `oubliette apply`",
-            ));
-        }
-        let git = &repository.git;
-        let id = &self.session.session_id;
-        let (branch, name) = (
-            format!("oubliette/{id}"),
-            format!("refs/heads/oubliette/{id}"),
-        );
-        let mut file = self.checkout.open_record()?;
-        let before = git.run(["rev-parse", "-q", "--verify", &name])?;
-        let before = String::from_utf8_lossy(&before.stdout).trim().to_owned();
-        let is_ours = before.is_empty() || self.session.fetched.as_ref() == Some(&before);
-        if !is_ours && !matches.get_flag("force") {
-            return Err(Failure::new(format!(
-                "the branch {branch} has commits that were made here; rename it, or replace it with --force"
-            )));
-        }
-        let used = git.text(["worktree", "list", "--porcelain"])?;
-        if used.lines().any(|line| line == format!("branch {name}")) {
-            return Err(Failure::new(format!(
-                "the branch {branch} is checked out; switch to another one first"
-            )));
-        }
-        let (_quarantine, receiving) = Quarantine::new(repository)?;
-        let work = self.receive(client, Into::Git(&receiving)).await?;
-        receive::keep_pack(&receiving, git, &work)?;
-        git.output([
-            "update-ref",
-            "-m",
-            "oubliette fetch",
-            &name,
-            &work.commit,
-            &before,
-        ])?;
-        for session in &mut file.record.sessions {
-            if session.session_id == *id {
-                session.fetched = Some(work.commit.clone());
-                session.taken = Some(work.commit.clone());
-            }
-        }
-        file.save()?;
-        if matches.get_flag("json") {
-            print_json(json!({ "session_id": id, "branch": branch, "commit": work.commit }));
-            return Ok(());
-        }
-        let range = match &self.session.head {
-            Some(head) => format!("{head}..{name}"),
-            None => name,
-        };
-        let count = git.text(["rev-list", "--count", &range])?;
-        let commits = if count == "1" { "commit" } else { "commits" };
-        eprintln!("Fetched {count} {commits} as the branch {branch}.");
-        terminal::print_line(&branch);
-        Ok(())
-    }
-
     /// Records what `diff` shows, for `apply`.
     fn remember_seen(&self, tree: &str) -> Result<(), Failure> {
         let mut file = self.checkout.open_record()?;
@@ -466,24 +349,13 @@ impl Chosen<'_> {
         file.save()
     }
 
-    async fn receive(
+    pub(super) async fn receive(
         &self,
         client: &ReconnectingClient<'_>,
-        into: Into<'_>,
+        git: &Git,
     ) -> Result<Work, Failure> {
-        receive::receive(client, &self.place, &self.session, into).await
+        Box::pin(receive::receive(client, &self.place, &self.session, git)).await
     }
-}
-
-/// Asks whether to apply work that differs from what `diff` has shown; an error if the answer is no.
-fn confirm_unseen() -> Result<(), Failure> {
-    let changed = "the work has changed since you looked at it";
-    if confirm::can_ask() && confirm::ask(&format!("{changed}. Apply it as it is now?"))? {
-        return Ok(());
-    }
-    Err(Failure::new(format!(
-        "nothing was changed: {changed}; `oubliette diff` shows it, and `oubliette apply --yes` takes it unseen"
-    )))
 }
 
 /// The paths with their added and removed lines, from `--numstat -z`.
@@ -552,7 +424,7 @@ pub(super) fn print_json(value: Value) {
 }
 
 /// Keeps signals that end a program from doing so while this lives.
-fn hold_signals() -> Vec<tokio::signal::unix::Signal> {
+pub(super) fn hold_signals() -> Vec<tokio::signal::unix::Signal> {
     use tokio::signal::unix::{SignalKind, signal};
     let kinds = [
         SignalKind::interrupt(),

@@ -24,19 +24,23 @@ impl Summary {
     ) -> Self {
         let get = Map::from_iter([("session_id".to_owned(), json!(session))]);
         let found = client.current().call("session_get", get).await;
+        let found = found.unwrap_or_default();
+        let turns = found.get("turns").and_then(Value::as_u64).unwrap_or(0);
         let changed = match checkout {
-            Some(checkout) => match Box::pin(checkout::changed(checkout, client, session)).await {
-                Ok(changed) => changed,
-                Err(failure) => {
-                    failure.print();
-                    None
+            Some(checkout) => {
+                match Box::pin(checkout::changed(checkout, client, session, turns)).await {
+                    Ok(changed) => changed,
+                    Err(failure) => {
+                        failure.print();
+                        None
+                    }
                 }
-            },
+            }
             None => None,
         };
         Self {
             session: session.to_owned(),
-            found: found.unwrap_or_default(),
+            found,
             changed,
         }
     }

@@ -15,7 +15,7 @@ fn a_project_has_its_own_file() {
         ("cursor", ".cursor/mcp.json"),
         ("vscode", ".vscode/mcp.json"),
     ]);
-    for client in CLIENTS {
+    for client in http_clients() {
         let mut case = Case::new(client);
         let project = tempfile::tempdir().unwrap();
         let scope = ConfigScope::Project(project.path().to_owned());
@@ -57,7 +57,9 @@ fn variables_move_the_files_of_a_user() {
         let at = |value: &str| {
             let value = OsString::from(value);
             let environment = |asked: &str| (asked == variable).then(|| value.clone());
-            client.path(&ConfigScope::User, Path::new("/home/alice"), &environment)
+            client
+                .path(&ConfigScope::User, Path::new("/home/alice"), &environment)
+                .unwrap()
         };
         assert_eq!(at("/elsewhere"), Path::new("/elsewhere").join(below));
         assert!(
@@ -75,7 +77,7 @@ fn visual_studio_code_is_where_the_platform_keeps_it() {
         "/home/alice/.config/Code/User/mcp.json"
     };
     let path = client("vscode").path(&ConfigScope::User, Path::new("/home/alice"), &|_| None);
-    assert_eq!(path, Path::new(expected));
+    assert_eq!(path.unwrap(), Path::new(expected));
 }
 
 #[test]
@@ -90,7 +92,10 @@ fn the_file_a_client_prefers_is_the_one_written() {
     ] {
         let client = client(name);
         let home = tempfile::tempdir().unwrap();
-        let path = || client.path(&ConfigScope::User, home.path(), &|_| None);
+        let path = || {
+            let path = client.path(&ConfigScope::User, home.path(), &|_| None);
+            path.unwrap()
+        };
         assert_eq!(path(), home.path().join(usual));
         for file in [usual, preferred] {
             fs::create_dir_all(home.path().join(file).parent().unwrap()).unwrap();
@@ -122,8 +127,15 @@ fn an_unknown_client_is_answered_with_the_nearest() {
             "{sentence}"
         );
     }
-    assert_eq!(names().count(), 7);
+    assert_eq!(names().count(), 9);
     let scope = ConfigScope::User;
-    let error = plan("zed", &scope, Path::new("/"), &|_| None, &connection(TOKEN)).unwrap_err();
+    let error = plan(
+        "emacs",
+        &scope,
+        Path::new("/"),
+        &|_| None,
+        &connection(TOKEN),
+    )
+    .unwrap_err();
     assert!(!error.to_string().contains("mean"), "{error}");
 }

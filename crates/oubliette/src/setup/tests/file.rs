@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn a_missing_file_is_made_for_its_owner_alone() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::new(client);
         let change = case.set_up();
         assert!(!change.is_noop());
@@ -24,7 +24,7 @@ fn a_missing_file_is_made_for_its_owner_alone() {
 
 #[test]
 fn a_second_run_leaves_the_file_alone() {
-    for client in CLIENTS {
+    for client in http_clients() {
         for text in [hand_written(client), outdated_entry(client)] {
             let case = Case::with(client, &text);
             case.set_up();
@@ -40,7 +40,7 @@ fn a_second_run_leaves_the_file_alone() {
 
 #[test]
 fn a_link_is_written_through() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::new(client);
         let directory = case.path.parent().unwrap();
         fs::create_dir_all(directory).unwrap();
@@ -65,7 +65,7 @@ fn links_that_lead_nowhere_are_refused() {
 
 #[test]
 fn permissions_survive() {
-    for client in CLIENTS {
+    for client in http_clients() {
         for mode in [0o644, 0o640, 0o600, 0o664] {
             let case = Case::with(client, &hand_written(client));
             fs::set_permissions(&case.path, fs::Permissions::from_mode(mode)).unwrap();
@@ -77,7 +77,7 @@ fn permissions_survive() {
 
 #[test]
 fn a_file_changed_in_the_meantime_is_not_overwritten() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, &hand_written(client));
         let change = case.plan().unwrap();
         case.write("someone else's\n");

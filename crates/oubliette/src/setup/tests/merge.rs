@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_empty_file_is_filled() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, "");
         case.set_up();
         case.assert_complete();
@@ -13,7 +13,7 @@ fn an_empty_file_is_filled() {
 
 #[test]
 fn everything_a_file_held_survives() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, &hand_written(client));
         case.set_up();
         case.assert_complete();
@@ -24,7 +24,7 @@ fn everything_a_file_held_survives() {
 
 #[test]
 fn an_entry_of_ours_is_brought_up_to_date() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, &outdated_entry(client));
         let change = case.set_up();
         case.assert_complete();
@@ -54,7 +54,7 @@ fn an_entry_of_ours_is_brought_up_to_date() {
 
 #[test]
 fn a_new_token_is_the_only_thing_that_changes() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, &hand_written(client));
         case.plan_with(OLD_TOKEN).unwrap().apply().unwrap();
         let before = case.read();
@@ -65,7 +65,7 @@ fn a_new_token_is_the_only_thing_that_changes() {
 
 #[test]
 fn secrets_are_never_shown() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let header = format!("{{\"authorization\": \"Bearer {OLD_TOKEN}\"}}");
         let other_spelling = match client.format {
             Format::Json => entry_with(client, headers(client), &header),
@@ -100,7 +100,7 @@ fn the_summary_cannot_command_the_terminal() {
 
 #[test]
 fn keys_that_contradict_ours_are_dropped() {
-    for client in CLIENTS {
+    for client in http_clients() {
         for conflicting in client.conflicting_keys {
             let text = match (conflicting.within, client.format) {
                 (None, _) => entry_with(client, conflicting.name, "\"x\""),
@@ -125,7 +125,7 @@ fn keys_that_contradict_ours_are_dropped() {
 
 #[test]
 fn one_spelling_of_the_header_remains() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let value = match client.format {
             Format::Json => "{\"AUTHORIZATION\": \"x\", \"authorization\": \"y\"}",
             Format::Toml => "{ AUTHORIZATION = \"x\", authorization = \"y\" }",
@@ -142,7 +142,7 @@ fn one_spelling_of_the_header_remains() {
 
 #[test]
 fn line_ends_and_byte_order_marks_survive() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let text = format!("\u{feff}{}", hand_written(client).replace('\n', "\r\n"));
         let case = Case::with(client, &text);
         case.set_up();

@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn a_broken_file_is_refused_and_left_alone() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let broken = [
             "{ \"a\": ",
             "\u{0}",
@@ -28,7 +28,7 @@ fn a_broken_file_is_refused_and_left_alone() {
 
 #[test]
 fn a_file_that_is_not_text_is_refused() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let case = Case::with(client, "");
         fs::write(&case.path, b"\xff\xfe{}").unwrap();
         assert!(matches!(case.plan(), Err(SetupError::Syntax { .. })));
@@ -37,7 +37,7 @@ fn a_file_that_is_not_text_is_refused() {
 
 #[test]
 fn a_key_of_the_wrong_type_is_refused() {
-    for client in CLIENTS {
+    for client in http_clients() {
         let servers = client.servers;
         let in_place_of_servers = match client.format {
             Format::Json => format!("{{\"{servers}\": []}}"),

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use super::row::{COLUMNS, find, find_seq, find_with_seq, insert, session};
 use super::step::append_events;
 use crate::sqlite::callers::{declare_tools, has_tools_of_others};
-use crate::sqlite::calls::{find_called_session, insert_call, is_active};
+use crate::sqlite::calls::{find_called_session, insert_call, insert_wait, is_active};
 use crate::sqlite::convert::{to_json, to_millis};
 use crate::sqlite::projects::is_ready;
 use crate::sqlite::schedules::{self, RunBindingState};
@@ -293,7 +293,11 @@ fn insert_message(connection: &Connection, seq: i64, message: &SessionMessage) -
             attachments,
             to_millis(message.created_at)
         ])?;
-    Ok(connection.last_insert_rowid())
+    let message_id = connection.last_insert_rowid();
+    if let Some(wait_id) = message.wait_id {
+        insert_wait(connection, seq, wait_id, message_id, message.created_at)?;
+    }
+    Ok(message_id)
 }
 
 /// Counts the messages of a session again after some were removed.

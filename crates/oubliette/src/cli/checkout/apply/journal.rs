@@ -115,8 +115,9 @@ impl Journal {
         }))
     }
 
-    /// Fails if the disk of the user's files has no space for those that are to be written.
-    fn require_space(&self, stage: &Path) -> Result<(), Failure> {
+    /// Fails if the disk of the user's files has no space for those that are to be written; then the stage is
+    /// removed.
+    pub(super) fn require_space(&self, stage: &Path) -> Result<(), Failure> {
         let (Ok(here), Ok(there)) = (fs::metadata(&self.root), fs::metadata(stage)) else {
             return Ok(());
         };
@@ -135,6 +136,7 @@ impl Journal {
         if needed <= free {
             return Ok(());
         }
+        let _ = fs::remove_dir_all(stage);
         Err(Failure::new(format!(
             "nothing was changed: the files to be written take {} MB, and the disk of {} has {} MB left",
             needed.div_ceil(1 << 20),
@@ -145,10 +147,6 @@ impl Journal {
 
     /// Stores the journal: from here on the apply happens.
     pub(super) fn commit(&self, stage: &Path) -> Result<(), Failure> {
-        if let Err(full) = self.require_space(stage) {
-            let _ = fs::remove_dir_all(stage);
-            return Err(full);
-        }
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         let stored = Stored {
             root: bytes(&self.root),
@@ -259,7 +257,8 @@ impl Journal {
             fs::remove_file(&staged)?;
             return Ok(None);
         }
-        let beside = free_name_beside(path, &self.root);
+        let is_taken = |name: &Path| fs::symlink_metadata(self.root.join(name)).is_ok();
+        let beside = free_name(path, ".oubliette", is_taken);
         move_file(&staged, &self.root.join(&beside))?;
         Ok(Some(KeptFile {
             path: path.to_owned(),
@@ -268,21 +267,20 @@ impl Journal {
     }
 }
 
-/// The path of a file with an ending that no file has yet.
-fn free_name_beside(path: &Path, root: &Path) -> PathBuf {
+/// The path of a file with an ending, and a number if that is taken.
+pub(super) fn free_name(path: &Path, ending: &str, is_taken: impl Fn(&Path) -> bool) -> PathBuf {
     let with_ending = |number: u32| {
         let mut name = path.as_os_str().to_owned();
-        name.push(match number {
-            0 => ".oubliette".to_owned(),
-            number => format!(".oubliette-{number}"),
-        });
+        name.push(ending);
+        if number > 0 {
+            name.push(format!("-{number}"));
+        }
         PathBuf::from(name)
     };
-    let mut number = 0;
-    while fs::symlink_metadata(root.join(with_ending(number))).is_ok() {
-        number += 1;
-    }
-    with_ending(number)
+    let mut names = (0..).map(with_ending);
+    names
+        .find(|name| !is_taken(name))
+        .unwrap_or_else(|| with_ending(0))
 }
 
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
@@ -316,7 +314,7 @@ fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
     Ok(first.is_file() && fs::read(one)? == fs::read(other)?)
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::symlink_metadata(from)?.is_symlink() {
         std::os::unix::fs::symlink(fs::read_link(from)?, to)
     } else {

@@ -52,7 +52,8 @@ pub(super) fn requested_name(path: &str) -> Option<OsString> {
     }
 }
 
-/// Unpacks one file as `target`, which it replaces, or one directory as `target`, which must not exist.
+/// Unpacks one file as `target`, which it replaces, or one directory as `target`, which must not exist unless it is
+/// an empty directory.
 pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
     let mut archive = tar::Archive::new(from);
     archive.set_preserve_permissions(false);
@@ -71,9 +72,11 @@ pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
         ));
     }
     let exists = fs::symlink_metadata(target);
-    if kind.is_dir() && exists.is_ok() {
+    let is_empty =
+        exists.as_ref().is_ok_and(|found| found.is_dir()) && fs::read_dir(target)?.next().is_none();
+    if kind.is_dir() && exists.is_ok() && !is_empty {
         return Err(Error::other(
-            "it exists already; a directory is copied to a new one only: remove it, or name another",
+            "it exists already; a directory is copied to a new or empty one only: remove it, or name another",
         ));
     }
     if kind.is_file() && exists.is_ok_and(|found| found.is_dir()) {
@@ -102,6 +105,9 @@ pub(super) fn unpack(from: impl Read, target: &Path) -> Result<LeftOut> {
     let staged = stage.path().join("directory");
     fs::create_dir(&staged)?;
     let left_out = unpack_directory(entries, &staged)?;
+    if is_empty {
+        fs::remove_dir(target)?;
+    }
     // Not into a directory that was made meanwhile.
     match renameat_with(CWD, &staged, CWD, target, RenameFlags::NOREPLACE) {
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::rename(&staged, target)?,
@@ -281,6 +287,10 @@ mod tests {
         assert_eq!(names, ["link", "run", "same"]);
         let again = unpack(entries.as_slice(), &target);
         assert!(again.unwrap_err().to_string().contains("exists"));
+        let empty = place.path().join("empty");
+        fs::create_dir(&empty).unwrap();
+        unpack(entries.as_slice(), &empty).unwrap();
+        assert!(empty.join("run").exists());
     }
 
     #[test]

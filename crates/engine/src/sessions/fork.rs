@@ -6,24 +6,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::restore::Restored;
-use super::unfinished::Unfinished;
+use super::create::SessionPlan;
+use super::message_params::check_prompt;
+use crate::checkpoints::{Restored, Unfinished};
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::sessions::create::SessionPlan;
-use crate::sessions::message_params::check_prompt;
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// The turn to continue from; 0 is before the first one; the last one if omitted.
+    /// Turn number.
+    ///
+    /// 0 is before the first; the last one if omitted.
     turn: Option<u32>,
-    /// The id of the new workspace; a new UUID if omitted.
+    /// Id of the new workspace.
     workspace_id: Option<WorkspaceId>,
-    /// The first prompt of the new session.
+    /// What the agent should do.
     prompt: Option<String>,
 }
 
@@ -43,26 +44,27 @@ pub(crate) struct Fork;
 
 impl Operation for Fork {
     const NAME: &'static str = "session_fork";
-    const ABOUT: &'static str = "Continue a session from one of its turns in another direction: a new workspace with the \
-         files as they were after that turn, and a new session whose agent gets the transcript up to it. A git \
-         repository is cloned at the HEAD of the session's workspace, to the branch `oubliette/ID`.";
+    const ABOUT: &'static str = "Continue from a turn in a new session and workspace.\n\n\
+         The workspace has the files as they were after that turn, and the agent gets the transcript up \
+         to it. A git repository is cloned at the HEAD of the session's workspace, to the branch \
+         `oubliette/ID`.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Adds;
+    const OPEN_WORLD: bool = true;
     type Params = Params;
     type Output = Output;
 
     fn reach(params: &Params) -> Reach {
         Reach {
             depends_on_tree: true,
-            ..Reach::session(params.session_id)
+            ..Reach::work_of(params.session_id)
         }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
         let checkpoints = engine.checkpoints();
         let source = engine.sessions().get(params.session_id).await?;
-        checkpoints.check_tree(actor, &source).await?;
         if let Some(prompt) = &params.prompt {
             check_prompt(prompt)?;
         }
@@ -95,12 +97,12 @@ impl Operation for Fork {
         let workspace_id = params.workspace_id.unwrap_or_else(new_id);
         let found = engine.store().workspace(project.id, &workspace_id).await?;
         if found.is_some() {
-            return Err(EngineError::AlreadyExists { what: "workspace" });
+            return Err(EngineError::workspace_exists(&workspace_id));
         }
         let unfinished = Unfinished::Fork(workspace_id.clone());
         let record = checkpoints.record(project.id, unfinished).await?;
         let choice = WorkspaceChoice {
-            workspace_id: Some(workspace_id),
+            workspace_id: Some(workspace_id.clone()),
             create_workspace: true,
             from: Some(source.workspace_id.clone()),
         };
@@ -110,7 +112,7 @@ impl Operation for Fork {
             other => {
                 record.remove();
                 other?;
-                return Err(EngineError::AlreadyExists { what: "workspace" });
+                return Err(EngineError::workspace_exists(&workspace_id));
             }
         };
         let forked = async {
@@ -128,6 +130,7 @@ impl Operation for Fork {
                 declaration: None,
                 change_id: None,
                 sender_scope: origin.max_scope,
+                wait_id: None,
                 created_at: engine.now(),
             });
             let plan = SessionPlan {

@@ -8,7 +8,7 @@
 pub fn path_to_text(path: &[u8]) -> String {
     match std::str::from_utf8(path) {
         Ok(text) if !text.starts_with('"') => text.to_owned(),
-        _ => quote(path),
+        _ => quote_path(path),
     }
 }
 
@@ -45,22 +45,8 @@ pub fn path_from_text(text: &str) -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// A path as git writes it in a patch.
-pub(crate) fn path_in_patch(prefix: &str, path: &[u8]) -> String {
-    let path = [prefix.as_bytes(), path].concat();
-    let is_plain = |text: &str| {
-        !text
-            .chars()
-            .any(|c| c.is_control() || matches!(c, '"' | '\\'))
-    };
-    match String::from_utf8(path) {
-        Ok(text) if is_plain(&text) => text,
-        Ok(text) => quote(text.as_bytes()),
-        Err(error) => quote(error.as_bytes()),
-    }
-}
-
-fn quote(path: &[u8]) -> String {
+/// A path in double quotes, as git writes it.
+pub fn quote_path(path: &[u8]) -> String {
     let mut text = String::from('"');
     for byte in path {
         match byte {

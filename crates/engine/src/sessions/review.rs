@@ -9,9 +9,11 @@ use crate::{Actor, Call, Engine, EngineError, Result};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// The turn up to which its changes were reviewed; the last one if omitted.
+    /// Turn number.
+    ///
+    /// From 1; the last one if omitted.
     turn: Option<u32>,
 }
 
@@ -26,8 +28,8 @@ pub(crate) struct Review;
 
 impl Operation for Review {
     const NAME: &'static str = "session_review";
-    const ABOUT: &'static str = "Record that the changes of a session were reviewed, up to a turn. `session_diff` with \
-         `since_review` then shows what came later.";
+    const ABOUT: &'static str = "Mark changes as reviewed, up to a turn.\n\n\
+         `session_diff` with `since_review` then shows what came later.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Changes;
@@ -37,14 +39,12 @@ impl Operation for Review {
     fn reach(params: &Params) -> Reach {
         Reach {
             decides: true,
-            ..Reach::session(params.session_id)
+            ..Reach::work_of(params.session_id)
         }
     }
 
-    async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
+    async fn run(engine: &Engine, _: &Actor, params: Params, call: Call) -> Result<Output> {
         let session_id = params.session_id;
-        let session = engine.sessions().get(session_id).await?;
-        engine.checkpoints().check_tree(actor, &session).await?;
         let trees = engine.checkpoints().turn_trees(session_id).await?;
         let turn = params.turn.unwrap_or_else(|| trees.last_turn());
         if turn > 0 {

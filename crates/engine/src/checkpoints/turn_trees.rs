@@ -9,12 +9,12 @@ use crate::{EngineError, Result};
 
 /// The checkpoints of a session, by turn.
 #[derive(Debug)]
-pub(super) struct TurnTrees {
+pub(crate) struct TurnTrees {
     checkpoints: Vec<Checkpoint>,
 }
 
 impl Checkpoints<'_> {
-    pub(super) async fn turn_trees(self, session: SessionId) -> Result<TurnTrees> {
+    pub(crate) async fn turn_trees(self, session: SessionId) -> Result<TurnTrees> {
         let checkpoints = self.engine.store().checkpoints(session).await?;
         Ok(TurnTrees { checkpoints })
     }
@@ -22,7 +22,7 @@ impl Checkpoints<'_> {
 
 impl TurnTrees {
     /// The last turn whose end has a checkpoint; 0 if there is none.
-    pub(super) fn last_turn(&self) -> u32 {
+    pub(crate) fn last_turn(&self) -> u32 {
         let mut ended = self.checkpoints.iter().rev();
         ended
             .find(|checkpoint| checkpoint.after.is_some())
@@ -30,13 +30,13 @@ impl TurnTrees {
     }
 
     /// The workspace when a turn started.
-    pub(super) fn before(&self, turn: u32) -> Result<Hash> {
+    pub(crate) fn before(&self, turn: u32) -> Result<Hash> {
         let found = self.find(turn).and_then(|checkpoint| checkpoint.before);
         found.map(hash).ok_or_else(|| missing(turn, "start"))
     }
 
     /// The workspace after a turn; 0 is before the first turn.
-    pub(super) fn after(&self, turn: u32) -> Result<Hash> {
+    pub(crate) fn after(&self, turn: u32) -> Result<Hash> {
         if turn == 0 {
             let first = self.checkpoints.first();
             let before = first.and_then(|checkpoint| checkpoint.before);

@@ -6,15 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedRwLockWriteGuard, oneshot};
 
-use super::restore::Restored;
-use super::unfinished::{Unfinished, UnfinishedRewind};
-use super::{Checkpoints, checkpoint_id};
+use super::Sessions;
+use crate::checkpoints::{Restored, Unfinished, UnfinishedRewind, checkpoint_id};
 use crate::containers::DiskUse;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
-
-/// The newest ones of the workspace.
-const MAX_EXAMINED_SESSIONS: u32 = 500;
 
 /// What is set back.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -38,13 +34,17 @@ impl From<What> for RewoundPart {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// The turn whose end is restored; 0 is before the first one.
+    /// Turn number.
+    ///
+    /// 0 is before the first.
     turn: u32,
-    /// `files` of the workspace, `conversation` of the agent, or `both`.
+    /// What to set back.
     what: What,
-    /// Set the files back although another session has worked in the workspace since; its changes are undone, too.
+    /// Also undo work of others there.
+    ///
+    /// Of sessions that worked in the workspace since.
     #[serde(default)]
     force: bool,
 }
@@ -66,10 +66,9 @@ pub(crate) struct Rewind;
 
 impl Operation for Rewind {
     const NAME: &'static str = "session_rewind";
-    const ABOUT: &'static str = "Set a session back to where it was after a turn: the files of its workspace, the \
-         conversation of its agent, or both. A checkpoint of the files as they are is kept first. Files that \
-         git ignores stay as they are. Fails while a turn runs in the workspace, and if another session has worked \
-         there since.";
+    const ABOUT: &'static str = "Set files, conversation or both back to the end of a turn.\n\n\
+         A checkpoint of the files as they are is kept first. Files that git ignores stay as they are. \
+         Fails while a turn runs in the workspace, and if another session has worked there since.";
     const ACCESS: Access = Access::Project(Mode::Write);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Destroys;
@@ -79,15 +78,15 @@ impl Operation for Rewind {
     fn reach(params: &Params) -> Reach {
         Reach {
             depends_on_tree: true,
-            ..Reach::session(params.session_id)
+            ..Reach::work_of(params.session_id)
         }
     }
 
     async fn run(engine: &Engine, actor: &Actor, params: Params, call: Call) -> Result<Output> {
-        let checkpoints = engine.checkpoints();
-        let session = engine.sessions().get(params.session_id).await?;
+        let (checkpoints, sessions) = (engine.checkpoints(), engine.sessions());
+        let session = sessions.get(params.session_id).await?;
         if let Some(own) = actor.session {
-            engine.sessions().check_below(own, &session).await?;
+            sessions.check_below(own, &session).await?;
         }
         let what = RewoundPart::from(params.what);
         let turn = params.turn;
@@ -100,12 +99,12 @@ impl Operation for Rewind {
         let project = engine.project(session.project_id).await?;
         let workspace = &session.workspace_id;
         let blocked = checkpoints.block_turns(project.id, workspace).await;
-        checkpoints.require_idle(&session).await?;
+        sessions.require_idle(&session).await?;
         let mut restored = Restored::default();
         let mut kept = None;
         if what.has_files() {
             if !params.force {
-                checkpoints.require_last(&session).await?;
+                sessions.require_last(&session, turn).await?;
             }
             let wanted = checkpoints.turn_trees(session.id).await?.after(turn)?;
             engine
@@ -136,7 +135,7 @@ impl Operation for Rewind {
                 kept: *tree.as_bytes(),
                 wanted: *wanted.as_bytes(),
             };
-            restored = checkpoints.rewind(project.id, rewind, blocked).await?;
+            restored = sessions.rewind_files(project.id, rewind, blocked).await?;
         } else {
             let step = SessionStep {
                 at: engine.now(),
@@ -148,7 +147,7 @@ impl Operation for Rewind {
                 forget_conversation: true,
                 ..SessionStep::default()
             };
-            let committed = engine.sessions().commit_step(session.id, step).await?;
+            let committed = sessions.commit_step(session.id, step).await?;
             if committed.is_none() {
                 return Err(EngineError::session_not_found(session.id));
             }
@@ -167,17 +166,18 @@ impl Operation for Rewind {
     }
 }
 
-impl Checkpoints<'_> {
+impl Sessions<'_> {
     /// Makes a workspace what a rewind wants. From the first change on that is done whatever happens to the
     /// caller and to this server.
-    async fn rewind(
+    async fn rewind_files(
         self,
         project: ProjectId,
         rewind: UnfinishedRewind,
         blocked: OwnedRwLockWriteGuard<()>,
     ) -> Result<Restored> {
         let unfinished = Unfinished::Rewind(rewind.clone());
-        let record = self.record(project, unfinished).await?;
+        let checkpoints = self.engine.checkpoints();
+        let record = checkpoints.record(project, unfinished).await?;
         let (sender, receiver) = oneshot::channel();
         let engine = self.engine.clone();
         self.engine.spawn(async move {
@@ -228,42 +228,14 @@ impl Checkpoints<'_> {
         Ok(())
     }
 
-    /// Fails if a session of another tree was at work in the workspace after this one.
-    async fn require_last(self, session: &Session) -> Result<()> {
-        let filter = SessionFilter {
-            workspace_id: Some(session.workspace_id.clone()),
-            ..SessionFilter::default()
-        };
-        let visible = VisibleProjects::Only(session.project_id);
-        let store = self.engine.store();
-        let page = store
-            .sessions(visible, &filter, None, MAX_EXAMINED_SESSIONS)
-            .await?;
-        let later = page.rows.iter().find(|other| {
-            other.root_id != session.root_id
-                && other.turns > 0
-                && other.updated_at > session.updated_at
-        });
-        match later {
+    /// Fails if a session of another tree has worked in the workspace since the end of a turn of this one.
+    async fn require_last(self, session: &Session, turn: u32) -> Result<()> {
+        match self.engine.store().later_work(session.id, turn).await? {
             Some(later) => Err(EngineError::Failed(format!(
-                "the session {} has worked in this workspace since, and its changes would be undone, too; \
+                "the session {later} has worked in this workspace since, and its changes would be undone, too; \
                  continue from the turn in a workspace of its own with `session_fork`, or give `force`",
-                later.id
             ))),
             None => Ok(()),
-        }
-    }
-
-    /// Fails if an agent names a session outside of its own tree.
-    pub(super) async fn check_tree(self, actor: &Actor, session: &Session) -> Result<()> {
-        let Some(own) = actor.session else {
-            return Ok(());
-        };
-        let own = self.engine.store().session(own).await?;
-        if own.is_some_and(|own| oubliette_model::is_in_tree(own.root_id, session.root_id)) {
-            Ok(())
-        } else {
-            Err(EngineError::session_not_found(session.id))
         }
     }
 }

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use oubliette_checkpoints::{
-    Change, ChangeKind, Hash, ObjectStore, changes, patch, path_from_text, path_to_text,
-};
-use oubliette_model::{Access, Mode, ResourceUri, SessionId, quoted};
+use oubliette_checkpoints::{Change, ChangeKind, Hash, ObjectStore, changes, patch};
+use oubliette_model::{Access, Mode, ResourceUri, SessionId, path_from_text, path_to_text, quoted};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +12,7 @@ use crate::{Actor, Call, Engine, EngineError, Result, paging};
 
 const LIST: &str = "diff";
 /// How much of a patch a page has.
+const DEFAULT_PAGE_BYTES: usize = 48 << 10;
 const MAX_PAGE_BYTES: usize = 512 << 10;
 const MAX_PAGE_FILES: usize = 1000;
 /// A page ends early when it takes longer to make.
@@ -21,21 +20,28 @@ const MAX_PAGE_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
-    /// The session's id, from `session_list`.
+    /// Session id, or the start of it.
     session_id: SessionId,
-    /// What this turn changed. Turns count from 1.
+    /// Turn number.
+    ///
+    /// From 1. Without it and the others: the whole session.
     turn: Option<u32>,
-    /// From the state after this turn (0: before the first; default 0).
+    /// From the end of this turn (0).
     from_turn: Option<u32>,
-    /// To the state after this turn (default: the last one).
+    /// To the end of this turn.
     to_turn: Option<u32>,
-    /// What changed since the last `session_review`.
+    /// Since the last review.
     since_review: Option<bool>,
-    /// Only this file, or the files below this directory.
+    /// Only this file or directory.
     path: Option<String>,
-    /// Only the list of files with their numbers of lines, without the patch.
+    /// Without the patch.
     stat: Option<bool>,
-    /// `next_cursor` of the previous page.
+    /// Pages of up to 512 KiB instead of 48 KiB.
+    #[schemars(extend("x-unlisted" = true))]
+    full: Option<bool>,
+    /// Last `next_cursor`.
+    ///
+    /// For the next page.
     cursor: Option<String>,
 }
 
@@ -77,10 +83,10 @@ pub(crate) struct Diff;
 
 impl Operation for Diff {
     const NAME: &'static str = "session_diff";
-    const ABOUT: &'static str = "Show what changed in the workspace of a session: during one `turn`, between two turns, \
-         since the last `session_review`, or during the whole session. The result has the list of files and a \
-         patch in git's format. It is what changed in the workspace, so it includes what others did there at \
-         the same time. Files that git ignores are left out, and so is the content of files over 10 MB.";
+    const ABOUT: &'static str = "Show changed files and a patch: of a `turn`, several, since the last review, or all.\n\n\
+         The patch has git's format. It is what changed in the workspace, so it includes what others did \
+         there at the same time. Files that git ignores are left out, and so is the content of files over \
+         10 MB.";
     const ACCESS: Access = Access::Project(Mode::Read);
     const FACE: Face = Face::Action;
     const EFFECT: Effect = Effect::Reads;
@@ -88,12 +94,11 @@ impl Operation for Diff {
     type Output = Output;
 
     fn reach(params: &Params) -> Reach {
-        Reach::session(params.session_id)
+        Reach::work_of(params.session_id)
     }
 
-    async fn run(engine: &Engine, actor: &Actor, params: Params, _: Call) -> Result<Output> {
+    async fn run(engine: &Engine, _: &Actor, params: Params, _: Call) -> Result<Output> {
         let session = engine.sessions().get(params.session_id).await?;
-        engine.checkpoints().check_tree(actor, &session).await?;
         let range = Range::of_call(engine, &params).await?;
         let path = params.path.as_deref().map(|text| {
             let path = path_from_text(text.trim_start_matches("./").trim_end_matches('/'));
@@ -116,8 +121,13 @@ impl Operation for Diff {
         };
         let objects = engine.checkpoints().objects(session.project_id).await?;
         let with_patch = !params.stat.unwrap_or(false);
+        let limit = match (with_patch, params.full) {
+            (false, _) => None,
+            (true, Some(true)) => Some(MAX_PAGE_BYTES),
+            (true, _) => Some(DEFAULT_PAGE_BYTES),
+        };
         let page = tokio::task::spawn_blocking(move || {
-            page(&objects, (from, to), path.as_deref(), start, with_patch)
+            page(&objects, (from, to), path.as_deref(), start, limit)
         });
         let page = page.await.map_err(EngineError::fault)?.map_err(|error| {
             EngineError::Failed(format!("the checkpoints cannot be compared: {error}"))
@@ -234,8 +244,9 @@ fn page(
     (from, to): (Hash, Hash),
     path: Option<&[u8]>,
     start: Position,
-    with_patch: bool,
+    max_patch_bytes: Option<usize>,
 ) -> std::io::Result<Page> {
+    let max_bytes = max_patch_bytes.unwrap_or(MAX_PAGE_BYTES);
     let deadline = Instant::now() + MAX_PAGE_TIME;
     let mut all = changes(objects, from, to)?;
     if let Some(path) = path {
@@ -245,7 +256,7 @@ fn page(
     for (index, change) in all.iter().enumerate().skip(start.change) {
         let first_byte = if index == start.change { start.byte } else { 0 };
         let is_full = page.files.len() >= MAX_PAGE_FILES
-            || page.text.len() >= MAX_PAGE_BYTES
+            || page.text.len() >= max_bytes
             || Instant::now() > deadline;
         let has_content = !page.files.is_empty() || !page.text.is_empty();
         if is_full && has_content {
@@ -271,11 +282,11 @@ fn page(
                 binary: patch.is_binary,
             });
         }
-        if !with_patch {
+        if max_patch_bytes.is_none() {
             continue;
         }
         let rest = patch.text.get(first_byte..).unwrap_or_default();
-        let room = MAX_PAGE_BYTES - page.text.len().min(MAX_PAGE_BYTES);
+        let room = max_bytes.saturating_sub(page.text.len());
         if rest.len() <= room {
             page.text.push_str(rest);
             continue;

@@ -1,0 +1,17 @@
+//! Looks for files that may be missing.
+
+use oubliette_model::{FileKind, FileTree, TreeError};
+
+/// Turns an error into `None`, except that a reached limit stays an error.
+pub(crate) fn if_readable<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ TreeError::LimitReached(_)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+pub(crate) fn is_directory(tree: &dyn FileTree, path: &str) -> bool {
+    tree.find(path)
+        .is_ok_and(|found| found.kind == FileKind::Directory)
+}

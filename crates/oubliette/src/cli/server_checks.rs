@@ -1,0 +1,103 @@
+//! What `oubliette doctor` asks the running server: its credentials, agents and containers, as it sees them.
+
+use serde_json::{Map, Value};
+
+use super::access::Access;
+use super::client::Client;
+use crate::doctor::Finding;
+use crate::failure::Failure;
+
+/// The findings about the running server, by what was checked.
+pub(super) fn run(access: &Access) -> Vec<(&'static str, Vec<Finding>)> {
+    let asked = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))
+        .and_then(|runtime| runtime.block_on(ask(access)));
+    match asked {
+        Ok(found) => found,
+        Err(Failure::Failed(sentence)) => vec![("server", vec![Finding::bad(sentence)])],
+        Err(_) => Vec::new(),
+    }
+}
+
+async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failure> {
+    let client = Client::reconnect(access).await?;
+    let options = client.call("project_options", Map::new()).await?;
+    let credentials = client.call("credential_list", Map::new()).await?;
+    client.close().await;
+    let rows = |result: &Map<String, Value>, name: &str| {
+        let rows = result.get(name).and_then(Value::as_array).cloned();
+        rows.unwrap_or_default()
+    };
+    let configured = options.get("runtime").and_then(Value::as_str);
+    let configured = configured.unwrap_or_default();
+    Ok(vec![
+        (
+            "containers",
+            containers(configured, &rows(&options, "runtimes")),
+        ),
+        ("agents", agents(&rows(&options, "agents"))),
+        (
+            "credentials",
+            credentials_of(&rows(&credentials, "credentials")),
+        ),
+    ])
+}
+
+fn text<'a>(row: &'a Value, name: &str) -> &'a str {
+    row[name].as_str().unwrap_or_default()
+}
+
+fn containers(configured: &str, runtimes: &[Value]) -> Vec<Finding> {
+    if configured == "none" {
+        return vec![Finding::hint(
+            "containers are disabled by `runtime = \"none\"`",
+        )];
+    }
+    let Some(runtime) = runtimes.first() else {
+        return vec![Finding::warning(
+            "the server cannot create containers; the lines about runtimes above say what is missing, and the server \
+             tries again by itself",
+        )];
+    };
+    let name = text(runtime, "name");
+    vec![Finding::good(format!(
+        "the server creates containers with the runtime `{name}`"
+    ))]
+}
+
+fn agents(agents: &[Value]) -> Vec<Finding> {
+    let installed: Vec<&str> = agents
+        .iter()
+        .filter(|agent| agent["installed"] == true)
+        .map(|agent| text(agent, "name"))
+        .collect();
+    let has_model = installed.iter().any(|name| *name != "demo");
+    let mut findings = vec![Finding::good(format!(
+        "agents ready to use: {}",
+        installed.join(", ")
+    ))];
+    if !has_model {
+        findings.push(Finding::hint(
+            "no agent with a model is installed; for example `oubliette agent install claude`, and `oubliette agent \
+             list` shows the others",
+        ));
+    }
+    findings
+}
+
+fn credentials_of(credentials: &[Value]) -> Vec<Finding> {
+    let describe = |credential: &Value| {
+        let (name, kind) = (text(credential, "name"), text(credential, "kind"));
+        match credential["problem"].as_str() {
+            None => Finding::good(format!(
+                "credential `{name}` ({kind}) can be read by the server"
+            )),
+            Some(problem) => Finding::bad(format!(
+                "credential `{name}` ({kind}) cannot be read by the server: {problem}"
+            )),
+        }
+    };
+    credentials.iter().map(describe).collect()
+}

@@ -1,0 +1,68 @@
+//! `oubliette status`: whether a server is running, and how it was started. It starts none.
+
+use clap::{ArgMatches, Command};
+use serde_json::{Map, Value, json};
+
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::home::{Home, ServerInfo, ServerMode};
+use crate::terminal::{self, print_line};
+
+pub(crate) fn command() -> Command {
+    Command::new("status")
+        .about("Show whether the server is running")
+        .long_about("Show whether the server is running. The exit code is 1 if it is not.")
+        .after_help("Examples:\n  oubliette status\n  oubliette status --json")
+}
+
+pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
+    home.owner()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::with_cause("cannot start", &error))?;
+    let running = runtime.block_on(home.running_server());
+    let status = describe(home, running.as_ref());
+    print_line(&match (&running, matches.get_flag("json")) {
+        (_, true) => serde_json::to_string_pretty(&status).unwrap_or_default(),
+        (Some(_), false) => terminal::render(&status),
+        (None, false) => {
+            let (path, command) = (home.path().display(), home.command());
+            format!(
+                "No server is running on {path}. The next command that needs one starts it; `{command} up` starts \
+                 one that stays."
+            )
+        }
+    });
+    match running {
+        Some(_) => Ok(()),
+        None => Err(Failure::Exit(1)),
+    }
+}
+
+fn describe(home: &Home, running: Option<&ServerInfo>) -> Map<String, Value> {
+    let mut status = Map::new();
+    let mut add = |name: &str, value: Value| drop(status.insert(name.to_owned(), value));
+    add("running", json!(running.is_some()));
+    add("data_dir", json!(home.path()));
+    let Some(server) = running else {
+        return status;
+    };
+    add("url", json!(server.url));
+    add("pid", json!(server.pid));
+    add("version", json!(server.version));
+    add("started_at", json!(server.started_at));
+    add("mode", json!(server.mode));
+    match server.mode {
+        ServerMode::Foreground => {}
+        ServerMode::Background => add("log", json!(home.log_file())),
+        ServerMode::UntilIdle => {
+            add("log", json!(home.log_file()));
+            let config = Config::load(&home.config_file(), std::env::vars());
+            if let Ok(config) = config {
+                add("idle_seconds", json!(config.autostart.idle_seconds));
+            }
+        }
+    }
+    status
+}

@@ -1,0 +1,91 @@
+//! `oubliette up` and `oubliette serve --detach`: a server in the background that stays until it is stopped.
+
+use std::ffi::OsString;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::json;
+
+use crate::background::{self, Lifetime};
+use crate::down;
+use crate::failure::Failure;
+use crate::home::{Home, ServerInfo, ServerMode};
+use crate::terminal::print_line;
+
+pub(crate) fn command() -> Command {
+    Command::new("up")
+        .about("Start the server in the background, unless it is running")
+        .long_about(
+            "Start the server in the background, unless it is running. It runs until `oubliette down`, also when the \
+             terminal is closed; a server that a command has started stays then, too. Its log is `server.log` in \
+             the data directory.",
+        )
+        .arg(
+            Arg::new("restart")
+                .long("restart")
+                .action(ArgAction::SetTrue)
+                .help("Restart a running server, for example with a changed configuration; containers and agents keep running"),
+        )
+        .after_help("Examples:\n  oubliette up\n  oubliette up --restart")
+}
+
+pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
+    if matches.get_flag("restart") {
+        drop(down::stop_server(home)?);
+    }
+    print(home, &keep(home)?, matches.get_flag("json"));
+    Ok(())
+}
+
+/// `oubliette serve --detach`.
+pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
+    let report = background::start(home, Lifetime::Kept, options)?;
+    if report.was_running {
+        // Its options may be others.
+        home.lock()?;
+    }
+    print(home, &running_server(home)?, false);
+    Ok(())
+}
+
+/// Starts a server that stays, or has the running one stay.
+pub(crate) fn keep(home: &Home) -> Result<ServerInfo, Failure> {
+    background::start(home, Lifetime::Kept, &[])?;
+    keep_running(home, running_server(home)?)
+}
+
+/// Has a running server stay that would end itself.
+pub(crate) fn keep_running(home: &Home, running: ServerInfo) -> Result<ServerInfo, Failure> {
+    if running.mode != ServerMode::UntilIdle {
+        return Ok(running);
+    }
+    // The server reads it before it ends itself.
+    let kept = ServerInfo {
+        mode: ServerMode::Background,
+        ..running
+    };
+    home.write_server_info(&kept)?;
+    Ok(kept)
+}
+
+fn running_server(home: &Home) -> Result<ServerInfo, Failure> {
+    let ended = || Failure::new("the server ended as soon as it was ready");
+    home.server_info().ok_or_else(ended)
+}
+
+fn print(home: &Home, server: &ServerInfo, json: bool) {
+    let log = home.log_file();
+    if json {
+        let value = json!({ "running": true, "pid": server.pid, "url": server.url, "log": log });
+        print_line(&value.to_string());
+        return;
+    }
+    let command = home.command();
+    print_line(&format!(
+        "The server is running (process {}): {}\n\
+         Connect an MCP client with `{command} mcp setup claude`; `{command} down` stops the server and all \
+         containers. The log is {}.",
+        server.pid,
+        server.url,
+        log.display()
+    ));
+}

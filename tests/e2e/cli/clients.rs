@@ -1,0 +1,255 @@
+//! `oubliette mcp setup`, `remove` and `list`: each client has a token of its own.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use support::{Server, run_cli, stderr, stdout};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+/// The key in a client's file.
+fn key_in(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap();
+    let (_, rest) = text.split_once("Bearer ").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+async fn succeeds(home: &Path, arguments: &[&str]) -> String {
+    let ended = run_cli(home, arguments).await;
+    assert_eq!(ended.status.code(), Some(0), "{}", stderr(&ended));
+    format!("{}{}", stdout(&ended), stderr(&ended))
+}
+
+/// The status and scope of every token with a name.
+async fn tokens(server: &Server, name: &str) -> Vec<(String, String)> {
+    let listed = server.admin().call("token_list", json!({})).await;
+    let rows = listed.ok()["tokens"].as_array().unwrap().clone();
+    let text = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+    rows.iter()
+        .filter(|row| row["name"] == name)
+        .map(|row| (text(row, "status"), text(row, "scope")))
+        .collect()
+}
+
+async fn is_accepted(server: &Server, key: &str) -> bool {
+    let client = server.with_key(key);
+    let reply = client.try_send("tools/list", json!({})).await;
+    reply.is_some_and(|reply| reply.status == 200)
+}
+
+#[test]
+async fn a_client_gets_a_narrow_token_of_its_own_and_loses_it_when_it_is_removed() {
+    let server = Server::start();
+    let home = server.home();
+    let file = home.join(".cursor/mcp.json");
+    let said = succeeds(home, &["mcp", "setup", "cursor"]).await;
+    assert!(
+        said.contains("mcp-cursor") && said.contains("write"),
+        "{said}"
+    );
+    let key = key_in(&file);
+    assert!(key != server.admin_key() && !said.contains(&key), "{said}");
+    assert_eq!(
+        tokens(&server, "mcp-cursor").await,
+        [("active".to_owned(), "write".to_owned())]
+    );
+    let client = server.with_key(&key);
+    client.project("made").await;
+    let refused = client.call("token_list", json!({})).await;
+    assert!(
+        refused.body["result"]["structuredContent"].is_null(),
+        "{refused:?}"
+    );
+
+    // A second set-up changes nothing that works; another scope replaces the token.
+    let again = succeeds(home, &["mcp", "setup", "cursor"]).await;
+    assert!(again.contains("already"), "{again}");
+    assert_eq!(key_in(&file), key);
+    succeeds(
+        home,
+        &["mcp", "setup", "cursor", "--scope", "project:made:ro"],
+    )
+    .await;
+    let narrower = key_in(&file);
+    assert!(!is_accepted(&server, &key).await && is_accepted(&server, &narrower).await);
+
+    let listed = succeeds(home, &["mcp", "list", "--json"]).await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let rows = listed["clients"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["client"] == "cursor").unwrap();
+    assert_eq!(
+        (&row["state"], &row["token"], &row["transport"]),
+        (&json!("connected"), &json!("mcp-cursor"), &json!("http"))
+    );
+
+    let removed = succeeds(home, &["mcp", "remove", "cursor"]).await;
+    assert!(
+        removed.contains("Revoked the token mcp-cursor"),
+        "{removed}"
+    );
+    assert!(
+        !std::fs::read_to_string(&file)
+            .unwrap()
+            .contains("oubliette")
+    );
+    assert!(!is_accepted(&server, &narrower).await);
+    let none = succeeds(home, &["mcp", "remove", "cursor"]).await;
+    assert!(none.contains("is not set up"), "{none}");
+}
+
+#[test]
+async fn the_admin_key_in_a_clients_file_is_replaced() {
+    let server = Server::start();
+    let home = server.home();
+    let file = home.join(".cursor/mcp.json");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let entry = json!({ "url": server.url(),
+        "headers": { "Authorization": format!("Bearer {}", server.admin_key()) } });
+    let config = json!({ "mcpServers": { "oubliette": entry } });
+    std::fs::write(&file, config.to_string()).unwrap();
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    assert_ne!(key_in(&file), server.admin_key());
+    assert!(is_accepted(&server, &server.admin_key()).await);
+}
+
+#[test]
+async fn a_failed_set_up_leaves_no_token() {
+    let server = Server::start();
+    let home = server.home();
+    let directory = home.join(".cursor");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join("mcp.json"), "{ broken").unwrap();
+    let refused = run_cli(home, &["mcp", "setup", "cursor"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("line 1"), "{}", stderr(&refused));
+    assert!(tokens(&server, "mcp-cursor").await.is_empty());
+    let dry = succeeds(home, &["mcp", "setup", "claude", "--dry-run"]).await;
+    assert!(dry.contains("Bearer oub_****"), "{dry}");
+    assert!(tokens(&server, "mcp-claude").await.is_empty());
+}
+
+#[test]
+async fn a_client_that_starts_programs_gets_no_key_in_its_file() {
+    let server = Server::start();
+    let home = server.home();
+    for (client, path, servers) in [
+        ("zed", ".config/zed/settings.json", "context_servers"),
+        (
+            "claude-desktop",
+            ".config/Claude/claude_desktop_config.json",
+            "mcpServers",
+        ),
+    ] {
+        succeeds(home, &["mcp", "setup", client]).await;
+        let text = std::fs::read_to_string(home.join(path)).unwrap();
+        assert!(!text.contains("oub_"), "{text}");
+        let key_file = home.join(format!("mcp-clients/{client}.token"));
+        let mode = std::fs::metadata(&key_file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let config: Value = serde_json::from_str(&text).unwrap();
+        let entry = &config[servers]["oubliette"];
+        // As the client starts it: without the environment of a shell.
+        let mut bridge = tokio::process::Command::new(entry["command"].as_str().unwrap())
+            .args(
+                entry["args"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|word| word.as_str().unwrap()),
+            )
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let meta = json!({ "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "raw", "version": "0" },
+            "io.modelcontextprotocol/clientCapabilities": {} });
+        let call = |id: u64, tool: &str| {
+            let params = json!({ "name": tool, "arguments": {}, "_meta": meta });
+            json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params })
+        };
+        let mut input = bridge.stdin.take().unwrap();
+        let mut output = BufReader::new(bridge.stdout.take().unwrap()).lines();
+        for (id, tool, is_error) in [(1, "project_list", false), (2, "token_list", true)] {
+            let line = format!("{}\n", call(id, tool));
+            input.write_all(line.as_bytes()).await.unwrap();
+            let reply = output.next_line().await.unwrap().unwrap();
+            let reply: Value = serde_json::from_str(&reply).unwrap();
+            let failed = reply["result"]["isError"] == true || reply["error"].is_object();
+            assert_eq!(failed, is_error, "{reply}");
+        }
+        drop(input);
+        assert!(bridge.wait().await.unwrap().success());
+        succeeds(home, &["mcp", "remove", client]).await;
+        assert!(!key_file.exists());
+        let gone = run_cli(home, &["mcp", "stdio", "--client", client]).await;
+        assert!(stderr(&gone).contains("mcp setup"), "{}", stderr(&gone));
+    }
+    // A client that takes URLs can be set up the same way, and back.
+    let file = home.join(".cursor/mcp.json");
+    succeeds(home, &["mcp", "setup", "cursor", "--stdio"]).await;
+    assert!(!std::fs::read_to_string(&file).unwrap().contains("oub_"));
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    assert!(is_accepted(&server, &key_in(&file)).await);
+    assert!(!home.join("mcp-clients/cursor.token").exists());
+}
+
+#[test]
+async fn a_file_in_a_repository_is_kept_out_of_git() {
+    let server = Server::start();
+    let home = server.home();
+    let repository = home.join("app");
+    std::fs::create_dir(&repository).unwrap();
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .arg("-C")
+            .arg(&repository)
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    git(&["init", "-q"]);
+    let said = succeeds(home, &["mcp", "setup", "claude", "--project", "app"]).await;
+    assert!(said.contains("info/exclude"), "{said}");
+    assert!(repository.join(".mcp.json").exists());
+    assert_eq!(git(&["status", "--porcelain"]), "");
+    // The user's own file has another token.
+    succeeds(home, &["mcp", "setup", "claude"]).await;
+    let key = key_in(&repository.join(".mcp.json"));
+    assert!(is_accepted(&server, &key).await);
+    succeeds(
+        home,
+        &[
+            "mcp",
+            "setup",
+            "claude",
+            "--project",
+            "app",
+            "--scope",
+            "read",
+        ],
+    )
+    .await;
+    let exclude = std::fs::read_to_string(repository.join(".git/info/exclude")).unwrap();
+    assert_eq!(exclude.matches(".mcp.json").count(), 1, "{exclude}");
+    // A tracked file is warned of.
+    git(&["add", "-f", ".mcp.json"]);
+    let said = succeeds(
+        home,
+        &[
+            "mcp",
+            "setup",
+            "claude",
+            "--project",
+            "app",
+            "--scope",
+            "write",
+        ],
+    )
+    .await;
+    assert!(said.contains("git tracks"), "{said}");
+}

@@ -315,7 +315,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     let planned = target.plan(&transport.connection(PLACEHOLDER_KEY))?;
     let client = Client::connect(access).await?;
     let wanted = match matches.get_one::<String>(SCOPE) {
-        Some(scope) => Some(names::resolve_scope(scope, &client).await?),
+        Some(scope) => Some(names::stored_scope(scope, &client).await?),
         None => None,
     };
     let own = ClientToken::find(&client, &target.token_name()).await;

@@ -146,7 +146,7 @@ pub(super) fn run(
         .build()
         .map_err(|error| Failure::with_cause("cannot start", &error))?;
     if entry.name == "container_exec" && !interactive::is_single_call(matches) {
-        let result = runtime.block_on(interactive::run(matches, access, entry, given));
+        let result = runtime.block_on(interactive::run(matches, access, given));
         // A blocked write must not delay the exit.
         runtime.shutdown_background();
         return result;
@@ -161,8 +161,6 @@ pub(super) fn run(
         let given = last_session::resolve_parameters(given, home, access, &client).await;
         let given = given.map_err(CallError::Rejected)?;
         let named_session = given.get("session_id").cloned();
-        let given = names::resolve(entry, given, &client).await;
-        let given = given.map_err(CallError::Rejected)?;
         let replaced = replaced_project(&client, entry, &given).await?;
         if entry.name == "token_create" {
             names::warn_of_shared_name(&given, &client).await;

@@ -386,7 +386,6 @@ async fn push(
     let given = |name: &str| matches.get_one::<String>(name).cloned();
     let mut call = match given("project") {
         Some(project) => {
-            let project = crate::cli::names::project_id(&project, &client).await?;
             arguments(json!({ "project_id": project, "workspace_id": given("workspace") }))
         }
         None => {

@@ -67,6 +67,14 @@ impl Access {
         self.token.as_deref()
     }
 
+    /// The same server, if it is running: none is started.
+    pub(super) fn running_only(&self) -> Self {
+        Self {
+            may_start: false,
+            ..self.clone()
+        }
+    }
+
     /// The same server with another key.
     pub(super) fn with_key(&self, key: String) -> Self {
         Self {
@@ -110,8 +118,8 @@ impl Access {
     /// Where to send calls again after the connection was lost. The server may have been stopped on purpose, so
     /// only one that a command had started and that has crashed is started again.
     pub(super) async fn server_again(&self) -> Result<ServerAddress, CallError> {
-        if self.url.is_none() {
-            restart_crashed(&self.home).await;
+        if let Some(home) = self.restartable_home() {
+            restart_crashed(&home).await;
         }
         self.running_server().await
     }
@@ -235,16 +243,22 @@ async fn start_in_background(home: &Home) -> Result<background::Report, Failure>
 
 /// Starts a server again that a command had started and that has crashed. Errors show when it is called.
 pub(super) async fn restart_crashed(home: &Home) {
-    if home.has_crashed_server() {
+    if home.has_crashed_server() && is_autostart_enabled(home) {
         let _ = start_in_background(home).await;
     }
 }
 
 /// The same, also for a server that has ended itself or was stopped.
 pub(super) async fn restart_ended(home: &Home) {
-    if home.has_crashed_server() || home.server_info().is_none() {
+    let has_ended = home.has_crashed_server() || home.server_info().is_none();
+    if has_ended && is_autostart_enabled(home) {
         let _ = start_in_background(home).await;
     }
+}
+
+fn is_autostart_enabled(home: &Home) -> bool {
+    Config::load(&home.config_file(), std::env::vars())
+        .is_ok_and(|config| config.autostart.enabled)
 }
 
 fn check_url(url: &str) -> Result<(), Failure> {

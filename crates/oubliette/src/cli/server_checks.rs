@@ -22,7 +22,7 @@ pub(super) fn run(access: &Access) -> Vec<(&'static str, Vec<Finding>)> {
 }
 
 async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failure> {
-    let client = Client::reconnect(access).await?;
+    let client = Client::reconnect(&access.running_only()).await?;
     let options = client.call("project_options", Map::new()).await?;
     let credentials = client.call("credential_list", Map::new()).await?;
     client.close().await;

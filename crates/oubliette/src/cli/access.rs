@@ -96,15 +96,36 @@ impl Access {
         }
     }
 
-    /// The URL for the configuration of other clients, which find the server there only as long as it runs.
-    pub(super) async fn url(&self) -> Result<String, Failure> {
+    /// The URL for the configuration of other clients, which find the server there only as long as it runs; starts
+    /// a server if none is running and no URL was given.
+    pub(super) async fn url_for_clients(&self) -> Result<String, Failure> {
         if let Some(url) = &self.url {
             return endpoint_url(url);
         }
         self.local_server().await?;
         let running = self.home.running_server().await;
-        let running = running.ok_or_else(|| self.no_server())?;
-        Ok(up::keep_running(&self.home, running)?.url)
+        Ok(running.ok_or_else(|| self.no_server())?.url)
+    }
+
+    /// The URL that a server has which is started with the configuration of the data directory.
+    pub(super) fn configured_url(&self) -> Result<String, Failure> {
+        let config = Config::load(&self.home.config_file(), std::env::vars())?;
+        Ok(format!("http://{}/mcp", config.server.listen))
+    }
+
+    /// Whether a call needs no server to be started first.
+    pub(super) async fn has_server(&self) -> bool {
+        self.url.is_some() || self.home.running_server().await.is_some()
+    }
+
+    /// Has the server stay that a command has started.
+    pub(super) fn keep_server(&self) -> Result<(), Failure> {
+        if self.url.is_none()
+            && let Some(server) = self.home.server_info()
+        {
+            up::keep_running(&self.home, server)?;
+        }
+        Ok(())
     }
 
     /// Where to send calls; starts a server if none is running and no URL was given.

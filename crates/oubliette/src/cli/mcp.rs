@@ -264,9 +264,12 @@ impl Transport {
         let is_stdio_only =
             setup::is_stdio_only(&target.client).map_err(|error| unchanged(&error))?;
         if !is_stdio_only && !matches.get_flag(STDIO) {
-            return Ok(Self::Http {
-                url: access.url().await?,
-            });
+            let url = if matches.get_flag(DRY_RUN) && !access.has_server().await {
+                access.configured_url()?
+            } else {
+                access.url_for_clients().await?
+            };
+            return Ok(Self::Http { url });
         }
         let program = std::env::current_exe()
             .map_err(|error| Failure::with_cause("cannot find this program", &error))?;
@@ -313,11 +316,22 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     let (path, found) = target.inspect().map_err(|error| unchanged(&error))?;
     // Finds mistakes in the file before a token is made.
     let planned = target.plan(&transport.connection(PLACEHOLDER_KEY))?;
+    let is_dry_run = matches.get_flag(DRY_RUN);
+    if is_dry_run && !access.has_server().await {
+        let scope = matches.get_one::<String>(SCOPE).map(String::as_str);
+        let scope = scope.unwrap_or(DEFAULT_SCOPE);
+        return finish(&target, &transport, &planned, matches, Some(scope));
+    }
     let client = Client::connect(access).await?;
     let wanted = match matches.get_one::<String>(SCOPE) {
         Some(scope) => Some(names::stored_scope(scope, &client).await?),
         None => None,
     };
+    if let Transport::Http { .. } = transport
+        && !is_dry_run
+    {
+        access.keep_server()?;
+    }
     let own = ClientToken::find(&client, &target.token_name()).await;
     let own = match own {
         Ok(own) => own,
@@ -340,7 +354,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         return finish(&target, &transport, &change, matches, own.scope());
     }
     let scope = wanted.as_deref().unwrap_or(DEFAULT_SCOPE);
-    if matches.get_flag(DRY_RUN) {
+    if is_dry_run {
         client.close().await;
         return finish(&target, &transport, &planned, matches, Some(scope));
     }
@@ -453,6 +467,12 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     let change = setup::plan_removal(&target.client, &target.scope, &target.user, &environment)
         .map_err(|error| unchanged(&error))?;
     let token = target.token_name();
+    let running_only = access.running_only();
+    let access = if matches.get_flag(DRY_RUN) {
+        &running_only
+    } else {
+        access
+    };
     // A server that is not running refuses the token as well; it can be revoked later.
     let client = Client::connect(access).await;
     let own = match &client {

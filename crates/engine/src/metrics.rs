@@ -42,7 +42,7 @@ impl Engine {
             subscriptions: sessions.subscriptions().count_topics(),
             callers: self.callers().count_tracked(),
             container_entries: self.container_state().count_entries(),
-            containers: self.container_state().count_running(),
+            containers: self.container_state().count_connected(),
         }
     }
 

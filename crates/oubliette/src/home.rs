@@ -1,5 +1,5 @@
-//! The data directory: its paths, its lock, the server's socket, and the two small files beside the
-//! database.
+//! The data directory: its paths, its lock, the server's socket, and the small files that commands and the server
+//! read there.
 
 mod privacy;
 
@@ -288,7 +288,7 @@ impl Home {
         text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
-    /// The admin key, the only key that is stored in clear.
+    /// The admin key. It and the keys in `mcp-clients` are the only ones of callers that are stored in plain text.
     pub(crate) fn admin_key(&self) -> Option<ApiKey> {
         fs::read_to_string(self.admin_token_file())
             .ok()?

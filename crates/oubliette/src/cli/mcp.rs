@@ -70,8 +70,8 @@ pub(super) fn command() -> Command {
                 .about("Connect an MCP client to the server")
                 .long_about(
                     "Connect an MCP client to the server: add the server to the client's configuration, with a \
-                     token of its own. Other settings and comments stay as they are. A second set-up replaces \
-                     the token.",
+                     token of its own. Other settings and comments stay as they are. A second set-up keeps a \
+                     token that works; with another --scope it is replaced.",
                 )
                 .after_help(SETUP_EXAMPLES)
                 .arg(client())

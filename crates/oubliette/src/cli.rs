@@ -151,6 +151,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
 /// the user: it would look as if they used them.
 fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
     let command = match matches.subcommand() {
+        Some(("agent", agent)) if agent.subcommand_matches("login").is_some() => return Ok(()),
         Some((
             name @ ("serve" | "up" | "status" | "agent" | "backup" | "restore" | "down" | "doctor"
             | "completions"),
@@ -361,6 +362,21 @@ mod tests {
     #[test]
     fn the_command_tree_is_valid() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn an_address_is_refused_only_by_commands_that_use_none() {
+        let check = |words: &[&str]| {
+            let words = ["oubliette", "--url", "http://127.0.0.1:9"]
+                .iter()
+                .chain(words);
+            let matches = super::command().try_get_matches_from(words).unwrap();
+            super::refuse_unused_access(&matches)
+        };
+        assert!(check(&["agent", "list"]).is_err());
+        assert!(check(&["token", "reset-admin"]).is_err());
+        assert!(check(&["agent", "login", "claude"]).is_ok());
+        assert!(check(&["project", "list"]).is_ok());
     }
 
     #[test]

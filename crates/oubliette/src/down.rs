@@ -190,7 +190,7 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
                     eprintln!("The server did not stop in time and was killed.");
                 }
                 if since.elapsed() > SERVER_STOP_TIMEOUT + SERVER_KILL_TIMEOUT {
-                    return home.lock().map(|_| None);
+                    return lock_after_kill(home).map(Some);
                 }
             }
             (Some(holder), _) => {
@@ -206,6 +206,16 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
+}
+
+/// Locks the directory of a server that was killed, or fails with the process that still has the lock.
+fn lock_after_kill(home: &Home) -> Result<StoppedServer, Failure> {
+    let lock = home.lock()?;
+    home.remove_server_info();
+    Ok(StoppedServer {
+        _lock: lock,
+        was_running: true,
+    })
 }
 
 /// Locks the directory, and stops a server before that a command had started: the next command starts another.
@@ -232,6 +242,16 @@ fn cannot_stop(home: &Home, pid: Pid, error: Errno) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_free_after_a_kill_had_a_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(directory.path())).unwrap();
+        let held = home.lock().unwrap();
+        lock_after_kill(&home).unwrap_err();
+        drop(held);
+        assert!(lock_after_kill(&home).unwrap().was_running);
+    }
 
     #[test]
     fn the_summary_names_what_was_stopped() {

@@ -9,7 +9,7 @@ use crate::background::{self, Lifetime};
 use crate::down;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
-use crate::terminal::print_line;
+use crate::terminal::{output, print_line};
 
 pub(crate) fn command() -> Command {
     Command::new("up")
@@ -32,7 +32,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     if matches.get_flag("restart") {
         drop(down::stop_server(home)?);
     }
-    print(home, &keep(home)?, matches.get_flag("json"));
+    print(home, &keep(home)?);
     Ok(())
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
         // Its options may be others.
         home.lock()?;
     }
-    print(home, &running_server(home)?, false);
+    print(home, &running_server(home)?);
     Ok(())
 }
 
@@ -72,9 +72,9 @@ fn running_server(home: &Home) -> Result<ServerInfo, Failure> {
     home.server_info().ok_or_else(ended)
 }
 
-fn print(home: &Home, server: &ServerInfo, json: bool) {
+fn print(home: &Home, server: &ServerInfo) {
     let log = home.log_file();
-    if json {
+    if output::is_json() {
         let value = json!({ "running": true, "pid": server.pid, "url": server.url, "log": log });
         print_line(&value.to_string());
         return;

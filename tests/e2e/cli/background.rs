@@ -78,8 +78,10 @@ async fn every_command_starts_a_server_once_and_says_so() {
     let again = home.run(&["down"]).await;
     assert_eq!(stdout(&again), "Nothing was running.\n");
     assert_eq!(again.status.code(), Some(0));
-    let detached = home.run(&["serve", "--detach"]).await;
+    let detached = home.run(&["serve", "--detach", "--json"]).await;
     assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
+    let detached: Value = serde_json::from_slice(&detached.stdout).unwrap();
+    assert_eq!(detached["pid"], home.server_pid().unwrap());
     let listed = home.run(&["project", "list"]).await;
     assert!(stdout(&listed).contains("app"), "{}", stdout(&listed));
     assert_eq!(stderr(&listed), "");

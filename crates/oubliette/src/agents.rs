@@ -51,6 +51,13 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The names of the agents that can be installed.
+pub(crate) fn installable() -> Vec<String> {
+    let agents = catalogue().into_iter();
+    let with_package = agents.filter(|agent| agent.package.is_some());
+    with_package.map(|agent| agent.name).collect()
+}
+
 /// Prints the models that an agent offers.
 pub(crate) fn models(home: &Home, name: &str, json: bool) -> Result<(), Failure> {
     let models = oubliette_engine::stored_models(home.path(), name);

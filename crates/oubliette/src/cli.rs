@@ -338,7 +338,7 @@ fn agent_command() -> Command {
                 .arg(
                     Arg::new("NAME")
                         .required(true)
-                        .help("One of claude, codex, copilot, droid, gemini, opencode, qwen"),
+                        .help(format!("One of {}", agents::installable().join(", "))),
                 ),
         )
 }
@@ -362,6 +362,17 @@ mod tests {
     #[test]
     fn the_command_tree_is_valid() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_agent_install_names_every_agent_that_can_be_installed() {
+        let mut command = super::agent_command();
+        let install = command.find_subcommand_mut("install").unwrap();
+        let help = install.render_long_help().to_string();
+        for agent in oubliette_agent::catalogue() {
+            let is_named = help.contains(&format!(" {}", agent.name));
+            assert_eq!(is_named, agent.package.is_some(), "{}: {help}", agent.name);
+        }
     }
 
     #[test]

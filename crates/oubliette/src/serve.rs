@@ -28,6 +28,7 @@ use crate::containers;
 use crate::failure::Failure;
 use crate::home::{DirectoryLock, Home, ServerInfo, ServerMode};
 use crate::logs;
+use crate::setup;
 use crate::terminal::{output, print_line};
 use crate::up;
 
@@ -443,10 +444,10 @@ fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
     ));
     let file = home.admin_token_file();
     let command = home.command();
+    let clients = setup::names().collect::<Vec<_>>().join(", ");
     if !is_first_start {
         print_line(&format!(
-            "Connect an MCP client with `{command} mcp setup claude` (or codex, opencode, droid, gemini, \
-             cursor, vscode). The admin token is in {}.",
+            "Connect an MCP client with `{command} mcp setup NAME` ({clients}). The admin token is in {}.",
             file.display()
         ));
         return;
@@ -469,7 +470,7 @@ fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
     };
     print_line(&format!(
         "\nThis is the first start. The admin token{token}\n\n\
-         Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
+         Connect an MCP client ({clients}):\n\n    \
          {command} mcp setup claude\n\n\
          or any other client with the URL above and the header\n\n    {header}\n\n\
          Create a project from another terminal:\n\n    {command} project create hello\n"

@@ -215,7 +215,12 @@ fn command() -> Command {
         .mut_subcommand("token", |token| {
             token.subcommand(
                 Command::new("reset-admin")
-                    .about("Replace the admin token; stop the server first")
+                    .about("Replace the admin token, for example if it is lost")
+                    .long_about(
+                        "Replace the admin token, for example if it is lost. A server that a command has started is \
+                         stopped first, and the next command starts another; stop one of `oubliette serve` or \
+                         `oubliette up` yourself.",
+                    )
                     .after_help(help::examples(&["oubliette token reset-admin"]))
                     .arg(confirm::yes_flag()),
             )

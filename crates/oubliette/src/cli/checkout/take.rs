@@ -28,9 +28,10 @@ use crate::terminal::{self, printable};
 
 pub(in crate::cli) fn commands() -> Vec<Command> {
     let session = || {
-        Arg::new("SESSION").help(
-            "Id of the session, or the beginning of it [default: the newest of this directory]",
-        )
+        Arg::new("SESSION").help(format!(
+            "{} [default: the newest of this directory that has changed something]",
+            last_session::HELP
+        ))
     };
     let dir = || {
         Arg::new("dir")
@@ -155,14 +156,14 @@ pub(super) struct Chosen<'a> {
     prefix: PathBuf,
 }
 
-/// The session that was named; None for the newest one of this directory.
+/// The session that was named, by its id or as `latest`; None for the newest one that has changed something.
 fn given_session(
     home: &Home,
     matches: &ArgMatches,
     access: &Access,
 ) -> Result<Option<String>, Failure> {
     match matches.get_one::<String>("SESSION").map(String::as_str) {
-        Some(last_session::LATEST) | None => Ok(None),
+        None => Ok(None),
         Some(last_session::LAST_USED) => last_session::last_used(home, access).map(Some),
         Some(other) => Ok(Some(other.to_owned())),
     }
@@ -180,9 +181,10 @@ fn choose<'a>(
         return Ok(None);
     };
     let file = checkout.open_record()?;
-    let session = match &given {
+    let session = match given.as_deref() {
+        Some(last_session::LATEST) => file.record.latest().cloned(),
         Some(prefix) => file.record.find(prefix)?.cloned(),
-        None => file.record.latest().cloned(),
+        None => file.record.latest_with_changes().cloned(),
     };
     let place = session
         .as_ref()
@@ -238,10 +240,13 @@ async fn take(
                      changed during its turns"
                 );
             }
-            let given = given_session(home, matches, access)?;
             let (session, prefix) = match chosen {
                 Some(chosen) => (chosen.session.session_id, chosen.prefix),
-                None => (given.unwrap_or_default(), PathBuf::new()),
+                None => {
+                    let given = given_session(home, matches, access)?.unwrap_or_default();
+                    let session = last_session::resolve(&given, home, access, &client).await?;
+                    (session, PathBuf::new())
+                }
             };
             diff_of_server(&client, &session, &prefix, matches).await
         }

@@ -2,8 +2,8 @@
 //! it answers.
 //!
 //! The two processes talk over a pipe, the standard output of the server: it reports once, that it is ready
-//! or why it is not. It holds no other descriptor of the command, so a pipeline that the command is part of
-//! ends with the command.
+//! or why it is not. On Linux it holds no other descriptor of the command, so a pipeline that the command is part
+//! of ends with the command; on other systems it may hold those that a shell has left open.
 
 mod log_file;
 mod report;

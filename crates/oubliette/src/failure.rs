@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use crate::terminal::printable;
+use crate::terminal::{note_write_error, printable};
 
 /// Why a command failed, for the user at the terminal.
 #[derive(Debug)]
@@ -45,7 +45,9 @@ impl Failure {
             Self::Failed(sentence) => eprintln!("error: {}", printable(sentence)),
             Self::Exit(_) => {}
             Self::Usage(error) => {
-                let _ = error.print();
+                if let Err(error) = error.print() {
+                    note_write_error(error);
+                }
             }
         }
     }

@@ -52,11 +52,18 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     }
     // rustls needs a process-wide provider before the first connection.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match cli::run(arguments) {
+    let code = match cli::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.print();
             failure.code()
         }
+    };
+    match terminal::write_failure() {
+        Some(failure) => {
+            failure.print();
+            failure.code()
+        }
+        None => code,
     }
 }

@@ -6,24 +6,46 @@ mod table;
 pub(crate) mod width;
 pub(crate) mod wrap;
 
-use std::io::Write;
+use std::io::{self, StdoutLock, Write};
+use std::sync::OnceLock;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
-/// Prints a result. Write errors are ignored: a reader such as `head` may close the pipe early.
+use crate::failure::Failure;
+
+/// The first error of a write to the standard output, with which the command fails at its end.
+static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints a result.
 pub(crate) fn print_line(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{text}");
-    let _ = stdout.flush();
+    write_output(|stdout| writeln!(stdout, "{text}"));
 }
 
 /// Prints text that has its own line ends.
 pub(crate) fn print(text: &str) {
-    let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes());
-    let _ = stdout.flush();
+    write_output(|stdout| stdout.write_all(text.as_bytes()));
+}
+
+fn write_output(write: impl FnOnce(&mut StdoutLock<'_>) -> io::Result<()>) {
+    let mut stdout = io::stdout().lock();
+    if let Err(error) = write(&mut stdout).and_then(|()| stdout.flush()) {
+        note_write_error(error);
+    }
+}
+
+/// Remembers that the standard output could not be written. A reader such as `head` may close the pipe early.
+pub(crate) fn note_write_error(error: io::Error) {
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let _ = WRITE_ERROR.set(error);
+    }
+}
+
+/// The failure of a command whose output was lost.
+pub(crate) fn write_failure() -> Option<Failure> {
+    let error = WRITE_ERROR.get()?;
+    Some(Failure::with_cause("cannot write the output", error))
 }
 
 /// Prints a result as JSON.
@@ -185,7 +207,7 @@ impl ProgressLine {
         let line = |text: &str| printable(text).replace(['\n', '\t'], " ");
         let (text, end) = (line(text), width::fit(&line(end), columns));
         let text = width::fit(&text, columns - width::text_columns(&end));
-        let mut stderr = std::io::stderr();
+        let mut stderr = io::stderr();
         let _ = write!(stderr, "\r\x1b[K{text}{end}");
         let _ = stderr.flush();
         self.shown = true;
@@ -193,7 +215,7 @@ impl ProgressLine {
 
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }

@@ -137,6 +137,65 @@ async fn what_cannot_be_undone_is_asked_about_and_yes_answers() {
     .unwrap();
 }
 
+#[test]
+async fn without_a_terminal_what_cannot_be_undone_needs_yes() {
+    let server = Server::start();
+    let home = server.home();
+    server.admin().project("piped").await;
+    for (arguments, would) in [
+        (&["project", "delete", "piped"][..], "delete the project piped"),
+        (&["token", "revoke", "admin"], "revoke the token admin"),
+        (&["session", "cleanup"], "delete the ended sessions"),
+        (&["container", "stop", "piped"], "stop the container of piped"),
+        (&["down", "--remove"], "remove all containers"),
+        (&["token", "reset-admin"], "replace the admin token"),
+    ] {
+        let refused = run_cli(home, arguments).await;
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        let error = stderr(&refused);
+        assert!(error.contains(&format!("this would {would}")), "{error}");
+        assert!(error.trim_end().ends_with("; give --yes"), "{error}");
+    }
+    let listed = run_cli(home, &["project", "list"]).await;
+    assert!(stdout(&listed).contains("piped"), "{}", stdout(&listed));
+    let deleted = run_cli(home, &["project", "delete", "piped", "--yes"]).await;
+    assert_eq!(deleted.status.code(), Some(0), "{}", stderr(&deleted));
+}
+
+#[test]
+async fn output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
+    let server = Server::start();
+    let home = server.home();
+    server.admin().project("app").await;
+    for arguments in [
+        &["project", "list", "--json"][..],
+        &["project", "list"],
+        &["session", "list"],
+        &["completions", "bash"],
+        &["--help"],
+    ] {
+        let run = |output: Stdio| {
+            let child = Command::new(binary())
+                .env("OUBLIETTE_HOME", home)
+                .args(arguments)
+                .stdout(output)
+                .stderr(Stdio::piped())
+                .spawn();
+            child.unwrap().wait_with_output().unwrap()
+        };
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let failed = run(full.unwrap().into());
+        assert_eq!(failed.status.code(), Some(1), "{arguments:?}");
+        let error = stderr(&failed);
+        assert!(error.contains("error: cannot write the output"), "{error}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = run(writer.into());
+        assert_eq!(closed.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(stderr(&closed), "", "{arguments:?}");
+    }
+}
+
 /// What a shell would offer for the last of these words.
 fn complete(server: &Server, words: &[&str]) -> Vec<String> {
     let output = Command::new(binary())

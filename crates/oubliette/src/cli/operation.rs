@@ -310,7 +310,7 @@ fn deleted_sessions(result: &Map<String, Value>) -> bool {
 /// Prints the output of a command in a container and returns its exit code.
 fn print_exec_result(result: &Map<String, Value>) -> Result<(), Failure> {
     let text = |name: &str| result.get(name).and_then(Value::as_str).unwrap_or_default();
-    let _ = std::io::stdout().write_all(text("stdout").as_bytes());
+    terminal::print(text("stdout"));
     let _ = std::io::stderr().write_all(text("stderr").as_bytes());
     if result.get("truncated") == Some(&Value::Bool(true)) {
         eprintln!(

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::git::{Git, not_started};
 use crate::failure::Failure;
-use crate::terminal::{output, printable};
+use crate::terminal::{self, output, printable};
 
 /// A longer line is shown as several.
 const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -41,8 +41,11 @@ pub(super) fn diff<'a>(
     };
     if let Some(stdout) = child.stdout.take() {
         // A pager that has ended reads no more.
-        if clean(BufReader::new(stdout), &mut output, &colors).is_err() {
+        if let Err(error) = clean(BufReader::new(stdout), &mut output, &colors) {
             let _ = child.kill();
+            if pager.is_none() {
+                terminal::note_write_error(error);
+            }
         }
     }
     drop(output);

@@ -87,7 +87,7 @@ pub async fn run(mut command: Command) -> Output {
 
 impl Drop for FreshHome {
     fn drop(&mut self) {
-        let down = cli(self.path(), ["down", "--remove"]);
+        let down = cli(self.path(), ["down", "--remove", "--yes"]);
         if std::thread::panicking() {
             eprintln!("log of the server:\n{}", self.log());
         } else if !down.status.success() {

@@ -188,7 +188,7 @@ impl Drop for Server {
             .iter()
             .any(|name| self.home().join(name).exists())
         {
-            let down = cli(self.home(), ["down", "--remove"]);
+            let down = cli(self.home(), ["down", "--remove", "--yes"]);
             if !down.status.success() && !std::thread::panicking() {
                 panic!("down failed: {}", String::from_utf8_lossy(&down.stderr));
             }

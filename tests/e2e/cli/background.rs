@@ -343,7 +343,7 @@ async fn commands_on_the_data_directory_stop_a_server_that_a_command_started() {
     let home = FreshHome::new();
     home.run(&["project", "create", "kept"]).await;
     let old = std::fs::read_to_string(home.path().join("admin.token")).unwrap();
-    let reset = home.run(&["token", "reset-admin"]).await;
+    let reset = home.run(&["token", "reset-admin", "-y"]).await;
     assert_eq!(reset.status.code(), Some(0), "{}", stderr(&reset));
     let new = std::fs::read_to_string(home.path().join("admin.token")).unwrap();
     assert_ne!(old, new);
@@ -520,7 +520,7 @@ async fn serve_says_what_keeps_running_and_how_to_stop_it() {
     })
     .await
     .unwrap();
-    let down = run_cli(&home, &["down", "--remove"]).await;
+    let down = run_cli(&home, &["down", "--remove", "--yes"]).await;
     assert!(stdout(&down).contains("one container"), "{}", stdout(&down));
 }
 

@@ -89,7 +89,7 @@ async fn projects_are_managed_by_name_with_tables_and_json() {
     .await;
     let token: Value = serde_json::from_slice(&token.stdout).unwrap();
     let key = token["key"].as_str().unwrap();
-    let refused = run_cli(home, &["--token", key, "project", "delete", "hello"]).await;
+    let refused = run_cli(home, &["--token", key, "project", "delete", "hello", "-y"]).await;
     let refused = stderr(&refused);
     assert!(
         refused.starts_with(
@@ -97,7 +97,7 @@ async fn projects_are_managed_by_name_with_tables_and_json() {
         ),
         "{refused}"
     );
-    let deleted = run_cli(home, &["project", "delete", "hello"]).await;
+    let deleted = run_cli(home, &["project", "delete", "hello", "-y"]).await;
     assert_eq!(deleted.status.code(), Some(0), "{}", stderr(&deleted));
     let audit = run_cli(home, &["audit", "list", "--operation", "project_delete"]).await;
     assert!(
@@ -237,14 +237,14 @@ async fn a_backup_taken_under_load_restores_to_a_working_server() {
 async fn a_lost_admin_key_is_replaced_without_a_server() {
     let mut server = Server::start();
     let old = server.admin_key();
-    let running = run_cli(server.home(), &["token", "reset-admin"]).await;
+    let running = run_cli(server.home(), &["token", "reset-admin", "-y"]).await;
     assert!(
         stderr(&running).contains("another Oubliette server"),
         "{}",
         stderr(&running)
     );
     assert_eq!(server.stop(), Some(0));
-    let reset = run_cli(server.home(), &["token", "reset-admin"]).await;
+    let reset = run_cli(server.home(), &["token", "reset-admin", "-y"]).await;
     // The key is in the file; the output is not a terminal.
     assert_eq!(stdout(&reset), "");
     assert_ne!(server.admin_key(), old);
@@ -259,7 +259,7 @@ async fn a_lost_admin_key_is_replaced_without_a_server() {
         401
     );
     let empty = tempfile::tempdir().unwrap();
-    let nothing = run_cli(empty.path(), &["token", "reset-admin"]).await;
+    let nothing = run_cli(empty.path(), &["token", "reset-admin", "-y"]).await;
     assert!(
         stderr(&nothing).contains("no database"),
         "{}",

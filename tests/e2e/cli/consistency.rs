@@ -32,7 +32,7 @@ async fn every_kind_of_command_prints_json() {
         (&["doctor"], "findings"),
         (&["backup", backup], "bytes"),
         (&["down"], "stopped_server"),
-        (&["token", "reset-admin"], "file"),
+        (&["token", "reset-admin", "-y"], "file"),
         (&["restore", "--replace", backup], "verified"),
     ] {
         let ended = run_cli(home, &[arguments, &["--json"]].concat()).await;

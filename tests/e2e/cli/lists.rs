@@ -136,14 +136,14 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
     };
     let (first, warned) = create("nightly").await;
     assert_eq!(warned, "");
-    let mistyped = run_cli(home, &["token", "revoke", "nighly"]).await;
+    let mistyped = run_cli(home, &["token", "revoke", "nighly", "-y"]).await;
     assert_eq!(
         stderr(&mistyped),
         "error: token `nighly` not found; did you mean `nightly`?\n"
     );
     let (second, warned) = create("nightly").await;
     assert!(warned.contains("is called `nightly` already"), "{warned}");
-    let shared = run_cli(home, &["token", "revoke", "nightly"]).await;
+    let shared = run_cli(home, &["token", "revoke", "nightly", "-y"]).await;
     let shared = stderr(&shared);
     assert!(
         shared.contains("2 tokens match `nightly`")
@@ -151,12 +151,12 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
             && shared.contains(&second),
         "{shared}"
     );
-    let by_id = run_cli(home, &["token", "revoke", &first]).await;
+    let by_id = run_cli(home, &["token", "revoke", &first, "-y"]).await;
     assert_eq!(by_id.status.code(), Some(0), "{}", stderr(&by_id));
-    let by_name = run_cli(home, &["token", "revoke", "nightly"]).await;
+    let by_name = run_cli(home, &["token", "revoke", "nightly", "-y"]).await;
     assert_eq!(by_name.status.code(), Some(0), "{}", stderr(&by_name));
     assert!(stdout(&by_name).contains(&second), "{}", stdout(&by_name));
-    let again = run_cli(home, &["token", "revoke", "nightly"]).await;
+    let again = run_cli(home, &["token", "revoke", "nightly", "-y"]).await;
     assert_eq!(
         stderr(&again),
         "error: the token `nightly` has already been revoked or has expired\n"

@@ -37,7 +37,7 @@ async fn a_prompt_on_a_new_machine_is_a_whole_session_and_down_leaves_nothing_ru
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["sessions"].as_array().unwrap().len(), 2, "{listed}");
     assert_eq!(home.server_pid(), Some(server));
-    let down = home.run(&["down", "--remove"]).await;
+    let down = home.run(&["down", "--remove", "--yes"]).await;
     assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
     let leftovers = Leftovers::find(home.path(), 0);
     assert!(leftovers.processes.is_empty(), "{leftovers}");

@@ -66,7 +66,7 @@ async fn taking_a_data_directory_down_leaves_only_files_of_projects(runtime: &st
         if round == "killed" {
             server.kill();
         }
-        let down = cli(server.home(), ["down", "--remove"]);
+        let down = cli(server.home(), ["down", "--remove", "--yes"]);
         let errors = String::from_utf8_lossy(&down.stderr);
         assert!(down.status.success(), "{errors}");
         server.assert_only_left(&ids).await;

@@ -74,7 +74,7 @@ async fn an_engine_that_starts_after_the_server_is_found() {
     let down = || {
         let mut command = Command::new(binary());
         command
-            .args(["down", "--remove", "--data-dir"])
+            .args(["down", "--remove", "--yes", "--data-dir"])
             .arg(server.home());
         command.env("DOCKER_HOST", proxy.host()).output()
     };

@@ -152,7 +152,7 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
     assert!(!listed.contains(KEY));
     let project = ["project", "create", "app", "--credential-refs", "work"];
     assert!(run_cli(home, &project).await.status.success());
-    let removed = run_cli(home, &["credential", "remove", "work"]).await;
+    let removed = run_cli(home, &["credential", "remove", "work", "--yes"]).await;
     let shown = stdout(&removed);
     assert!(
         shown.starts_with("Removed the credential work.\nStill named by app:"),
@@ -160,7 +160,7 @@ async fn a_value_comes_from_the_input_a_file_or_a_variable_and_never_from_an_arg
     );
     let listed = run_cli(home, &["credential", "list"]).await;
     assert_eq!(stdout(&listed), "No credentials.\n");
-    let again = run_cli(home, &["credential", "remove", "work"]).await;
+    let again = run_cli(home, &["credential", "remove", "work", "--yes"]).await;
     assert_eq!(again.status.code(), Some(1));
 }
 

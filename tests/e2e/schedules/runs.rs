@@ -547,7 +547,7 @@ async fn the_command_line_takes_names_and_prints_times_in_words() {
         "{error}"
     );
     run(&create("0 9 1 1 *", "app")).await;
-    let (code, _, error) = run(&["schedule", "delete", "yearly"]).await;
+    let (code, _, error) = run(&["schedule", "delete", "yearly", "--yes"]).await;
     assert!(
         code == Some(1) && error.contains("2 schedules match `yearly`"),
         "{error}"

@@ -56,7 +56,7 @@ pub(super) fn yes_flag() -> Arg {
         .short('y')
         .long(YES)
         .action(ArgAction::SetTrue)
-        .help("Do not ask; without a terminal nothing is asked")
+        .help("Do not ask; required without a terminal")
 }
 
 /// Adds `--yes` to a command that asks.
@@ -86,9 +86,15 @@ pub(super) fn before(entry: &Entry, matches: &ArgMatches) -> Result<(), Failure>
     require_yes(&question.replace("{}", &named.join(" ")), matches)
 }
 
-/// Asks at a terminal, unless `--yes` was given; a no is a failure.
+/// Asks at a terminal, unless `--yes` was given. A no is a failure, and so is a question that nobody can answer.
 pub(super) fn require_yes(question: &str, matches: &ArgMatches) -> Result<(), Failure> {
-    if matches.get_flag(YES) || !can_ask() || ask(question)? {
+    if matches.get_flag(YES) {
+        return Ok(());
+    }
+    if !can_ask() {
+        return Err(Failure::new(format!("{}; give --yes", consequence(question))));
+    }
+    if ask(question)? {
         return Ok(());
     }
     Err(Failure::new(if question.starts_with("Delete") {
@@ -96,6 +102,15 @@ pub(super) fn require_yes(question: &str, matches: &ArgMatches) -> Result<(), Fa
     } else {
         "nothing was changed"
     }))
+}
+
+/// `Delete it?` as a statement: `this would delete it`.
+fn consequence(question: &str) -> String {
+    let asked = question.split('?').next().unwrap_or(question);
+    let mut letters = asked.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    let rest = letters.as_str();
+    format!("this would {}{rest}", first.unwrap_or_default())
 }
 
 /// Whether a person can be asked.
@@ -126,6 +141,14 @@ mod tests {
     use oubliette_engine::operations::{self, Effect};
 
     use super::*;
+
+    #[test]
+    fn without_a_terminal_the_failure_says_what_yes_would_do() {
+        assert_eq!(
+            consequence("Set the session s back? Later changes of its files are lost."),
+            "this would set the session s back"
+        );
+    }
 
     #[test]
     fn every_operation_that_deletes_is_asked_about() {

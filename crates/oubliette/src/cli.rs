@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     let matches = command()
         .color(color)
         .try_get_matches_from(&arguments)
-        .map_err(|error| suggest::add_to(error, &arguments))?;
+        .map_err(|error| suggest::add_to(error, &command(), &arguments))?;
     output::Choices {
         json: matches.get_flag("json"),
         quiet: matches.get_flag("quiet"),

@@ -286,3 +286,26 @@ async fn piped_input_is_one_message_and_its_turn_is_the_result() {
     assert!(stderr(&empty).contains("no message"), "{}", stderr(&empty));
     assert_eq!(admin.session(&session).await["turns"], 3);
 }
+
+#[test(needs(sandbox), multi_thread)]
+async fn the_end_of_input_at_a_question_detaches_and_leaves_it_open() {
+    let server = sandbox();
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let asks = json!({ "autonomy": "off" });
+    let session = admin.spawn_with(&project, "/sh touch asked", asks).await;
+    admin.status(&session, "waiting").await;
+    let (home, id) = (server.home().to_owned(), session.clone());
+    in_terminal(move || {
+        let mut terminal = attach(&home, &id);
+        terminal.wait_for("Allow it?");
+        terminal.type_keys("\x04");
+        terminal.wait_for("reattach with `oubliette session attach gogol_");
+        assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.shown());
+    })
+    .await;
+    let log = admin.log(&session).await;
+    let answered = log.iter().any(|event| event["type"] == "permission_answer");
+    assert!(!answered, "{log:#?}");
+    admin.status(&session, "waiting").await;
+}

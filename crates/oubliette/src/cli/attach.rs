@@ -22,7 +22,7 @@ use super::follow::{
 };
 use super::last_session;
 use super::names;
-use super::permission::{Question, Questions};
+use super::permission::{Answer, Question, Questions};
 use super::transcript::Transcript;
 use crate::failure::Failure;
 use crate::home::Home;
@@ -312,11 +312,14 @@ impl<'a> Conversation<'a> {
                         self.printer.finish_line();
                         Step::Detach
                     }
-                    (request, decision) = self.questions.next_decision() => {
-                        self.keep_quiet();
-                        send_decision(client, &self.session, &request, decision).await?;
-                        Step::Wait
-                    }
+                    answer = self.questions.next_answer() => match answer {
+                        Answer::Decision { request_id, decision } => {
+                            self.keep_quiet();
+                            send_decision(client, &self.session, &request_id, decision).await?;
+                            Step::Wait
+                        }
+                        Answer::End => Step::Detach,
+                    },
                     () = finish_interrupt(&mut self.interrupting) => Step::Wait,
                     input = self.editor.next() => self.handle_input(input).await?,
                 };

@@ -11,7 +11,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::client::{CallError, Client};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
-use super::permission::{Question, Questions, dollars};
+use super::permission::{Answer, Question, Questions, dollars};
 use crate::failure::Failure;
 use crate::terminal::printable;
 
@@ -152,9 +152,16 @@ impl<'a> Follower<'a> {
                     }
                     () = finish_interrupt(&mut self.interrupting) => {}
                     answer = self.tools.next_response() => send_tool_response(client, answer).await?,
-                    (request, decision) = self.questions.next_decision() => {
-                        send_decision(client, &self.session, &request, decision).await?;
-                    }
+                    answer = self.questions.next_answer() => match answer {
+                        Answer::Decision { request_id, decision } => {
+                            send_decision(client, &self.session, &request_id, decision).await?;
+                        }
+                        Answer::End => {
+                            eprintln!();
+                            self.printer.clear();
+                            return Ok(FollowEnd::Detached);
+                        }
+                    },
                 }
             };
             let page = match page {

@@ -51,6 +51,17 @@ impl Question {
     }
 }
 
+/// What the user did at a question.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Decision {
+        request_id: String,
+        decision: &'static str,
+    },
+    /// Ctrl-D, or the terminal is gone: the question stays open.
+    End,
+}
+
 /// The questions that are open, of which the first one is asked.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
@@ -97,7 +108,7 @@ impl Questions {
     }
 
     /// Waits for the answer to the first question, and asks the next one. Cancel-safe.
-    pub(super) async fn next_decision(&mut self) -> (String, &'static str) {
+    pub(super) async fn next_answer(&mut self) -> Answer {
         loop {
             let Some(line) = &mut self.line else {
                 return std::future::pending().await;
@@ -107,16 +118,18 @@ impl Questions {
                 self.line = None;
                 continue;
             };
-            let decision = match typed {
-                Some(typed) => question.decision(&typed),
-                // Ctrl-D.
-                None => Some("deny"),
+            let Some(typed) = typed else {
+                self.line = None;
+                return Answer::End;
             };
-            if let Some(decision) = decision {
-                let request = question.request_id.clone();
+            if let Some(decision) = question.decision(&typed) {
+                let request_id = question.request_id.clone();
                 self.open.pop_front();
                 self.ask();
-                return (request, decision);
+                return Answer::Decision {
+                    request_id,
+                    decision,
+                };
             }
             self.ask();
         }

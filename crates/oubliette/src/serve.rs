@@ -301,8 +301,8 @@ impl BoundServer {
         let is_first_start = ensure_admin(home, &*store).await?;
         // Before any container is started: containers are told which port they may not bind.
         let network = match mode {
-            ServerMode::UntilIdle => bind::network_or_any_port(address).await?,
-            _ => bind::network(address).await?,
+            ServerMode::UntilIdle => bind::network_or_any_port(address, home).await?,
+            _ => bind::network(address, home).await?,
         };
         let bound = network.first().map(TcpListener::local_addr);
         let address = bound.and_then(Result::ok).unwrap_or(address);

@@ -1,6 +1,7 @@
 //! `oubliette up` and `oubliette serve --detach`: a server in the background that stays until it is stopped.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
@@ -25,12 +26,33 @@ pub(crate) fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Restart a running server, for example with a changed configuration; containers and agents keep running"),
         )
-        .after_help("Examples:\n  oubliette up\n  oubliette up --restart")
+        .arg(
+            Arg::new("listen")
+                .long("listen")
+                .value_name("ADDR")
+                .value_parser(value_parser!(SocketAddr))
+                .help("Address to listen on [default: `server.listen` of the configuration, 127.0.0.1:7433]"),
+        )
+        .after_help("Examples:\n  oubliette up\n  oubliette up --restart\n  oubliette up --listen 127.0.0.1:7434")
 }
 
 pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     if matches.get_flag("restart") {
-        drop(down::stop_server(home)?);
+        drop(down::stop_server(home, down::Agents::KeepWorking)?);
+    }
+    let Some(address) = matches.get_one::<SocketAddr>("listen") else {
+        print(home, &keep(home)?);
+        return Ok(());
+    };
+    let options = ["--listen".to_owned(), address.to_string()];
+    let report = background::start(home, Lifetime::Kept, &options.map(OsString::from))?;
+    let running = running_server(home)?;
+    if report.was_running && !running.url.contains(&format!("//{address}/")) {
+        return Err(Failure::new(format!(
+            "the server is running at {}; `{} up --restart --listen {address}` starts it again at the other address",
+            running.url,
+            home.command()
+        )));
     }
     print(home, &keep(home)?);
     Ok(())

@@ -10,6 +10,7 @@ use std::path::Path;
 use tokio::net::TcpListener;
 
 use crate::failure::Failure;
+use crate::home::Home;
 use crate::terminal::printable;
 
 /// Any free port may be taken on the other address.
@@ -18,11 +19,14 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 const LISTENING: &str = "0A";
 
 /// Listens on an address or, if that is taken, on any free port of this machine.
-pub(super) async fn network_or_any_port(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
-    match network(address).await {
+pub(super) async fn network_or_any_port(
+    address: SocketAddr,
+    home: &Home,
+) -> Result<Vec<TcpListener>, Failure> {
+    match network(address, home).await {
         Err(Failure::Failed(why)) => {
             let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listeners = network(free).await?;
+            let listeners = network(free, home).await?;
             let port = listeners.first().map(TcpListener::local_addr);
             let port = port.and_then(Result::ok).map_or(0, |it| it.port());
             tracing::warn!(%why, port, "listening on another port; MCP clients find it only after `oubliette mcp setup`");
@@ -33,11 +37,14 @@ pub(super) async fn network_or_any_port(address: SocketAddr) -> Result<Vec<TcpLi
 }
 
 /// Listens on an address, and on the other loopback address if it is one.
-pub(super) async fn network(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
+pub(super) async fn network(
+    address: SocketAddr,
+    home: &Home,
+) -> Result<Vec<TcpListener>, Failure> {
     let mut attempts = 0;
     loop {
         let first = TcpListener::bind(address).await;
-        let first = first.map_err(|error| cannot_listen(address, &error))?;
+        let first = first.map_err(|error| cannot_listen(address, home, &error))?;
         let port = first.local_addr().map_or(address.port(), |it| it.port());
         let Some(other) = other_loopback(address.ip()) else {
             return Ok(vec![first]);
@@ -48,7 +55,7 @@ pub(super) async fn network(address: SocketAddr) -> Result<Vec<TcpListener>, Fai
             Ok(second) => return Ok(vec![first, second]),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 if address.port() != 0 || attempts >= MAX_PORT_ATTEMPTS {
-                    return Err(cannot_listen(other, &error));
+                    return Err(cannot_listen(other, home, &error));
                 }
             }
             // A machine without the other version of the protocol: no process can listen there.
@@ -68,13 +75,24 @@ fn other_loopback(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+fn cannot_listen(address: SocketAddr, home: &Home, error: &std::io::Error) -> Failure {
     if error.kind() != ErrorKind::AddrInUse {
         let what = format!("cannot listen on {address}; choose another with --listen");
         return Failure::with_cause(what, error);
     }
     let port = address.port();
-    let who = match listening_process(address) {
+    let process = listening_process(address);
+    let other = process.as_ref().and_then(|(pid, _)| served_home(*pid));
+    if let Some(other) = other {
+        return Failure::new(format!(
+            "the server of {} already has {address}; choose another address with --listen or `server.listen` in {}, or \
+             stop that server with `{} down`",
+            other.path().display(),
+            home.config_file().display(),
+            other.command()
+        ));
+    }
+    let who = match process {
         Some((pid, name)) => format!("process {pid} ({name}) listens there"),
         None => format!("another process listens there; `ss -ltnp sport = :{port}` shows which"),
     };
@@ -83,6 +101,41 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
          process in a container can outlive a server; `oubliette down` stops all containers. Or choose \
          another address with --listen, and run `oubliette mcp setup` again for each client."
     ))
+}
+
+/// The data directory that a process serves, if it is a server of this user's.
+fn served_home(pid: u32) -> Option<Home> {
+    let words = |file: &str| {
+        let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let words = text.split(|byte| *byte == 0);
+        words
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect::<Vec<_>>()
+    };
+    let (arguments, variables) = (words("cmdline"), words("environ"));
+    let value = |name: &str| {
+        let mut values = variables.iter().filter_map(|it| it.strip_prefix(name));
+        values.next().filter(|value| !value.is_empty())
+    };
+    let after = |option: &str| {
+        let at = arguments.iter().position(|word| word == option)?;
+        arguments.get(at + 1).map(String::as_str)
+    };
+    let joined = arguments
+        .iter()
+        .find_map(|word| word.strip_prefix("--data-dir="));
+    let path = match after("--data-dir")
+        .or(joined)
+        .or_else(|| value("OUBLIETTE_HOME="))
+    {
+        Some(path) => Path::new(path).to_owned(),
+        None => Path::new(value("HOME=")?).join(".oubliette"),
+    };
+    // A relative path is one of that process.
+    let home = Home::find(Some(path.is_absolute().then_some(&*path)?)).ok()?;
+    home.server_info()
+        .is_some_and(|info| info.pid == pid)
+        .then_some(home)
 }
 
 /// The process that listens on an address, as far as this user can see it.
@@ -142,7 +195,9 @@ mod tests {
 
     #[tokio::test]
     async fn both_loopback_addresses_are_taken_at_the_same_port() {
-        let listeners = network(SocketAddr::from(([127, 0, 0, 1], 0)))
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(directory.path())).unwrap();
+        let listeners = network(SocketAddr::from(([127, 0, 0, 1], 0)), &home)
             .await
             .unwrap();
         let ports: Vec<u16> = listeners
@@ -152,7 +207,7 @@ mod tests {
         assert!(ports.iter().all(|port| *port == ports[0]), "{ports:?}");
         for listener in &listeners {
             let address = listener.local_addr().unwrap();
-            let Err(Failure::Failed(sentence)) = network(address).await else {
+            let Err(Failure::Failed(sentence)) = network(address, &home).await else {
                 panic!("{address} was taken twice")
             };
             let own = format!("process {} ", std::process::id());

@@ -4,12 +4,17 @@ use clap::ArgMatches;
 use serde_json::json;
 
 use super::agent_commits;
+use super::apply::tree_of;
+use super::git::Git;
 use super::receive;
+use super::record::SentSession;
 use super::snapshot::Quarantine;
 use super::take::{Chosen, print_json};
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::terminal::width::stderr_columns;
+use crate::terminal::wrap::wrapped;
+use crate::terminal::{self, output::note};
 
 /// How many digits of the name of a commit are shown.
 const SHORT_NAME_CHARS: usize = 12;
@@ -78,19 +83,35 @@ impl Chosen<'_> {
         if commits.is_one {
             eprintln!("note: the session has made too many commits; they are one here");
         }
-        let commits = if count == "1" { "commit" } else { "commits" };
-        eprintln!("Fetched {count} {commits} as the branch {branch}.");
-        if session.head.as_ref() != Some(&session.sent) {
+        let (commits, they_follow) = match count.as_str() {
+            "1" => ("commit", "It follows"),
+            _ => ("commits", "They follow"),
+        };
+        note!("Fetched {count} {commits} as the branch");
+        terminal::print_line(&branch);
+        if has_uncommitted_files(git, session)? {
             let sent = &session.sent[..SHORT_NAME_CHARS.min(session.sent.len())];
-            eprintln!(
-                "They follow {sent}, which has the files that you had not committed when the session started."
+            let note = format!(
+                "{they_follow} {sent}, which has the files that you had not committed when the session started."
             );
-            eprintln!("  git log -p {sent}..{branch}");
+            note!("{}", wrapped(&note, stderr_columns()));
+            note!("  git log -p {sent}..{branch}");
             if session.head.is_some() {
-                eprintln!("  git rebase --onto HEAD {sent} {branch}    leave those files out");
+                note!("  git cherry-pick {sent}..{branch}    here, without those files");
             }
         }
-        terminal::print_line(&branch);
         Ok(())
     }
+}
+
+/// Whether there were files that no commit of the user's has, when the session was started.
+fn has_uncommitted_files(git: &Git, session: &SentSession) -> Result<bool, Failure> {
+    if session.sent.is_empty() {
+        return Ok(false);
+    }
+    let sent = tree_of(git, &session.sent)?;
+    Ok(match &session.head {
+        Some(head) => sent != tree_of(git, head)?,
+        None => !git.output(["ls-tree", &sent])?.is_empty(),
+    })
 }

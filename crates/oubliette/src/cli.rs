@@ -24,6 +24,7 @@ mod names;
 mod openspec;
 mod operation;
 mod permission;
+mod permit;
 mod projects;
 mod ps;
 mod reconnecting;

@@ -125,3 +125,42 @@ async fn a_watch_redraws_in_place_follows_resizes_and_ends_at_ctrl_c() {
     .await
     .unwrap();
 }
+
+#[test(needs(sandbox))]
+async fn one_open_question_is_answered_without_its_id_and_errors_name_who_waits() {
+    let server = sandbox();
+    let admin = server.admin();
+    let home = server.home();
+    let project = admin.project("app").await;
+    let new = json!({ "new_session": true });
+    let idle = admin.spawn_with(&project, "/say done", new).await;
+    admin.turn(&idle, 1).await;
+    let none = run_cli(home, &["session", "permit", &idle, "allow"]).await;
+    let error = format!("error: {} waits for nothing; no session does\n", &idle[..14]);
+    assert_eq!(stderr(&none), error);
+    let asks = json!({ "new_session": true, "autonomy": "off" });
+    let asking = admin.spawn_with(&project, "/sh touch a\n/sh touch b", asks).await;
+    admin.status(&asking, "waiting").await;
+    let wrong = run_cli(home, &["session", "permit", &idle, "1", "allow"]).await;
+    let error = format!(
+        "error: {} waits for nothing; {} does\n",
+        &idle[..14],
+        &asking[..14]
+    );
+    assert_eq!(stderr(&wrong), error);
+    let unknown = run_cli(home, &["session", "permit", &asking, "zzzz", "allow"]).await;
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(stderr(&unknown).contains("begins with `zzzz`; open: "), "{}", stderr(&unknown));
+    let allowed = run_cli(home, &["session", "permit", &asking[..10], "allow"]).await;
+    assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
+    assert!(stderr(&allowed).contains("touch a"), "{}", stderr(&allowed));
+    let second = |event: &Value| {
+        event["type"] == "permission_request" && event.to_string().contains("touch b")
+    };
+    let log = admin.follow(&asking, second).await;
+    let request = log.iter().find(|event| second(event)).unwrap()["request_id"].clone();
+    let request = &request.as_str().unwrap()[..6];
+    let denied = run_cli(home, &["session", "permit", &asking, request, "deny"]).await;
+    assert_eq!(denied.status.code(), Some(0), "{}", stderr(&denied));
+    admin.turn(&asking, 1).await;
+}

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::access::Access;
 use super::client::{CallError, Client};
 use super::{
-    arguments, confirm, credentials, help, interactive, last_session, names, openspec, projects,
-    schedules, session_table, show,
+    arguments, confirm, credentials, help, interactive, last_session, names, openspec, permit,
+    projects, schedules, session_table, show,
 };
 use crate::failure::Failure;
 use crate::home::Home;
@@ -83,6 +83,7 @@ fn verb_command(entry: &'static Entry) -> Command {
             "oubliette schedule create [OPTIONS] --target <PROJECT>\n           <NAME> <CRON> <PROMPT>",
         ),
         "session_events" => show::add_flags(command),
+        "session_permit" => permit::add_flags(command),
         _ => command,
     }
 }
@@ -159,7 +160,11 @@ pub(super) fn run(
         let client = Client::connect(access).await;
         let client = client.map_err(|error| CallError::Rejected(error.into()))?;
         let given = last_session::resolve_parameters(given, home, access, &client).await;
-        let given = given.map_err(CallError::Rejected)?;
+        let mut given = given.map_err(CallError::Rejected)?;
+        if entry.name == "session_permit" {
+            let completed = permit::with_request(given, &client).await;
+            given = completed.map_err(CallError::Rejected)?;
+        }
         let named_session = given.get("session_id").cloned();
         let replaced = replaced_project(&client, entry, &given).await?;
         if entry.name == "token_create" {

@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::access::Access;
 use super::client::{CallError, Client};
 use super::event_printer::EventPrinter;
+use super::permit::{short_request, short_session};
 use super::session_tail::{Tail, describe_awaited};
 use super::transcript::Transcript;
 use super::{last_session, names, session_table};
@@ -216,8 +217,8 @@ pub(super) async fn describe_waiting(
     found: &Map<String, Value>,
 ) -> Option<String> {
     let waiting = found.get("waiting_for")?;
-    let request_id = printable(waiting["request_id"].as_str()?);
-    let session = printable(found.get("session_id")?.as_str()?);
+    let request_id = printable(short_request(waiting["request_id"].as_str()?));
+    let session = printable(short_session(found.get("session_id")?.as_str()?));
     let tail = Tail::read(client, found).await.ok()?;
     let request = tail.request?;
     let what = describe_awaited(&request);

@@ -164,7 +164,10 @@ pub(super) const COMMANDS: &[CommandText] = &[
         "Answer a request for permission of an agent",
         "It asks whether it may use a tool, or spend more than --max-cost-usd. Requests that are not answered in \
          time are denied.",
-        &["oubliette session permit gogol_8a73 REQUEST allow"],
+        &[
+            "oubliette session permit gogol_8a73 allow",
+            "oubliette session permit gogol_8a73 1f2e deny    if it has several requests",
+        ],
     ),
     text(
         "session_end",

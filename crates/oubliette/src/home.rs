@@ -109,6 +109,12 @@ impl Home {
         let is_default = Self::find(None).is_ok_and(|default| default.path == self.path);
         if is_default {
             return "oubliette".to_owned();
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(Failure::new(format!(
+                "the data directory {} is a file; choose another with --data-dir or OUBLIETTE_HOME",
+                path.display()
+            )));
+        }
         }
         let path = self.path.display().to_string();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
@@ -354,3 +360,50 @@ mod tests {
         assert_eq!(mode(home.path()), 0o700);
     }
 }
+    #[test]
+    fn a_file_is_no_data_directory_and_is_not_to_be_removed() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let Err(Failure::Failed(sentence)) = Home::find(Some(file.path())) else {
+            panic!("a file was taken for a directory")
+        };
+        assert!(sentence.contains("is a file"), "{sentence}");
+        assert!(sentence.contains("--data-dir"), "{sentence}");
+        assert!(!sentence.contains("remove"), "{sentence}");
+    }
+
+    #[test]
+    fn the_space_of_the_address_and_of_the_lock_is_kept_for_a_start_on_a_full_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(directory.path())).unwrap();
+        drop(home.lock().unwrap());
+        let lock_bytes = fs::metadata(home.lock_file()).unwrap().len();
+        drop(home.try_lock_unrecorded().unwrap().unwrap());
+        assert_eq!(fs::metadata(home.lock_file()).unwrap().len(), lock_bytes);
+        assert_eq!(home.lock_holder(), None);
+
+        let info = ServerInfo {
+            url: "http://127.0.0.1:1/mcp".to_owned(),
+            pid: 7,
+            version: "1".to_owned(),
+            started_at: None,
+            mode: ServerMode::Foreground,
+            ends_turns: true,
+        };
+        home.write_server_info(&info).unwrap();
+        assert!(home.spare_file().exists());
+        // As a write that found no space does it.
+        let text = fs::read_to_string(home.server_info_file()).unwrap();
+        write_into_spare(&home.spare_file(), &text).unwrap();
+        fs::rename(home.spare_file(), home.server_info_file()).unwrap();
+        assert_eq!(home.server_info().unwrap().pid, 7);
+        // A server that was killed leaves it, and the next start on a full disk takes its space.
+        assert!(!home.spare_file().exists());
+        fs::rename(home.server_info_file(), home.spare_file()).unwrap();
+        write_into_spare(&home.spare_file(), &text).unwrap();
+        fs::rename(home.spare_file(), home.server_info_file()).unwrap();
+        // One that was stopped keeps it, too.
+        home.remove_server_info();
+        assert!(home.server_info().is_none());
+        assert!(fs::metadata(home.spare_file()).unwrap().len() >= text.len() as u64);
+    }
+

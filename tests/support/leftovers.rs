@@ -13,7 +13,7 @@ use crate::{Server, docker, eventually};
 use oubliette_runtime::{DATA_DIR_LABEL, DataDirNames};
 
 /// Files that a data directory keeps, and directories that stay and are empty.
-const PERMANENT_FILES: [&str; 18] = [
+const PERMANENT_FILES: [&str; 19] = [
     "admin.token",
     "agents",
     "layers",
@@ -29,6 +29,7 @@ const PERMANENT_FILES: [&str; 18] = [
     "run/probe",
     "run/s",
     "run/server.json",
+    "run/server.json.spare",
     "run/server.sock",
     "server.log",
     "server.log.1",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp, Unit};
 use oubliette_model::ProjectId;
-use oubliette_store::{Project, Store, StoreError};
+use oubliette_store::{Project, Store, StoreError, with_reserve};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -103,7 +103,8 @@ impl Engine {
                 stopping: CancellationToken::new(),
             }),
         };
-        engine.recover().await?;
+        // Also on a full disk: what it removes frees space.
+        with_reserve(engine.recover()).await?;
         engine.spawn_until_stopping(|engine| async move { engine.run_maintenance().await });
         Ok(engine)
     }

@@ -80,6 +80,18 @@ pub(crate) struct ProjectUsage {
     pub(crate) installed: u64,
 }
 
+impl ProjectUsage {
+    pub(crate) fn total(self) -> u64 {
+        let parts = [
+            self.workspaces,
+            self.homes,
+            self.checkpoints,
+            self.installed,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 impl Files {
     pub(crate) fn open(data_dir: &Path) -> Result<Self> {
         let root = data_dir.join("projects");

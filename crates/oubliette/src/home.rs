@@ -28,6 +28,11 @@ pub(crate) struct Home {
     path: PathBuf,
 }
 
+/// Enough for `server.json`.
+const SPARE_FILE_BYTES: usize = 1024;
+/// Enough for a process id.
+const HOLDER_BYTES: usize = 10;
+
 /// The name of the server's socket in the directory `run`.
 const SOCKET_NAME: &str = "server.sock";
 
@@ -209,11 +214,8 @@ impl Home {
         if !acquire(&mut file) {
             return Ok(None);
         }
-        let written = file
-            .rewind()
-            .and_then(|()| file.set_len(0))
-            .and_then(|()| writeln!(file, "{}", std::process::id()));
-        written.map_err(|error| {
+        let holder = std::process::id().to_string();
+        write_holder(&mut file, &holder).map_err(|error| {
             Failure::with_cause(format!("cannot write {}", path.display()), &error)
         })?;
         Ok(Some(DirectoryLock { _file: file }))
@@ -231,8 +233,8 @@ impl Home {
         if !acquire(&mut file) {
             return Ok(None);
         }
-        // Takes no space. The id in the file is not this process's.
-        let _ = file.set_len(0);
+        // The id in the file is not this process's.
+        let _ = write_holder(&mut file, "");
         Ok(Some(DirectoryLock { _file: file }))
     }
 
@@ -243,20 +245,46 @@ impl Home {
     pub(crate) fn write_server_info(&self, info: &ServerInfo) -> Result<(), Failure> {
         let text = serde_json::to_string_pretty(info)
             .map_err(|error| Failure::with_cause("cannot encode the server's address", &error))?;
-        let path = self.server_info_file();
-        write_private(&path, &text).map_err(|error| {
+        // As long as the spare file, in whose place it is put back when the server stops.
+        let text = format!("{text:<SPARE_FILE_BYTES$}");
+        let (path, spare) = (self.server_info_file(), self.spare_file());
+        let written = match write_private(&path, &text) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                if !spare.exists() {
+                    // A killed server has left its own.
+                    fs::rename(&path, &spare).map_err(|_| Failure::new(no_space(&path)))?;
+                }
+                write_into_spare(&spare, &text).and_then(|()| fs::rename(&spare, &path))
+            }
+            written => written,
+        };
+        written.map_err(|error| {
             Failure::with_cause(format!("cannot write {}", path.display()), &error)
-        })
+        })?;
+        if !spare.exists() {
+            // For a start on a full disk; without it the start works where there is space.
+            let _ = write_private(&spare, &" ".repeat(SPARE_FILE_BYTES));
+        }
+        Ok(())
     }
 
     pub(crate) fn remove_server_info(&self) {
-        let _ = fs::remove_file(self.server_info_file());
+        let (path, spare) = (self.server_info_file(), self.spare_file());
+        let is_kept = !spare.exists() && fs::rename(&path, &spare).is_ok();
+        if !is_kept {
+            let _ = fs::remove_file(&path);
+        }
         let _ = fs::remove_file(self.run_dir().join(SOCKET_NAME));
     }
 
     /// What the last server wrote that was not stopped.
     pub(crate) fn server_info(&self) -> Option<ServerInfo> {
         let text = fs::read_to_string(self.server_info_file()).ok()?;
+    /// A file whose space `server.json` takes on a full disk.
+    fn spare_file(&self) -> PathBuf {
+        self.run_dir().join("server.json.spare")
+    }
+
         serde_json::from_str(&text).ok()
     }
 
@@ -314,6 +342,30 @@ impl Home {
 /// Writes a file atomically, readable only by its owner, who is that of the directory.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
+fn no_space(path: &Path) -> String {
+    format!(
+        "cannot write {}: the disk is full, and this server has kept no space on it; free some space",
+        path.display()
+    )
+}
+
+/// Writes who has the lock over what is there: a file that keeps its space can be written on a full disk.
+fn write_holder(file: &mut File, holder: &str) -> io::Result<()> {
+    file.rewind()?;
+    file.write_all(format!("{holder:<HOLDER_BYTES$}\n").as_bytes())
+}
+
+/// Writes a text over a file that is at least as long.
+fn write_into_spare(spare: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(spare)?;
+    let space = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+    if space < text.len() {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
     let mut draft = tempfile::NamedTempFile::new_in(directory)?;
     if rustix::process::geteuid().is_root() {
         let meta = fs::metadata(directory)?;

@@ -17,6 +17,7 @@ mod events;
 mod mcp_sessions;
 mod page;
 mod projects;
+mod reserve;
 mod schedules;
 mod sessions;
 pub mod sqlite;
@@ -40,6 +41,7 @@ pub use events::{EventStore, StoredEvent};
 pub use mcp_sessions::{McpSession, McpSessionStore};
 pub use page::Page;
 pub use projects::{Project, ProjectState, ProjectStore, ProjectUpdate, VisibleProjects};
+pub use reserve::with_reserve;
 pub use schedules::{
     FinishedRun, Firing, Lease, MAX_SCHEDULE_PROMPT_BYTES, MAX_SCHEDULES, RunBinding, RunFilter,
     Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate,

@@ -4,11 +4,11 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::{Modern, binary, eventually};
+use support::{Modern, binary, eventually, stderr, stdout};
 use tempfile::TempDir;
 
 /// A server whose data directory is a small file system, in namespaces that end with it.
@@ -359,4 +359,126 @@ async fn a_workspace_on_a_full_disk_has_no_checkpoint_and_the_log_says_why() {
     assert_eq!(diff.ok()["files"].as_array().unwrap().len(), 2);
     let gone = json!({ "project_id": project });
     admin.call("project_delete", gone).await.ok();
+}
+
+/// A data directory on a small file system, in a mount namespace that ends with it, for commands that start servers
+/// in the background.
+struct SmallHome {
+    home: TempDir,
+    namespace: Child,
+}
+
+impl SmallHome {
+    fn new(megabytes: u32) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let script = "mount -t tmpfs -o mode=700,size=\"$2\"m none \"$1\" && echo mounted && exec sleep 600";
+        let mut namespace = Command::new("unshare")
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .arg(home.path())
+            .arg(megabytes.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(namespace.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "mounted\n");
+        Self { home, namespace }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        Command::new("nsenter")
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.namespace.id()))
+            .arg(binary())
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.home.path())
+            .env("OUBLIETTE_HOME", self.home.path())
+            .env("OUBLIETTE_SERVER__LISTEN", "127.0.0.1:0")
+            .env("OUBLIETTE_RUNTIME", "sandbox")
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Runs a command that must succeed; what it printed.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments);
+        assert!(ended.status.success(), "{arguments:?}: {}", stderr(&ended));
+        stdout(&ended)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let root = format!("/proc/{}/root", self.namespace.id());
+        let home = self.home.path().strip_prefix("/").unwrap();
+        let disk = rustix::fs::statvfs(&Path::new(&root).join(home)).unwrap();
+        disk.f_bavail * disk.f_frsize
+    }
+
+    /// Waits until the agent of the newest session has filled the disk and waits for space.
+    async fn wait_until_full(&self) {
+        let full = eventually(Duration::from_secs(60), async || {
+            self.free_bytes() == 0 && self.ok(&["ps"]).contains("waiting: disk full")
+        });
+        assert!(full.await, "{} bytes: {}", self.free_bytes(), self.ok(&["ps"]));
+    }
+}
+
+impl Drop for SmallHome {
+    fn drop(&mut self) {
+        let down = self.run(&["down", "--remove", "--yes"]);
+        let _ = self.namespace.kill();
+        let _ = self.namespace.wait();
+        if !std::thread::panicking() {
+            assert!(down.status.success(), "{}", stderr(&down));
+        }
+    }
+}
+
+#[test(needs(namespaces, root, sandbox), multi_thread, limit = 300)]
+async fn a_full_disk_is_freed_with_the_product_and_servers_start_on_it() {
+    let home = SmallHome::new(40);
+    home.ok(&["project", "create", "big"]);
+    let fill = "/sh dd if=/dev/zero of=big bs=1M count=60; ls -la";
+    home.ok(&["session", "spawn", "big", fill]);
+    home.wait_until_full().await;
+    // Other writes are refused: only what frees space has the reserve.
+    let refused = home.run(&["project", "create", "other"]);
+    assert!(stderr(&refused).contains("full"), "{}", stderr(&refused));
+    let page = home.ok(&["session", "events", "latest", "--json"]);
+    assert!(page.contains("the project big uses "), "{page}");
+
+    // Removing the file in the container lets the agent go on.
+    home.ok(&["container", "exec", "big", "rm -f big"]);
+    let idle = eventually(Duration::from_secs(60), async || {
+        home.ok(&["session", "get", "latest", "--json"])
+            .contains("\"status\": \"idle\"")
+    });
+    assert!(idle.await, "{}", home.ok(&["ps", "--all"]));
+
+    home.ok(&["session", "message", "latest", fill]);
+    home.wait_until_full().await;
+    home.ok(&["session", "interrupt", "latest"]);
+    home.ok(&["session", "end", "latest"]);
+    let ended = home.ok(&["session", "get", "latest", "--json"]);
+    assert!(ended.contains("\"status\": \"completed\""), "{ended}");
+
+    // A server starts on the full disk, also after others that were stopped and killed there.
+    home.ok(&["down"]);
+    for _ in 0..3 {
+        home.ok(&["up"]);
+        assert_eq!(home.free_bytes() >> 20, 0);
+        let status = home.ok(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&status).unwrap();
+        let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    home.ok(&["project", "delete", "big", "--yes"]);
+    let made = eventually(Duration::from_secs(40), async || {
+        home.run(&["project", "create", "other"]).status.success()
+    });
+    assert!(made.await);
 }

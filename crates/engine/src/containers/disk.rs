@@ -5,7 +5,7 @@
 //! far over it no new commands, and its containers are stopped.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oubliette_model::ProjectId;
 use oubliette_runtime::ContainerId;
@@ -19,6 +19,8 @@ use crate::files::ProjectUsage;
 use crate::{EngineError, Result};
 
 const MEASURE_INTERVAL: Duration = Duration::from_secs(20);
+/// How long the size of a project on a full disk is not measured again.
+const FULL_DISK_MEASURE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// What a project used when it was last measured.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +129,8 @@ impl Measured {
 #[derive(Debug, Default)]
 pub(super) struct DiskUsage {
     measured: Mutex<HashMap<ProjectId, Measured>>,
+    /// The bytes that the files of projects took on a full disk, and when.
+    on_full_disk: Mutex<HashMap<ProjectId, (Instant, u64)>>,
 }
 
 impl DiskUsage {
@@ -199,6 +203,24 @@ impl Containers<'_> {
         measured
             .limit_reached()
             .map_or(Ok(()), |reason| Err(EngineError::Failed(reason)))
+    }
+
+    /// The name of a project and the megabytes that its files take, for people who have to free space.
+    pub(crate) async fn measure_on_full_disk(self, id: ProjectId) -> Option<(String, u64)> {
+        let project = self.engine.store().project(id).await.ok()??;
+        let known = self.state().disk_usage.on_full_disk.lock().get(&id).copied();
+        let recent = known.filter(|(at, _)| at.elapsed() < FULL_DISK_MEASURE_INTERVAL);
+        if let Some((_, bytes)) = recent {
+            return Some((project.name.to_string(), bytes >> 20));
+        }
+        let containers = self.of_project(id).await.unwrap_or_default();
+        let ids: Vec<_> = containers.iter().map(ContainerId::as_str).collect();
+        let files = self.engine.files().disk_usage(id, &ids).await.ok()?;
+        let bytes = files.total();
+        let mut all = self.state().disk_usage.on_full_disk.lock();
+        all.retain(|_, (at, _)| at.elapsed() < FULL_DISK_MEASURE_INTERVAL);
+        all.insert(id, (Instant::now(), bytes));
+        Some((project.name.to_string(), bytes >> 20))
     }
 
     /// Measures the projects whose containers are in use until the engine ends.
@@ -286,16 +308,8 @@ impl Containers<'_> {
                 tracing::warn!(project = %project.id, %error, "could not measure the files of a project");
             });
             measured.files = files.ok()?;
-            let ProjectUsage {
-                workspaces,
-                homes,
-                checkpoints,
-                installed,
-            } = measured.files;
-            let parts = [workspaces, homes, checkpoints, installed].into_iter();
-            let files = parts.fold(0, u64::saturating_add);
             measured.disk = Some(Amount {
-                bytes: files.saturating_add(stored),
+                bytes: measured.files.total().saturating_add(stored),
                 limit_bytes: u64::from(limit_mb) << 20,
             });
         }

@@ -10,12 +10,24 @@ use oubliette_model::{
     allows, allows_class, allows_restricted_parameter, allows_session, schedule_decision,
     unattached_may,
 };
-use oubliette_store::{AuditEntry, AuditOutcome, Session};
+use oubliette_store::{AuditEntry, AuditOutcome, Session, with_reserve};
 use serde_json::{Map, Value};
 
 use super::{Entry, Operation, Reach, lookup};
 use crate::sessions::events::Events;
 use crate::{Actor, Call, Engine, EngineError, Result};
+
+/// The operations that free space, or stop what fills the disk. They work on a full disk, with the reserve of the
+/// store, unless an agent calls them.
+const FREES_SPACE: [&str; 7] = [
+    "project_delete",
+    "workspace_delete",
+    "container_exec",
+    "container_stop",
+    "session_interrupt",
+    "session_end",
+    "session_cleanup",
+];
 
 /// A call that is over.
 #[derive(Debug)]
@@ -36,15 +48,32 @@ impl Engine {
         mut arguments: Map<String, Value>,
         call: Call,
     ) -> Result<Value> {
+        let found = lookup::resolve(actor.scope, name, &mut arguments);
+        let is_agent = actor.session.is_some() || actor.unattached;
+        let frees_space = matches!(found, Ok(entry) if FREES_SPACE.contains(&entry.name));
+        let performing = self.perform_recorded(actor, found, arguments, call);
+        if frees_space && !is_agent {
+            Box::pin(with_reserve(performing)).await
+        } else {
+            performing.await
+        }
+    }
+
+    async fn perform_recorded(
+        &self,
+        actor: &Actor,
+        found: Result<&'static Entry>,
+        arguments: Map<String, Value>,
+        call: Call,
+    ) -> Result<Value> {
         let started = Instant::now();
-        let (operation, mode, reach, result) =
-            match lookup::resolve(actor.scope, name, &mut arguments) {
-                Ok(entry) => {
-                    let (reach, result) = self.perform(actor, entry, arguments, &call).await;
-                    (entry.name, entry.access.mode(), reach, result)
-                }
-                Err(error) => ("unknown", Mode::Read, Reach::everywhere(), Err(error)),
-            };
+        let (operation, mode, reach, result) = match found {
+            Ok(entry) => {
+                let (reach, result) = self.perform(actor, entry, arguments, &call).await;
+                (entry.name, entry.access.mode(), reach, result)
+            }
+            Err(error) => ("unknown", Mode::Read, Reach::everywhere(), Err(error)),
+        };
         let finished = FinishedCall {
             operation,
             mode,
@@ -370,4 +399,16 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
     format!("panic: {}", text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_that_free_space_exist() {
+        for name in FREES_SPACE {
+            assert!(lookup::find(name).is_some(), "{name}");
+        }
+    }
 }

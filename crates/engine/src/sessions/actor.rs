@@ -75,6 +75,8 @@ struct SessionActor<'a> {
     process: AgentProcess,
     step: StepBuilder,
     deadlines: Deadlines,
+    /// Steps that used the reserve of the store since the session was told to stop.
+    reserve_commits: u32,
     deleted: bool,
 }
 
@@ -143,6 +145,7 @@ impl<'a> SessionActor<'a> {
             process: AgentProcess::new(LiveAgent::from_session(&session), unconfirmed_input),
             step: StepBuilder::default(),
             deadlines: Deadlines::new(),
+            reserve_commits: 0,
             deleted: false,
             session,
             project,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use oubliette_model::{ResourceUri, SessionId, Status};
+use oubliette_model::{ProjectId, ResourceUri, SessionId, Status};
 use oubliette_store::{Session, StoredEvent};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -281,22 +281,31 @@ impl LogReader {
         let session = self.engine.sessions().get(self.request.session).await?;
         let pending_caller_requests = self.engine.callers().pending_requests(&session).await?;
         let queued = self.engine.store().queued_messages(session.id).await?;
+        let project = session.project_id;
         let mut page = self.page(session, events, pending_caller_requests, queued);
-        if page.events.is_empty() && !page.completed {
-            page.stalled = self.stalled().await;
+        if page.last_index + 1 >= page.log_end && !page.completed {
+            page.stalled = self.stalled(project).await;
         }
         Ok(page)
     }
 
     /// Without space, neither the store nor the supervisor can keep what the agent writes, so it waits.
-    async fn stalled(&self) -> Option<String> {
+    async fn stalled(&self, project: ProjectId) -> Option<String> {
         let directory = self.engine.settings().data_dir.clone();
-        is_disk_full(directory.clone()).await.then(|| {
-            format!(
-                "the disk of {} is full; the agent waits until there is space",
-                directory.display()
-            )
-        })
+        if !is_disk_full(directory.clone()).await {
+            return None;
+        }
+        let used = match self.engine.containers().measure_on_full_disk(project).await {
+            Some((name, megabytes)) => format!(
+                "; the project {name} uses {megabytes} MB: remove files with `container_exec`, or all of it with \
+                 `project_delete`"
+            ),
+            None => String::new(),
+        };
+        Some(format!(
+            "the disk of {} is full; the agent waits until there is space{used}",
+            directory.display()
+        ))
     }
 
     fn page(

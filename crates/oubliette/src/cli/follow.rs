@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
+use oubliette_engine::operations;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::arguments::in_command_words;
 use super::client::{CallError, Client};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
@@ -216,7 +218,11 @@ impl<'a> Follower<'a> {
         if stalled != self.stalled.as_deref() {
             self.stalled = stalled.map(str::to_owned);
             if let Some(reason) = stalled {
-                let notice = format!("{} (Ctrl-C to stop)", printable(reason));
+                let entry = operations::find("session_events");
+                let reason = entry.map_or(reason.to_owned(), |entry| {
+                    in_command_words(entry, reason)
+                });
+                let notice = format!("{} (Ctrl-C to stop)", printable(&reason));
                 self.printer.print_notice(&notice);
             }
         }

@@ -168,10 +168,11 @@ impl<'a> Sessions<'a> {
             };
             rows.extend(newest.into_iter().filter(is_resting));
         }
-        // Of a session that has no new event everything is known.
+        // Of a session that has no new event everything is known, except whether a running one is stalled.
         let known = |row: &Map<String, Value>| {
             let known = self.tails.get(id(row)).map(|(index, _)| *index);
-            known.is_some() && known == row.get("last_index").and_then(Value::as_i64)
+            known.is_some()
+                && row.get("status") != Some(&json!("running")) && known == row.get("last_index").and_then(Value::as_i64)
         };
         let changed: Vec<&Map<String, Value>> = rows.iter().filter(|row| !known(row)).collect();
         let reads = stream::iter(changed.iter().map(|row| Tail::read(client, row)));

@@ -17,6 +17,8 @@ pub(super) struct Tail {
     /// The title of the tool that runs.
     tool: Option<String>,
     last_words: Option<String>,
+    /// Whether the disk is full, so that its agent waits.
+    is_stalled: bool,
 }
 
 impl Tail {
@@ -39,7 +41,10 @@ impl Tail {
         let events = page.get("events").and_then(Value::as_array);
         let waiting = row.get("waiting_for");
         let request = waiting.and_then(|waiting| waiting["request_id"].as_str());
-        Ok(Self::of(events.into_iter().flatten(), request))
+        Ok(Self {
+            is_stalled: page.get("stalled").is_some_and(Value::is_string),
+            ..Self::of(events.into_iter().flatten(), request)
+        })
     }
 
     fn of<'a>(events: impl Iterator<Item = &'a Value>, request_id: Option<&str>) -> Self {
@@ -82,6 +87,9 @@ impl Tail {
 
     /// One line: what it waits for or does.
     pub(super) fn describe(&self) -> String {
+        if self.is_stalled {
+            return "waiting: disk full".to_owned();
+        }
         let line = match (&self.request, &self.tool, &self.last_words) {
             (Some(request), ..) => format!("? {}", describe_awaited(request)),
             (None, Some(tool), _) => format!("▸ {}", first_line(tool)),

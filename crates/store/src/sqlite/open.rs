@@ -44,9 +44,12 @@ pub(super) const SECURE_DELETE: &str = "fast";
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Slightly more than the size of the write-ahead log between two checkpoints.
-pub(super) const WAL_PREALLOCATED_BYTES: u64 = 4608 << 10;
+pub(super) const WAL_USUAL_BYTES: u64 = 4608 << 10;
+/// What the log has in addition, for writes that free space on a full disk.
+const WAL_RESERVE_BYTES: u64 = 2048 << 10;
+pub(super) const WAL_PREALLOCATED_BYTES: u64 = WAL_USUAL_BYTES + WAL_RESERVE_BYTES;
 /// The log is preallocated only if the disk has more free space than this.
-const MIN_FREE_DISK_BYTES: u64 = 256 << 20;
+const MIN_FREE_DISK_BYTES: u64 = 20 << 20;
 
 pub(super) fn open_for_writing(path: &Path) -> Result<Connection> {
     let fresh = std::fs::metadata(path).map_or(true, |meta| meta.len() == 0);
@@ -86,9 +89,7 @@ pub(super) fn preallocate_wal(path: &Path) -> std::io::Result<()> {
     wal_path.push("-wal");
     let mut wal = OpenOptions::new().append(true).open(wal_path)?;
     let len = wal.metadata()?.len();
-    let disk = rustix::fs::fstatvfs(&wal)?;
-    let has_space = disk.f_bavail.saturating_mul(disk.f_frsize) > MIN_FREE_DISK_BYTES;
-    if len < WAL_PREALLOCATED_BYTES && has_space {
+    if len < WAL_PREALLOCATED_BYTES && free_bytes(path)? > MIN_FREE_DISK_BYTES {
         let written = wal.write_all(&vec![0; (WAL_PREALLOCATED_BYTES - len) as usize]);
         if let Err(error) = written.and_then(|()| wal.sync_all()) {
             wal.set_len(len)?;
@@ -96,6 +97,12 @@ pub(super) fn preallocate_wal(path: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The space that the disk of a file has left.
+pub(super) fn free_bytes(path: &Path) -> std::io::Result<u64> {
+    let disk = rustix::fs::statvfs(path)?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// Checks the owner and the format of a file without changing it.
@@ -132,6 +139,8 @@ fn prepare(connection: &Connection, statements: usize) -> rusqlite::Result<()> {
 
 fn prepare_for_writing(connection: &Connection) -> rusqlite::Result<()> {
     prepare(connection, 128)?;
+    // Closing keeps the log and its space: the next server may start on a full disk.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "fullfsync", true)?;

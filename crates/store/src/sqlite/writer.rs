@@ -9,14 +9,21 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::convert::convert_error;
-use super::open::{BUSY_TIMEOUT, SECURE_DELETE, preallocate_wal};
-use crate::{Result, StoreError};
+use super::open::{
+    BUSY_TIMEOUT, SECURE_DELETE, WAL_PREALLOCATED_BYTES, WAL_USUAL_BYTES, free_bytes,
+    preallocate_wal,
+};
+use crate::{Result, StoreError, reserve};
 
 const QUEUE_CAPACITY: usize = 1024;
 const MAX_WRITES_PER_COMMIT: usize = 512;
 /// How long a purge of the write-ahead log waits for readers.
 const PURGE_TIMEOUT: Duration = Duration::from_millis(50);
 const PURGE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// With less free space the disk is full: only writes that may use the reserve go on.
+const FULL_DISK_BYTES: u64 = 64 << 10;
+/// With less free space a checkpoint may fail, so that the write-ahead log grows into the reserve.
+const SCARCE_DISK_BYTES: u64 = 8 << 20;
 
 /// A write to run in a transaction, with the sender for its result.
 trait PendingWrite: Send {
@@ -26,6 +33,8 @@ trait PendingWrite: Send {
     /// Whether what it deleted must be gone from the files when it is done.
     fn purges_deleted(&self) -> bool;
 
+    fn uses_reserve(&self) -> bool;
+
     /// Sends the result after the commit.
     fn finish(self: Box<Self>, commit: Result<()>);
 }
@@ -33,6 +42,7 @@ trait PendingWrite: Send {
 struct WriteTask<T, F> {
     work: Option<F>,
     purges_deleted: bool,
+    uses_reserve: bool,
     result: Option<Result<T>>,
     reply: oneshot::Sender<Result<T>>,
 }
@@ -54,6 +64,10 @@ where
 
     fn purges_deleted(&self) -> bool {
         self.purges_deleted
+    }
+
+    fn uses_reserve(&self) -> bool {
+        self.uses_reserve
     }
 
     fn finish(self: Box<Self>, commit: Result<()>) {
@@ -114,6 +128,7 @@ impl Writer {
         let task = Box::new(WriteTask {
             work: Some(work),
             purges_deleted,
+            uses_reserve: reserve::is_usable(),
             result: None,
             reply,
         });
@@ -138,6 +153,17 @@ fn run(connection: &Connection, path: &Path, mut writes: mpsc::Receiver<Box<dyn 
     let mut batch = Vec::new();
     let mut next_purge = None;
     while writes.blocking_recv_many(&mut batch, MAX_WRITES_PER_COMMIT) > 0 {
+        if keeps_reserve(connection, path) {
+            let (allowed, refused): (Vec<_>, Vec<_>) =
+                batch.drain(..).partition(|write| write.uses_reserve());
+            batch = allowed;
+            for write in refused {
+                write.finish(Err(StoreError::DiskFull));
+            }
+            if batch.is_empty() {
+                continue;
+            }
+        }
         let outcome = commit(connection, path, &mut batch);
         if let Err(error) = &outcome {
             tracing::error!(%error, path = %path.display(), "commit failed");
@@ -145,7 +171,9 @@ fn run(connection: &Connection, path: &Path, mut writes: mpsc::Receiver<Box<dyn 
         if batch.iter().any(|write| write.purges_deleted()) {
             next_purge = Some(Instant::now());
         }
-        if next_purge.is_some_and(|due| due <= Instant::now()) {
+        // Emptying the log gives its space back, which another process would take on a full disk.
+        let may_purge = || free_bytes(path).is_ok_and(|free| free > WAL_PREALLOCATED_BYTES);
+        if next_purge.is_some_and(|due| due <= Instant::now()) && may_purge() {
             let is_purged = purge_log(connection, path);
             next_purge = (!is_purged).then(|| Instant::now() + PURGE_RETRY_INTERVAL);
         }
@@ -153,6 +181,39 @@ fn run(connection: &Connection, path: &Path, mut writes: mpsc::Receiver<Box<dyn 
             write.finish(outcome.clone());
         }
     }
+}
+
+/// Whether only writes that may use the reserve can go on: the disk is full, or so scarce that checkpoints fail
+/// and the write-ahead log has reached the reserve.
+fn keeps_reserve(connection: &Connection, path: &Path) -> bool {
+    let free = match free_bytes(path) {
+        Ok(free) if free < SCARCE_DISK_BYTES => free,
+        _ => return false,
+    };
+    if !has_reserve(path) {
+        return false;
+    }
+    if free < FULL_DISK_BYTES {
+        return true;
+    }
+    let frames: rusqlite::Result<i64> =
+        connection.query_row("pragma wal_checkpoint(passive)", [], |row| row.get(1));
+    let page_bytes: rusqlite::Result<i64> =
+        connection.query_row("pragma page_size", [], |row| row.get(0));
+    match (frames, page_bytes) {
+        (Ok(frames), Ok(page_bytes)) => {
+            let used = frames.saturating_mul(page_bytes);
+            u64::try_from(used).is_ok_and(|used| used > WAL_USUAL_BYTES)
+        }
+        _ => false,
+    }
+}
+
+/// Whether the write-ahead log was preallocated.
+fn has_reserve(path: &Path) -> bool {
+    let mut wal_path = path.as_os_str().to_owned();
+    wal_path.push("-wal");
+    std::fs::metadata(wal_path).is_ok_and(|meta| meta.len() >= WAL_PREALLOCATED_BYTES)
 }
 
 /// Overwrites all pages that become unused in `work`.

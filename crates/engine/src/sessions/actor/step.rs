@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_model::{AwaitedRequest, Changed, Event, Status, StopReason, Transition, TurnKind};
-use oubliette_store::{SessionMessage, SessionStep, StoreError};
+use oubliette_store::{SessionMessage, SessionStep, StoreError, with_reserve};
 use oubliette_wire::StreamKind;
 use tokio::sync::OwnedRwLockReadGuard;
 use tokio::time::Instant;
@@ -17,6 +17,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 /// Output that produces no event is committed, and acknowledged, after this many bytes.
 const MAX_UNCOMMITTED_BYTES: u64 = 1 << 20;
 const COMMIT_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// How many steps of a session that is to be stopped use the reserve of the store: its agent may go on writing.
+const MAX_RESERVE_COMMITS: u32 = 8;
 
 /// The step that is being prepared.
 #[derive(Debug, Default)]
@@ -140,9 +142,16 @@ impl SessionActor<'_> {
     /// the output. Retries while the store is full or busy: the supervisor still has the output.
     pub(super) async fn commit(&mut self) -> Result<(), ActorError> {
         let step = self.finish_step()?;
+        let mut uses_reserve = false;
         loop {
             let id = self.session.id;
-            match self.engine.sessions().commit_step(id, step.clone()).await {
+            let committing = self.engine.sessions().commit_step(id, step.clone());
+            let committed = if uses_reserve {
+                with_reserve(committing).await
+            } else {
+                committing.await
+            };
+            match committed {
                 Ok(Some(stepped)) => {
                     self.session.log_end = stepped.log_end;
                     break;
@@ -152,6 +161,10 @@ impl SessionActor<'_> {
                     return Ok(());
                 }
                 Err(error @ (StoreError::DiskFull | StoreError::Busy)) => {
+                    if !uses_reserve && self.take_reserve_commit().await? {
+                        uses_reserve = true;
+                        continue;
+                    }
                     tracing::warn!(session = %id, %error, "retrying to commit a step");
                     tokio::time::sleep(COMMIT_RETRY_DELAY).await;
                 }
@@ -174,6 +187,20 @@ impl SessionActor<'_> {
             process.unconfirmed_input.retain(|(at, _)| *at >= taken);
         }
         Ok(())
+    }
+
+    /// Whether a step may use the reserve of the store: the session is to be stopped, and its agent has not made
+    /// too many steps since.
+    async fn take_reserve_commit(&mut self) -> Result<bool, ActorError> {
+        let session = self.engine.store().session(self.session.id).await?;
+        let is_stopping = session.is_some_and(|session| session.stop_request.is_some());
+        if !is_stopping {
+            self.reserve_commits = 0;
+        } else if self.reserve_commits < MAX_RESERVE_COMMITS {
+            self.reserve_commits += 1;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Takes the step out of the builder.

@@ -39,7 +39,7 @@ mod waiting;
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -71,6 +71,8 @@ pub(crate) struct SessionState {
     subscriptions: Subscriptions,
     agent_calls: Arc<AgentCalls>,
     reported_requests: ReportedRequests,
+    /// Why all turns end: the server and its containers are about to be stopped.
+    end_reason: OnceLock<String>,
 }
 
 #[derive(Debug)]

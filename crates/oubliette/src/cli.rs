@@ -123,7 +123,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
                     matches,
                 )?;
             }
-            down::run(&home, matches.get_flag("remove"))
+            let working = ps::find_working(&access);
+            down::run(&home, matches.get_flag("remove"), &working)
         }
         Some(("completions", matches)) => completions::print_script(matches),
         Some(("man", matches)) => man::run(command(), path(matches, "DIR")),

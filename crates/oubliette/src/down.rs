@@ -27,11 +27,19 @@ const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// The `runtime` of a configuration that names none.
 const AUTO: &str = "auto";
 
+/// What becomes of the agents when their server is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Agents {
+    KeepWorking,
+    /// Their turns are ended with a reason, as far as the server can do that.
+    End,
+}
+
 /// Stops all containers. With `remove`, also removes them and the images built for them. Projects' files
-/// stay.
-pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
-    let Some(stopped_server) = stop_server(home)? else {
-        report(false, 0, remove);
+/// stay. `working` are the ids of the sessions at work.
+pub(crate) fn run(home: &Home, remove: bool, working: &[String]) -> Result<(), Failure> {
+    let Some(stopped_server) = stop_server(home, Agents::End)? else {
+        report(home, false, 0, remove, &[]);
         return Ok(());
     };
     let config = Config::load(&home.config_file(), std::env::vars());
@@ -51,17 +59,30 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
     let stopped = runtime.block_on(stop_containers(home, config.as_ref(), remove));
     let stopped =
         stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
-    report(stopped_server.was_running, stopped, remove);
+    report(home, stopped_server.was_running, stopped, remove, working);
     Ok(())
 }
 
-fn report(stopped_server: bool, stopped: usize, remove: bool) {
+fn report(home: &Home, stopped_server: bool, stopped: usize, remove: bool, working: &[String]) {
     if output::is_json() {
         print_json(&json!({
             "stopped_server": stopped_server, "stopped_containers": stopped, "removed": remove,
+            "ended_sessions": working,
         }));
-    } else {
-        print_line(&summary(stopped_server, stopped));
+        return;
+    }
+    print_line(&summary(stopped_server, stopped));
+    if let Some(first) = working.first() {
+        let sessions = if working.len() == 1 {
+            "the session"
+        } else {
+            "the sessions"
+        };
+        print_line(&format!(
+            "That ended {sessions} at work: {}. A message resumes one, for example `{} session message {first} 'go on'`.",
+            working.join(", "),
+            home.command()
+        ));
     }
 }
 
@@ -157,7 +178,7 @@ pub(crate) struct StoppedServer {
 
 /// Stops the server that uses the directory, if any, and locks the directory. Containers keep running. None
 /// if no server has ever used the directory.
-pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure> {
+pub(crate) fn stop_server(home: &Home, agents: Agents) -> Result<Option<StoppedServer>, Failure> {
     let mut stopping: Option<(Pid, Instant)> = None;
     let mut is_killed = false;
     loop {
@@ -194,7 +215,7 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
                 }
             }
             (Some(holder), _) => {
-                match kill_process(holder, Signal::TERM) {
+                match kill_process(holder, stop_signal(home, holder, agents)) {
                     // It has just ended.
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(error) => return Err(cannot_stop(home, holder, error)),
@@ -205,6 +226,19 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
             (None, _) => {}
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
+    }
+}
+
+/// Older servers do not know the signal that ends turns.
+fn stop_signal(home: &Home, server: Pid, agents: Agents) -> Signal {
+    let id = server.as_raw_nonzero().get().cast_unsigned();
+    let ends_turns = home
+        .server_info()
+        .is_some_and(|info| info.pid == id && info.ends_turns);
+    if agents == Agents::End && ends_turns {
+        Signal::USR1
+    } else {
+        Signal::TERM
     }
 }
 
@@ -225,7 +259,7 @@ pub(crate) fn lock_without_server(home: &Home) -> Result<DirectoryLock, Failure>
         .is_some_and(|info| info.mode == ServerMode::UntilIdle);
     if is_replaceable {
         // Locked again, with the id of this process.
-        drop(stop_server(home)?);
+        drop(stop_server(home, Agents::KeepWorking)?);
     }
     home.lock()
 }

@@ -47,6 +47,9 @@ pub(crate) struct ServerInfo {
     pub(crate) started_at: Option<Timestamp>,
     #[serde(default)]
     pub(crate) mode: ServerMode,
+    /// Whether the signal USR1 makes it end the turns of agents before it stops.
+    #[serde(default)]
+    pub(crate) ends_turns: bool,
 }
 
 /// How a server was started, and when it ends.
@@ -106,6 +109,12 @@ impl Home {
         let path = std::path::absolute(&path).map_err(|error| {
             Failure::with_cause(format!("cannot use {}", path.display()), &error)
         })?;
+        if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
+            return Err(Failure::new(format!(
+                "the data directory {} is a file; choose another with --data-dir or OUBLIETTE_HOME",
+                path.display()
+            )));
+        }
         Ok(Self { path })
     }
 
@@ -114,12 +123,6 @@ impl Home {
         let is_default = Self::find(None).is_ok_and(|default| default.path == self.path);
         if is_default {
             return "oubliette".to_owned();
-        if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
-            return Err(Failure::new(format!(
-                "the data directory {} is a file; choose another with --data-dir or OUBLIETTE_HOME",
-                path.display()
-            )));
-        }
         }
         let path = self.path.display().to_string();
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
@@ -277,14 +280,14 @@ impl Home {
         let _ = fs::remove_file(self.run_dir().join(SOCKET_NAME));
     }
 
-    /// What the last server wrote that was not stopped.
-    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
-        let text = fs::read_to_string(self.server_info_file()).ok()?;
     /// A file whose space `server.json` takes on a full disk.
     fn spare_file(&self) -> PathBuf {
         self.run_dir().join("server.json.spare")
     }
 
+    /// What the last server wrote that was not stopped.
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        let text = fs::read_to_string(self.server_info_file()).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -339,9 +342,6 @@ impl Home {
     }
 }
 
-/// Writes a file atomically, readable only by its owner, who is that of the directory.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
 fn no_space(path: &Path) -> String {
     format!(
         "cannot write {}: the disk is full, and this server has kept no space on it; free some space",
@@ -366,6 +366,9 @@ fn write_into_spare(spare: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
+/// Writes a file atomically, readable only by its owner, who is that of the directory.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("."));
     let mut draft = tempfile::NamedTempFile::new_in(directory)?;
     if rustix::process::geteuid().is_root() {
         let meta = fs::metadata(directory)?;
@@ -399,19 +402,6 @@ mod tests {
         home.lock().unwrap();
     }
 
-    #[test]
-    fn secrets_are_private() {
-        let directory = tempfile::tempdir().unwrap();
-        let home = Home::find(Some(&directory.path().join("new"))).unwrap();
-        home.prepare().unwrap();
-        let key = ApiKey::from_random([1; 32]);
-        home.write_admin_key(&key).unwrap();
-        assert_eq!(home.admin_key(), Some(key));
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&home.admin_token_file()), 0o600);
-        assert_eq!(mode(home.path()), 0o700);
-    }
-}
     #[test]
     fn a_file_is_no_data_directory_and_is_not_to_be_removed() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -459,3 +449,16 @@ mod tests {
         assert!(fs::metadata(home.spare_file()).unwrap().len() >= text.len() as u64);
     }
 
+    #[test]
+    fn secrets_are_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(&directory.path().join("new"))).unwrap();
+        home.prepare().unwrap();
+        let key = ApiKey::from_random([1; 32]);
+        home.write_admin_key(&key).unwrap();
+        assert_eq!(home.admin_key(), Some(key));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&home.admin_token_file()), 0o600);
+        assert_eq!(mode(home.path()), 0o700);
+    }
+}

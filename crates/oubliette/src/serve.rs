@@ -80,6 +80,9 @@ const MAX_OPEN_FILES: u64 = 65_536;
 /// How long a server in the background waits for the one that has the lock: to be ready, or to end.
 const OTHER_SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// The reason of turns that `oubliette down` has ended.
+const STOPPED_BY_DOWN: &str =
+    "stopped by `oubliette down`, which ended the container; a message resumes the session";
 
 pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
     if options.detach {
@@ -229,7 +232,7 @@ fn raise_open_file_limit() {
 }
 
 async fn serve(home: &Home, config: &Config, start: Start) -> Result<(), Failure> {
-    let shutdown = stop_signals(&start)?;
+    let stop = stop_signals(&start)?;
     let bound = BoundServer::open(home, config, start.mode()).await?;
     warn_of_shared_port(config.server.listen.port());
     tracing::info!(url = %bound.url, data_dir = %home.path().display(), "ready");
@@ -242,7 +245,7 @@ async fn serve(home: &Home, config: &Config, start: Start) -> Result<(), Failure
             }
         }
     }
-    let containers = bound.serve(home.clone(), config.clone(), shutdown).await;
+    let containers = bound.serve(home.clone(), config.clone(), stop).await;
     tracing::info!("stopped");
     if matches!(start, Start::Foreground) {
         print_what_runs_on(home, containers);
@@ -325,6 +328,7 @@ impl BoundServer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: Some(jiff::Timestamp::now()),
             mode,
+            ends_turns: true,
         })?;
         Ok(Self {
             engine,
@@ -340,9 +344,19 @@ impl BoundServer {
     }
 
     /// Serves until `shutdown`, and leaves containers and agents running; how many containers that are.
-    async fn serve(self, home: Home, config: Config, shutdown: CancellationToken) -> usize {
+    async fn serve(self, home: Home, config: Config, stop: StopSignals) -> usize {
         let engine = self.engine;
         let closing = CancellationToken::new();
+        let StopSignals {
+            shutdown,
+            end_turns,
+        } = stop;
+        let (ending, stopping) = (engine.clone(), shutdown.clone());
+        tokio::spawn(closing.clone().run_until_cancelled_owned(async move {
+            end_turns.cancelled().await;
+            ending.sessions().end_turns(STOPPED_BY_DOWN).await;
+            stopping.cancel();
+        }));
         let relay = Arc::new(oubliette_server::RelayServer::new(engine.clone()));
         engine.containers().accept_connections(relay.clone());
         engine.schedules().start();
@@ -374,22 +388,35 @@ impl BoundServer {
     }
 }
 
-/// SIGTERM and SIGINT shut the server down; a second one exits at once.
-fn stop_signals(start: &Start) -> Result<CancellationToken, Failure> {
+/// What signals ask for.
+struct StopSignals {
+    shutdown: CancellationToken,
+    /// That the turns of agents are ended, and the server is shut down then: their containers will be stopped.
+    end_turns: CancellationToken,
+}
+
+/// SIGTERM and SIGINT shut the server down; a second one exits at once. SIGUSR1 is what `oubliette down` sends.
+fn stop_signals(start: &Start) -> Result<StopSignals, Failure> {
     let wait =
         |kind| signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error));
     let (mut terminate, mut interrupt) = (
         wait(SignalKind::terminate())?,
         wait(SignalKind::interrupt())?,
     );
-    let shutdown = CancellationToken::new();
-    let requested = shutdown.clone();
+    let mut down = wait(SignalKind::user_defined1())?;
+    let (shutdown, end_turns) = (CancellationToken::new(), CancellationToken::new());
+    let (requested, ending) = (shutdown.clone(), end_turns.clone());
     let is_at_terminal = matches!(start, Start::Foreground) && std::io::stderr().is_terminal();
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
+                _ = down.recv() => {
+                    ending.cancel();
+                    tracing::info!("ending the turns of agents, and stopping");
+                    continue;
+                }
             }
             if requested.is_cancelled() {
                 std::process::exit(1);
@@ -405,7 +432,10 @@ fn stop_signals(start: &Start) -> Result<CancellationToken, Failure> {
             );
         }
     });
-    Ok(shutdown)
+    Ok(StopSignals {
+        shutdown,
+        end_turns,
+    })
 }
 
 /// Creates an admin token if there is no valid one; whether it did.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::json;
 
 use crate::background::{self, Lifetime};
@@ -54,7 +54,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
             home.command()
         )));
     }
-    print(home, &keep(home)?);
+    print(home, &keep_running(home, running)?);
     Ok(())
 }
 

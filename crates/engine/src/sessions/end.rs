@@ -1,19 +1,22 @@
 //! `session_end`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oubliette_model::{Access, Mode, SessionId, Status};
-use oubliette_store::{AuditEntry, Session, StopRequest};
+use oubliette_store::{AuditEntry, Session, StopRequest, with_reserve};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Sessions;
+use super::interrupt::in_turn;
 use super::view::PendingRequest;
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// How long the agents of a tree may take to exit.
 const END_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a server that is about to stop waits for the ends of turns.
+const END_TURNS_TIMEOUT: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct Params {
@@ -101,6 +104,34 @@ impl Sessions<'_> {
             return Ok(());
         }
         self.request(&tree, StopRequest::End, None).await
+    }
+
+    /// Ends the sessions whose agents are in a turn, because their containers are about to be stopped, and waits
+    /// until their logs have the reason. Messages that wait stay in their queues.
+    pub async fn end_turns(self, reason: &str) {
+        let _ = self.state().end_reason.set(reason.to_owned());
+        if let Err(error) = with_reserve(self.end_turns_by(Instant::now() + END_TURNS_TIMEOUT)).await {
+            tracing::warn!(%error, "could not end all sessions");
+        }
+    }
+
+    async fn end_turns_by(self, deadline: Instant) -> Result<()> {
+        let store = self.engine.store();
+        let mut working = Vec::new();
+        for id in store.unfinished_sessions().await? {
+            let session = store.session(id).await?;
+            working.extend(session.filter(in_turn));
+        }
+        if working.is_empty() {
+            return Ok(());
+        }
+        self.request(&working, StopRequest::End, None).await?;
+        for session in &working {
+            let timeout = deadline.saturating_duration_since(Instant::now());
+            self.wait_until(session.id, timeout, |session| session.status.is_ended())
+                .await?;
+        }
+        Ok(())
     }
 
     /// Stores what is wanted of sessions, and wakes their actors.

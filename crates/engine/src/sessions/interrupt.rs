@@ -77,7 +77,7 @@ impl Operation for Interrupt {
     }
 }
 
-fn in_turn(session: &Session) -> bool {
+pub(super) fn in_turn(session: &Session) -> bool {
     matches!(session.status, Status::Running | Status::Waiting)
 }
 

@@ -378,6 +378,7 @@ mod tests {
             version: String::new(),
             started_at: None,
             mode: ServerMode::Foreground,
+            ends_turns: true,
         };
         for url in [
             "http://127.0.0.1:7433/mcp",

@@ -24,6 +24,8 @@ const WATCH: &str = "watch";
 const ALL: &str = "all";
 /// How often `--watch` asks the server.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// A server that takes longer to name the sessions at work is stopped without that.
+const FIND_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many logs are read at once: each call is a connection.
 const MAX_PARALLEL_READS: usize = 8;
 /// How many sessions that do nothing `--all` shows.
@@ -72,6 +74,28 @@ pub(super) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> 
         client.close().await;
         result
     })
+}
+
+/// The ids of the sessions in a turn; none if no server answers.
+pub(super) fn find_working(access: &Access) -> Vec<String> {
+    let find = async {
+        let client = Client::reconnect(&access.running_only()).await?;
+        let mut found = Vec::new();
+        for status in ["running", "waiting"] {
+            let rows = list(&client, json!({ "status": status, "limit": 1000 })).await?;
+            found.extend(rows.iter().map(|row| id(row).to_owned()));
+        }
+        client.close().await;
+        Ok::<_, CallError>(found)
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return Vec::new();
+    };
+    let found = runtime.block_on(async { tokio::time::timeout(FIND_TIMEOUT, find).await });
+    found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
 async fn print(sessions: &mut Sessions<'_>, as_json: bool) -> Result<(), Failure> {

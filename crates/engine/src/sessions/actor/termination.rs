@@ -99,14 +99,20 @@ impl SessionActor<'_> {
         let (in_turn, kind) = (self.is_busy(), self.turn_kind());
         self.kill_agent().await;
         self.withdraw_decisions().await?;
+        let shutdown = self.engine.session_state().end_reason.get();
+        let error = shutdown.filter(|_| in_turn).cloned();
         if in_turn {
             self.add_end_checkpoint(kind).await?;
+            let stop_reason = match error {
+                Some(_) => StopReason::Error,
+                None => StopReason::Cancelled,
+            };
             self.step
-                .add_completion(text, StopReason::Cancelled, None, kind);
+                .add_completion(text, stop_reason, error.clone(), kind);
         }
-        self.transition_to_end(Transition::Ended, None);
+        self.step.changes.drop_messages = shutdown.is_none();
+        self.transition_to_end(Transition::Ended, error);
         self.step.changes.handled_stop_request = Some(StopRequest::End);
-        self.step.changes.drop_messages = true;
         self.commit().await?;
         self.end_children().await
     }

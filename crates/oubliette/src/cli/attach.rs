@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::editor::{Input, LineEditor, SlashCommand};
 use super::access::Access;
-use super::client::{CallError, Client};
+use super::client::{CallError, Client, parameters};
 use super::event_lines;
 use super::event_printer::EventPrinter;
 use super::follow::{
@@ -65,7 +65,7 @@ pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<
     let result = runtime.block_on(async {
         let client = Client::connect(access).await?;
         let session = last_session::resolve(given, home, access, &client).await?;
-        let get = arguments(json!({ "session_id": session }));
+        let get = parameters(json!({ "session_id": session }));
         let found = client.call("session_get", get).await?;
         last_session::remember_result(&found, None, home, access);
         let result = if output::is_json() {
@@ -81,13 +81,6 @@ pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<
     // A blocked read of the terminal must not delay the exit.
     runtime.shutdown_background();
     result
-}
-
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 fn text<'a>(found: &'a Map<String, Value>, name: &str) -> &'a str {
@@ -111,7 +104,7 @@ async fn send_input(client: &Client, found: &Map<String, Value>) -> Result<(), F
     let mut since = found.get("last_index").and_then(Value::as_i64);
     if !message.trim().is_empty() {
         let prompt = message.trim_end_matches('\n');
-        let call = arguments(json!({ "session_id": session, "prompt": prompt }));
+        let call = parameters(json!({ "session_id": session, "prompt": prompt }));
         let sent = client.call("session_message", call).await?;
         since = sent
             .get("last_event_index")
@@ -281,7 +274,7 @@ impl<'a> Conversation<'a> {
     }
 
     async fn read(&self, since: i64, wait_seconds: f64) -> Result<Map<String, Value>, CallError> {
-        let page = arguments(json!({
+        let page = parameters(json!({
             "session_id": self.session, "since_index": since, "wait_seconds": wait_seconds,
             "types": ["all"], "full": true,
         }));
@@ -292,7 +285,7 @@ impl<'a> Conversation<'a> {
         loop {
             self.show_prompt_if_idle();
             let (client, session, since) = (self.client, self.session.clone(), self.since);
-            let page = arguments(json!({
+            let page = parameters(json!({
                 "session_id": session, "since_index": since, "wait_seconds": EVENTS_WAIT_SECONDS,
                 "types": ["all"], "full": true,
             }));
@@ -468,7 +461,7 @@ impl<'a> Conversation<'a> {
             self.editor.read();
             return Ok(Step::Wait);
         }
-        let message = arguments(json!({ "session_id": self.session, "prompt": line }));
+        let message = parameters(json!({ "session_id": self.session, "prompt": line }));
         match self.client.call("session_message", message).await {
             Ok(_) => {
                 self.sent.push(line);

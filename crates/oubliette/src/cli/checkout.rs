@@ -24,10 +24,10 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::access::Access;
-use super::client::Client;
+use super::client::{Client, parameters};
 use super::names::{self, Lookup};
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
@@ -260,7 +260,7 @@ impl<'a> Checkout<'a> {
                 "project_id": project_id,
                 "command": "[ -z \"$(ls -A | grep -v '^[.]git$')\" ] && ! git rev-parse -q --verify HEAD",
             });
-            let is_empty = client.call("container_exec", &arguments(is_empty)).await?;
+            let is_empty = client.call("container_exec", &parameters(is_empty)).await?;
             if is_empty.get("exit_code") == Some(&json!(0)) {
                 return Ok((place(DEFAULT_WORKSPACE), None));
             }
@@ -269,7 +269,7 @@ impl<'a> Checkout<'a> {
             json!({ "project_id": project_id, "create_workspace": true, "command": ["true"] });
         // The id is chosen here, so that a repeated call creates no other.
         let id = format!("copy-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let mut made = arguments(made);
+        let mut made = parameters(made);
         made.insert("workspace_id".to_owned(), json!(id));
         client.call("container_exec", &made).await?;
         Ok((place(&id), None))
@@ -320,7 +320,7 @@ async fn busy_workspaces(
     client: &ReconnectingClient<'_>,
     project_id: &str,
 ) -> Result<Vec<String>, Failure> {
-    let mut page = arguments(json!({ "project_id": project_id, "limit": 1000 }));
+    let mut page = parameters(json!({ "project_id": project_id, "limit": 1000 }));
     let mut busy = Vec::new();
     loop {
         let mut result = client.call("session_list", &page).await?;
@@ -339,7 +339,7 @@ async fn busy_workspaces(
 }
 
 async fn project_exists(client: &ReconnectingClient<'_>, id: &str) -> Result<bool, Failure> {
-    let get = arguments(json!({ "project_id": id }));
+    let get = parameters(json!({ "project_id": id }));
     match client.call("project_get", &get).await {
         Ok(_) => Ok(true),
         Err(Failure::Failed(text)) if text.contains("not found") => Ok(false),
@@ -355,7 +355,7 @@ async fn create_project(
 ) -> Result<String, Failure> {
     let mut taken = Failure::new("no name is left for a project");
     for name in candidates {
-        let mut create = arguments(json!({ "name": name }));
+        let mut create = parameters(json!({ "name": name }));
         if let Some(mount) = mount {
             create.insert("mount".to_owned(), json!(mount));
         }
@@ -372,13 +372,6 @@ async fn create_project(
         }
     }
     Err(taken)
-}
-
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 /// The directory of a command: the given one, or where it was started.

@@ -1,8 +1,8 @@
 //! `session attach --json`: the events of a session, one JSON document per line, until no turn is running.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::client::Client;
+use super::client::{Client, parameters};
 use crate::failure::Failure;
 use crate::terminal;
 
@@ -18,7 +18,7 @@ pub(super) async fn print(client: &Client, session: &str) -> Result<(), Failure>
         let is_over = is_resting(client, session).await?;
         let wait = if is_over { 0 } else { WAIT_SECONDS };
         let call = json!({ "session_id": session, "since_index": since, "wait_seconds": wait, "types": ["all"], "full": true });
-        let page = client.call("session_events", object(call)).await?;
+        let page = client.call("session_events", parameters(call)).await?;
         let events = page.get("events").and_then(Value::as_array);
         let events = events.map_or(&[][..], Vec::as_slice);
         for event in events {
@@ -33,15 +33,8 @@ pub(super) async fn print(client: &Client, session: &str) -> Result<(), Failure>
 
 async fn is_resting(client: &Client, session: &str) -> Result<bool, Failure> {
     let found = client
-        .call("session_get", object(json!({ "session_id": session })))
+        .call("session_get", parameters(json!({ "session_id": session })))
         .await?;
     let status = found.get("status").and_then(Value::as_str);
     Ok(RESTING_STATES.contains(&status.unwrap_or_default()))
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }

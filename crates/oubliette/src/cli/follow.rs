@@ -8,7 +8,7 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::client::{CallError, Client};
+use super::client::{CallError, Client, parameters};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
 use super::permission::{Question, Questions, dollars};
@@ -61,13 +61,6 @@ pub(super) enum FollowEnd {
     TurnEnded(Completion),
     /// The user detached; the session keeps running.
     Detached,
-}
-
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 impl<'a> Follower<'a> {
@@ -124,7 +117,7 @@ impl<'a> Follower<'a> {
     /// Follows to the end of the current or next turn.
     pub(super) async fn follow(&mut self) -> Result<FollowEnd, Failure> {
         loop {
-            let page = arguments(json!({
+            let page = parameters(json!({
                 "session_id": self.session, "since_index": self.since, "wait_seconds": EVENTS_WAIT_SECONDS,
                 "types": ["all"],
             }));
@@ -262,7 +255,7 @@ impl<'a> Follower<'a> {
     pub(super) async fn budget_notice(&mut self) -> Option<String> {
         let deadline = Instant::now() + BUDGET_REQUEST_TIMEOUT;
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
-            let page = arguments(json!({
+            let page = parameters(json!({
                 "session_id": self.session, "since_index": self.since,
                 "wait_seconds": left.as_secs_f64().min(EVENTS_WAIT_SECONDS),
             }));
@@ -313,7 +306,7 @@ pub(super) type InterruptCall<'a> = LocalBoxFuture<'a, Result<Map<String, Value>
 
 /// Interrupts the turn of a session.
 pub(super) fn interrupt<'a>(client: &'a Client, session: &str) -> InterruptCall<'a> {
-    let stop = arguments(json!({ "session_id": session }));
+    let stop = parameters(json!({ "session_id": session }));
     client.call("session_interrupt", stop).boxed_local()
 }
 
@@ -342,7 +335,7 @@ pub(super) async fn send_decision(
     request: &str,
     decision: &str,
 ) -> Result<(), Failure> {
-    let answer = arguments(json!({
+    let answer = parameters(json!({
         "session_id": session, "request_id": request, "decision": decision,
     }));
     match client.call("session_permit", answer).await {

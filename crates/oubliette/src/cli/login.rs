@@ -6,7 +6,7 @@ use oubliette_agent::{Agent, LoginCommand, catalogue};
 use serde_json::{Map, Value, json};
 
 use super::access::Access;
-use super::client::Client;
+use super::client::{Client, parameters};
 use super::{credentials, interactive};
 use crate::agents;
 use crate::config::Config;
@@ -154,16 +154,16 @@ async fn sign_in(
 ) -> Result<Map<String, Value>, Failure> {
     let suffix = uuid::Uuid::new_v4().simple().to_string();
     let project = json!({ "name": format!("login-{}", &suffix[..12]) });
-    let made = client.call("project_create", object(project)).await?;
+    let made = client.call("project_create", parameters(project)).await?;
     let project = made.get("project_id").cloned().unwrap_or_default();
     note!(
         "Starting the login of {} in a container of its own.",
         plan.agent
     );
     let value = run_login(plan, &project, client, access).await;
-    let delete = object(json!({ "project_id": project }));
+    let delete = parameters(json!({ "project_id": project }));
     let deleted = client.call("project_delete", delete).await;
-    let add = object(json!({ "name": credential, "kind": plan.kind, "value": value? }));
+    let add = parameters(json!({ "name": credential, "kind": plan.kind, "value": value? }));
     let added = client.call("credential_add", add).await?;
     deleted?;
     Ok(added)
@@ -179,7 +179,7 @@ async fn run_login(
     let script = "mkdir -p \"$HOME\" && cd \"$HOME\" && exec \"$@\"";
     let fixed = ["/bin/sh", "-c", script, "sh"].map(str::to_owned);
     let argv: Vec<String> = fixed.into_iter().chain(plan.argv.clone()).collect();
-    let given = object(json!({
+    let given = parameters(json!({
         "project_id": project, "command": argv, "env": { "HOME": LOGIN_HOME },
     }));
     let own = Client::connect(access).await?;
@@ -212,7 +212,7 @@ async fn run_login(
         return Ok(token);
     };
     let path = format!("{LOGIN_HOME}/{file}");
-    let read = object(json!({
+    let read = parameters(json!({
         "project_id": project, "command": ["/bin/sh", "-c", "[ ! -f \"$1\" ] || cat \"$1\"", "sh", path],
     }));
     let found = client.call("container_exec", read).await?;
@@ -223,12 +223,5 @@ async fn run_login(
             "the login of `{}` ended without leaving {file}; nothing was stored",
             plan.agent
         ))),
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
     }
 }

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::reconnecting::ReconnectingClient;
-use super::{Checkout, arguments};
+use super::Checkout;
+use crate::cli::client::parameters;
 use crate::failure::Failure;
 
 /// What a session has changed, for people and programs.
@@ -38,7 +39,7 @@ pub(in crate::cli) async fn changed(
             None => return Ok(None),
         }
     };
-    let of_session = arguments(json!({ "session_id": session_id, "stat": true }));
+    let of_session = parameters(json!({ "session_id": session_id, "stat": true }));
     let counts = count(client, of_session, turns).await?;
     if session.is_mounted() {
         return Ok(Some(ChangedFiles {
@@ -51,7 +52,7 @@ pub(in crate::cli) async fn changed(
         Some(session.sent)
     } else if session.taken.is_some() {
         let of_turn = json!({ "session_id": session_id, "stat": true, "turn": turns });
-        let of_turn = count(client, arguments(of_turn), turns).await?;
+        let of_turn = count(client, parameters(of_turn), turns).await?;
         let is_same = of_turn.is_some_and(|counts| counts.files == 0);
         session.taken.filter(|_| is_same)
     } else {

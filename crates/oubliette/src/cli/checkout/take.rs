@@ -15,9 +15,9 @@ use super::receive::{self, Work};
 use super::record::SentSession;
 use super::remote::Place;
 use super::snapshot::Quarantine;
-use super::{Checkout, arguments, directory, reconnecting};
+use super::{Checkout, directory, reconnecting};
 use crate::cli::access::Access;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, parameters};
 use crate::cli::help;
 use crate::cli::last_session;
 use crate::cli::reconnecting::ReconnectingClient;
@@ -391,7 +391,7 @@ async fn push(
     let given = |name: &str| matches.get_one::<String>(name).cloned();
     let mut call = match given("project") {
         Some(project) => {
-            arguments(json!({ "project_id": project, "workspace_id": given("workspace") }))
+            parameters(json!({ "project_id": project, "workspace_id": given("workspace") }))
         }
         None => {
             let Some(chosen) = choose(home, matches, access)? else {
@@ -400,7 +400,7 @@ async fn push(
                 ));
             };
             let place = chosen.place;
-            arguments(json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }))
+            parameters(json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }))
         }
     };
     call.retain(|_, value| !value.is_null());

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::client_binary;
 use crate::config::{self, Config};
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
 use crate::terminal::print_line;
@@ -68,10 +69,7 @@ pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(
 }
 
 fn running_server(home: &Home) -> Option<ServerInfo> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.ok()?.block_on(home.running_server())
+    block_on(home.running_server()).ok()?
 }
 
 fn data_directory(home: &Home) -> Vec<Finding> {

@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Lifetime, LogFile, Report, Starter};
 use crate::config::Config;
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{DirectoryLock, Home, ServerInfo, ServerMode};
 use crate::logs;
@@ -172,16 +173,12 @@ enum Turn {
 /// Locks the directory, or waits until the process that has the lock serves it.
 fn lock_or_find_server(home: &Home) -> Result<Turn, Failure> {
     home.require_own()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let deadline = Instant::now() + OTHER_SERVER_TIMEOUT;
     loop {
         if let Some(lock) = home.try_lock()? {
             return Ok(Turn::Own(lock));
         }
-        if let Some(running) = runtime.block_on(home.running_server()) {
+        if let Some(running) = block_on(home.running_server())? {
             return Ok(Turn::Other(running.pid));
         }
         if Instant::now() > deadline {

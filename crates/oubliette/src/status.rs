@@ -4,6 +4,7 @@ use clap::{ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
 use crate::terminal::{self, print_line};
@@ -17,11 +18,7 @@ pub(crate) fn command() -> Command {
 
 pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     home.owner()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let running = runtime.block_on(home.running_server());
+    let running = block_on(home.running_server())?;
     let status = describe(home, running.as_ref());
     print_line(&match (&running, matches.get_flag("json")) {
         (_, true) => serde_json::to_string_pretty(&status).unwrap_or_default(),

@@ -24,6 +24,7 @@ use super::last_session;
 use super::names;
 use super::permission::{Question, Questions};
 use super::transcript::Transcript;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::style::Style;
@@ -58,11 +59,7 @@ pub(super) fn command() -> Command {
 pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
     let given = matches.get_one::<String>("SESSION").map(String::as_str);
     let given = given.unwrap_or(last_session::LATEST);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let session = last_session::resolve(given, home, access, &client).await?;
         let get = parameters(json!({ "session_id": session }));
@@ -77,10 +74,7 @@ pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<
         };
         client.close().await;
         result
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    result
+    })?
 }
 
 fn text<'a>(found: &'a Map<String, Value>, name: &str) -> &'a str {

@@ -10,6 +10,7 @@ use super::client::{Client, parameters};
 use super::{credentials, interactive};
 use crate::agents;
 use crate::config::Config;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::output::note;
@@ -62,20 +63,12 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
     }
     let credential = matches.get_one::<String>("credential");
     let credential = credential.unwrap_or(&plan.agent).clone();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    let result = block_on_with_threads(async {
         let client = Client::connect(access).await?;
         let result = sign_in(&plan, &credential, &client, access).await;
         client.close().await;
         result
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    let result = result?;
+    })??;
     terminal::print_line(&if matches.get_flag("json") {
         serde_json::to_string_pretty(&result).unwrap_or_default()
     } else {

@@ -13,6 +13,7 @@ use super::{
     arguments, confirm, credentials, help, interactive, last_session, names, openspec, projects,
     schedules, session_table, show,
 };
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::{self, printable};
@@ -141,18 +142,11 @@ pub(super) fn run(
         });
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     if entry.name == "container_exec" && !interactive::is_single_call(matches) {
-        let result = runtime.block_on(interactive::run(matches, access, given));
-        // A blocked write must not delay the exit.
-        runtime.shutdown_background();
-        return result;
+        return block_on(interactive::run(matches, access, given))?;
     }
     if entry.name == "session_events" && show::wants_transcript(matches) {
-        return runtime.block_on(show::events(matches, given, home, access));
+        return block_on(show::events(matches, given, home, access))?;
     }
     let work = async {
         // Until the call is made, nothing can be left running.
@@ -184,7 +178,7 @@ pub(super) fn run(
         client.close().await;
         Ok::<_, CallError>((result?, replaced))
     };
-    let result = runtime.block_on(within(matches, work));
+    let result = block_on(within(matches, work))?;
     let (result, replaced) = result.map_err(|error| match error {
         CallError::Unreachable(failure) if entry.name == "container_exec" => {
             left_running(matches, failure)
@@ -223,23 +217,18 @@ fn to_json(result: &Map<String, Value>) -> String {
     serde_json::to_string_pretty(result).unwrap_or_default()
 }
 
-/// Calls an operation in a runtime of its own.
+/// Calls an operation over a connection of its own.
 fn call_at_once(
     access: &Access,
     entry: &Entry,
     given: Map<String, Value>,
 ) -> Result<Map<String, Value>, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
         result.map_err(Into::into)
-    })
+    })?
 }
 
 /// The project before an update that replaces its variables.

@@ -16,6 +16,7 @@ use super::client::{CallError, Client};
 use super::names;
 use super::session_table;
 use super::session_tail::Tail;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::terminal;
 use crate::terminal::style::Style;
@@ -56,12 +57,8 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let all = matches.get_flag(ALL);
-    runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let mut sessions = Sessions::new(&client, all);
         let result = if matches.get_flag(WATCH) {
@@ -71,7 +68,7 @@ pub(super) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> 
         };
         client.close().await;
         result
-    })
+    })?
 }
 
 async fn print(sessions: &mut Sessions<'_>, as_json: bool) -> Result<(), Failure> {

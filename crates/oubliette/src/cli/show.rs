@@ -10,6 +10,7 @@ use super::event_printer::EventPrinter;
 use super::session_tail::{Tail, describe_awaited};
 use super::transcript::Transcript;
 use super::{last_session, names, session_table};
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::style::Style;
@@ -92,11 +93,7 @@ pub(super) fn wants_transcript(matches: &ArgMatches) -> bool {
 
 /// `oubliette session show`.
 pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    runtime.block_on(show(matches, home, access))
+    block_on(show(matches, home, access))?
 }
 
 async fn show(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {

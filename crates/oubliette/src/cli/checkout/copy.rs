@@ -14,6 +14,7 @@ use super::{DEFAULT_WORKSPACE, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::Client;
 use crate::cli::names;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::terminal;
 use crate::terminal::output::{self, note};
@@ -103,12 +104,7 @@ impl Side {
 pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     let given = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
     let sides = (Side::parse(given("FROM")), Side::parse(given("TO")));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on_with_threads(async {
         let client = Client::connect(access).await?;
         match sides {
             (Side::Here(from), Side::There { project, workspace, path }) => {
@@ -124,9 +120,7 @@ pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), F
                 "one of the two places must be in a workspace, as in PROJECT:PATH, and the other here",
             )),
         }
-    });
-    runtime.shutdown_background();
-    result?;
+    })??;
     if output::is_json() {
         terminal::print_json(&json!({ "from": given("FROM"), "to": given("TO") }));
     }

@@ -21,6 +21,7 @@ use crate::cli::client::{Client, parameters};
 use crate::cli::help;
 use crate::cli::last_session;
 use crate::cli::reconnecting::ReconnectingClient;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::output::note;
@@ -131,20 +132,13 @@ pub(in crate::cli) fn run(
     if verb == "apply" && matches.get_flag("undo") {
         return apply::undo_command(home, matches, access);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on_with_threads(async {
         let client = Client::connect(access).await?;
         match verb {
             "push" => push(home, matches, access, client).await,
             _ => Box::pin(take(verb, home, matches, access, client)).await,
         }
-    });
-    runtime.shutdown_background();
-    result
+    })?
 }
 
 /// The session that a command is about.

@@ -11,6 +11,7 @@ mod credentials;
 #[cfg(test)]
 mod documented;
 mod event_lines;
+mod event_log;
 mod event_printer;
 mod follow;
 mod help;

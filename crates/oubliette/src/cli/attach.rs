@@ -15,9 +15,10 @@ use self::editor::{Input, LineEditor, SlashCommand};
 use super::access::Access;
 use super::client::{CallError, Client, parameters};
 use super::event_lines;
+use super::event_log::{EVENTS_WAIT_SECONDS, EventLog, EventPage, LostServer};
 use super::event_printer::EventPrinter;
 use super::follow::{
-    EVENTS_WAIT_SECONDS, Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt,
+    Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt,
     interrupt, send_decision,
 };
 use super::last_session;
@@ -127,7 +128,7 @@ async fn converse(client: &Client, found: &Map<String, Value>, home: &Home) -> R
 struct Conversation<'a> {
     client: &'a Client,
     session: String,
-    since: i64,
+    log: EventLog<'a>,
     printer: EventPrinter,
     editor: LineEditor,
     questions: Questions,
@@ -141,8 +142,7 @@ struct Conversation<'a> {
     is_idle: bool,
     /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
-    /// Whether the user was told that the server does not answer.
-    lost_server: bool,
+    lost_server: LostServer,
     interrupts: Signal,
     /// The call that interrupts the turn.
     interrupting: Option<InterruptCall<'a>>,
@@ -169,7 +169,7 @@ impl<'a> Conversation<'a> {
         Ok(Self {
             client,
             session: session.to_owned(),
-            since: -1,
+            log: EventLog::new(client, session, -1),
             printer: EventPrinter::of_transcript(transcript),
             editor: LineEditor::start(directory.join("history"))?,
             questions: Questions::default(),
@@ -178,7 +178,7 @@ impl<'a> Conversation<'a> {
             input: None,
             is_idle: false,
             interrupted: false,
-            lost_server: false,
+            lost_server: LostServer::default(),
             interrupts: listen(SignalKind::interrupt())?,
             interrupting: None,
             terminations: listen(SignalKind::terminate())?,
@@ -206,22 +206,14 @@ impl<'a> Conversation<'a> {
             .get("last_index")
             .and_then(Value::as_i64)
             .unwrap_or(-1);
-        let first_page = self.read(-1, 0.0).await?;
-        for event in events(&first_page) {
+        for event in &self.log.read(0.0).await?.events {
             self.note_commands(event);
         }
-        self.since = (last - MAX_EARLIER_EVENTS).max(-1);
-        let mut earlier = Vec::new();
-        while self.since < last {
-            let page = self.read(self.since, 0.0).await?;
-            let read = events(&page).to_vec();
-            let Some(index) = read.last().and_then(|event| event["index"].as_i64()) else {
-                break;
-            };
-            self.since = index;
-            self.is_idle = is_idle(&page);
-            earlier.extend(read);
-        }
+        let before = (last - MAX_EARLIER_EVENTS).max(-1);
+        self.log = EventLog::new(self.client, &self.session, before);
+        let page = self.log.read_all(None, 0.0).await?;
+        self.is_idle = page.is_idle;
+        let earlier = page.events;
         let prompts = earlier
             .iter()
             .enumerate()
@@ -267,23 +259,11 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    async fn read(&self, since: i64, wait_seconds: f64) -> Result<Map<String, Value>, CallError> {
-        let page = parameters(json!({
-            "session_id": self.session, "since_index": since, "wait_seconds": wait_seconds,
-            "types": ["all"], "full": true,
-        }));
-        self.client.call("session_events", page).await
-    }
-
     async fn run(&mut self) -> Result<(), Failure> {
         loop {
             self.show_prompt_if_idle();
-            let (client, session, since) = (self.client, self.session.clone(), self.since);
-            let page = parameters(json!({
-                "session_id": session, "since_index": since, "wait_seconds": EVENTS_WAIT_SECONDS,
-                "types": ["all"], "full": true,
-            }));
-            let mut polling = std::pin::pin!(client.call("session_events", page));
+            let client = self.client;
+            let mut polling = std::pin::pin!(self.log.poll(EVENTS_WAIT_SECONDS));
             let page = loop {
                 let step = tokio::select! {
                     page = &mut polling => break Some(page),
@@ -318,11 +298,8 @@ impl<'a> Conversation<'a> {
                 Some(Ok(page)) => self.show_page(&page),
                 // A restarted server continues where it was.
                 Some(Err(CallError::Unreachable(_))) => {
-                    if !self.lost_server {
-                        self.lost_server = true;
-                        self.notify(
-                            "the server does not answer; waiting for it (the agent keeps working)",
-                        );
+                    if let Some(notice) = self.lost_server.lose() {
+                        self.notify(notice);
                     }
                     tokio::time::sleep(SPINNER_INTERVAL).await;
                 }
@@ -353,16 +330,16 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn show_page(&mut self, page: &Map<String, Value>) {
-        if std::mem::take(&mut self.lost_server) {
-            self.notify("the server is back");
+    fn show_page(&mut self, page: &EventPage) {
+        self.log.advance(page);
+        if let Some(notice) = self.lost_server.find() {
+            self.notify(notice);
         }
-        for event in events(page) {
-            self.since = event["index"].as_i64().unwrap_or(self.since);
+        for event in &page.events {
             self.note_commands(event);
             self.show(event);
         }
-        self.is_idle = is_idle(page);
+        self.is_idle = page.is_idle;
     }
 
     fn note_commands(&self, event: &Value) {
@@ -477,7 +454,7 @@ impl<'a> Conversation<'a> {
             return Step::Wait;
         }
         self.questions.clear();
-        if self.interrupted || self.lost_server {
+        if self.interrupted || self.lost_server.is_lost() {
             self.printer.finish_line();
             return Step::Detach;
         }
@@ -510,13 +487,4 @@ impl<'a> Conversation<'a> {
         }
         self.input = None;
     }
-}
-
-fn events(page: &Map<String, Value>) -> &[Value] {
-    let events = page.get("events").and_then(Value::as_array);
-    events.map(Vec::as_slice).unwrap_or_default()
-}
-
-fn is_idle(page: &Map<String, Value>) -> bool {
-    page.get("completed") == Some(&Value::Bool(true))
 }

@@ -8,6 +8,7 @@ mod editor;
 use std::io::{IsTerminal, Read};
 
 use clap::{Arg, ArgMatches, Command};
+use oubliette_model::Status;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -92,8 +93,8 @@ async fn send_input(client: &Client, found: &Map<String, Value>) -> Result<(), F
             Failure::with_cause("cannot read the message from the standard input", &error)
         })?;
     let session = text(found, "session_id");
-    let is_working = matches!(text(found, "status"), "created" | "running" | "waiting");
-    if message.trim().is_empty() && !is_working {
+    let status: Option<Status> = text(found, "status").parse().ok();
+    if message.trim().is_empty() && status.is_none_or(Status::is_resting) {
         return Err(Failure::new("there is no message in the standard input"));
     }
     let mut since = found.get("last_index").and_then(Value::as_i64);

@@ -24,6 +24,7 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
+use oubliette_model::Status;
 use serde_json::{Value, json};
 
 use super::access::Access;
@@ -44,8 +45,6 @@ pub(super) use take::{commands as take_commands, run as run_take};
 
 /// The id of the workspace that every project has.
 const DEFAULT_WORKSPACE: &str = "default";
-/// Sessions in these states do not use their workspace.
-const RESTING_STATES: [&str; 4] = ["idle", "completed", "interrupted", "failed"];
 
 /// A directory on this machine and the server that has copies of it.
 pub(super) struct Checkout<'a> {
@@ -327,7 +326,8 @@ async fn busy_workspaces(
         let rows = result.get("sessions").and_then(Value::as_array);
         for row in rows.into_iter().flatten() {
             let field = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
-            if !RESTING_STATES.contains(&field("status")) {
+            let status: Option<Status> = field("status").parse().ok();
+            if !status.is_some_and(Status::is_resting) {
                 busy.push(field("workspace_id").to_owned());
             }
         }

@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use futures_util::stream;
+use oubliette_model::Status;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,7 +31,7 @@ const MAX_PARALLEL_READS: usize = 8;
 /// How many sessions that do nothing `--all` shows.
 const MAX_RESTING_SESSIONS: u32 = 100;
 /// The states of sessions at work, those that need a person first.
-const WORKING_STATES: [&str; 3] = ["waiting", "running", "created"];
+const WORKING_STATES: [Status; 3] = [Status::Waiting, Status::Running, Status::Created];
 /// A new screen without a cursor, and back.
 const ENTER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
@@ -155,13 +156,14 @@ impl<'a> Sessions<'a> {
     async fn update(&mut self) -> Result<(), CallError> {
         let client = self.client;
         let working =
-            WORKING_STATES.map(|status| list(client, json!({ "status": status, "limit": 1000 })));
+            WORKING_STATES.map(|status| list(client, json!({ "status": status.as_str(), "limit": 1000 })));
         let mut rows: Vec<Map<String, Value>> = try_join_all(working).await?.concat();
         if self.all {
             let newest = list(client, json!({ "limit": MAX_RESTING_SESSIONS })).await?;
             let is_resting = |row: &Map<String, Value>| {
                 let status = row.get("status").and_then(Value::as_str);
-                !status.is_some_and(|status| WORKING_STATES.contains(&status))
+                let status: Option<Status> = status.and_then(|status| status.parse().ok());
+                status.is_none_or(Status::is_resting)
             };
             rows.extend(newest.into_iter().filter(is_resting));
         }

@@ -8,6 +8,7 @@ mod request;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use oubliette_model::Status;
 use serde_json::Value;
 
 use super::permission::dollars;
@@ -267,7 +268,7 @@ impl Transcript {
             return self.note("· the agent works without a prompt", Style::dim);
         }
         let status = event["status"].as_str().unwrap_or_default();
-        if !matches!(status, "completed" | "interrupted" | "failed") {
+        if !status.parse().is_ok_and(Status::is_ended) {
             return String::new();
         }
         match event["error"].as_str() {

@@ -16,7 +16,7 @@ use crate::terminal::printable;
 use crate::terminal::style::Style;
 use crate::terminal::width::fit;
 use crate::terminal::wrap::wrapped;
-pub(super) use request::describe_request;
+use request::describe_request;
 
 /// How many lines of a tool's output a terminal shows.
 pub(super) const FOLDED_OUTPUT_LINES: usize = 5;
@@ -137,6 +137,10 @@ impl Transcript {
                 let line = format!("{mark} {} {outcome}{error}", text("tool"));
                 self.note(&cut(&line, columns, 2), Style::dim)
             }
+            "caller_tool_cancelled" => {
+                let line = format!("✗ {} was cancelled", text("tool"));
+                self.note(&cut(&line, columns, 2), Style::dim)
+            }
             "child_spawned" => {
                 let line = format!("↳ started {} ({})", text("child_id"), text("agent"));
                 self.note(&line, Style::dim)
@@ -164,7 +168,10 @@ impl Transcript {
                 self.note(&line, Style::yellow)
             }
             "mode" => self.note(&format!("· mode {}", text("mode")), Style::dim),
-            "log" => self.note(&format!("· {}", first_line(&text("message"))), Style::dim),
+            "log" => {
+                let line = format!("· {}", first_line(&text("message")));
+                self.note(&cut(&line, columns, 2), Style::dim)
+            }
             "error" => self.note(&format!("✗ {}", text("message")), Style::red),
             "status" => self.status(event),
             "completion" => self.turn_end(event, columns),
@@ -184,6 +191,12 @@ impl Transcript {
             self.note(&cut(&line, columns, 2), Style::dim)
         });
         lines.collect::<Vec<_>>().concat()
+    }
+
+    /// The title of the tool that was started last, of those that run now.
+    pub(super) fn running_tool(&self) -> Option<&str> {
+        let last = self.tools.values().max_by_key(|tool| tool.started);
+        last.map(|tool| tool.title.as_str())
     }
 
     /// Says that text was printed elsewhere, so that it is separated from what comes next.
@@ -374,7 +387,7 @@ pub(super) fn describe_changed(changed: &Value) -> Option<String> {
 }
 
 /// The answer to a permission request, in words.
-pub(super) fn describe_answer(event: &Value) -> String {
+fn describe_answer(event: &Value) -> String {
     let decision = match event["decision"].as_str() {
         Some("allow") => "allowed",
         Some("allow_always") => "allowed, also next time",

@@ -209,27 +209,27 @@ pub struct Noun {
 pub const NOUNS: &[Noun] = &[
     Noun {
         name: "project",
-        summary: "Create, list, show, change and delete projects",
+        summary: "Create, show, change and delete projects",
         about: Some("Projects with files, settings, limits and a container."),
     },
     Noun {
         name: "container",
-        summary: "Start, stop and inspect a project's container, and run commands in it",
+        summary: "Run commands in a project's container",
         about: Some("The container of a project."),
     },
     Noun {
         name: "session",
-        summary: "Start agents, follow them, answer their requests and end them",
+        summary: "Start agents, follow, answer and end them",
         about: Some("Conversations with agents."),
     },
     Noun {
         name: "workspace",
-        summary: "Create, list and delete the workspaces of a project, and read and write their files",
+        summary: "The directories in which agents work, and their files",
         about: Some("Directories of a project in which agents work."),
     },
     Noun {
         name: "schedule",
-        summary: "Send prompts to agents at set times, and show the results",
+        summary: "Send prompts to agents at set times",
         about: Some("Prompts that are sent at set times."),
     },
     Noun {
@@ -239,7 +239,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "credential",
-        summary: "Add, list and remove the keys and logins that agents and git use",
+        summary: "Keys and logins that agents and git use",
         about: Some("Keys and logins of agents and git."),
     },
     Noun {
@@ -249,7 +249,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "caller",
-        summary: "Answer an agent's call of a caller tool",
+        summary: "Answer an agent that calls a tool of yours",
         about: None,
     },
     Noun {
@@ -259,7 +259,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "audit",
-        summary: "Show who called which operation",
+        summary: "Show who did what",
         about: None,
     },
 ];

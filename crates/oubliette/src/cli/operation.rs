@@ -36,7 +36,7 @@ fn noun_command(noun: &'static Noun) -> Command {
         .iter()
         .filter(|entry| entry.noun() == noun.name);
     Command::new(noun.name)
-        .about(help::noun(noun.name).unwrap_or(noun.summary))
+        .about(noun.summary)
         .hide(FOR_PROGRAMS.contains(&noun.name))
         .subcommand_required(true)
         .arg_required_else_help(true)

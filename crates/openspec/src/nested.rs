@@ -4,7 +4,7 @@ use crate::lookup::if_readable;
 use crate::outputs::{self, OutputError};
 use crate::project::Project;
 use crate::{METADATA_FILE, TASKS_FILE, cmp_utf16};
-use oubliette_model::{Entry, FileKind, FileTree, TreeError};
+use oubliette_model::{Entry, FileKind, FileTree, ReadError};
 
 /// Files that are only found at the top of a change.
 const MARKER_FILES: [&str; 4] = [METADATA_FILE, "proposal.md", TASKS_FILE, "design.md"];
@@ -17,7 +17,7 @@ pub(crate) fn find_changes(
     directory: &str,
     name: &str,
     entries: &[Entry],
-) -> Result<Option<Vec<String>>, TreeError> {
+) -> Result<Option<Vec<String>>, ReadError> {
     if name.starts_with('.') || name == "archive" {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ fn collect_changes(
     depth: usize,
     entries: &[Entry],
     changes: &mut Vec<String>,
-) -> Result<(), TreeError> {
+) -> Result<(), ReadError> {
     if depth > MAX_NESTING_DEPTH {
         return Ok(());
     }
@@ -59,12 +59,12 @@ fn collect_changes(
     Ok(())
 }
 
-fn list_or_empty(tree: &dyn FileTree, directory: &str) -> Result<Vec<Entry>, TreeError> {
+fn list_or_empty(tree: &dyn FileTree, directory: &str) -> Result<Vec<Entry>, ReadError> {
     Ok(if_readable(tree.list(directory))?.unwrap_or_default())
 }
 
 /// Whether a directory has what only a change has.
-fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Result<bool, TreeError> {
+fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Result<bool, ReadError> {
     let tree = project.tree;
     let is_file = |entry: &Entry| match entry.kind {
         FileKind::File => true,
@@ -90,7 +90,7 @@ fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Resul
         match outputs::files(tree, directory, &artifact.generates) {
             Ok(files) if files.is_empty() => {}
             Ok(_) => return Ok(true),
-            Err(OutputError::Tree(error @ TreeError::LimitReached(_))) => return Err(error),
+            Err(OutputError::Tree(error @ ReadError::LimitReached(_))) => return Err(error),
             Err(_) => return Ok(false),
         }
     }
@@ -98,7 +98,7 @@ fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Resul
 }
 
 /// Whether a directory contains a visible file at any depth. A link counts as a file.
-fn has_any_file(tree: &dyn FileTree, directory: &str) -> Result<bool, TreeError> {
+fn has_any_file(tree: &dyn FileTree, directory: &str) -> Result<bool, ReadError> {
     for entry in list_or_empty(tree, directory)? {
         if entry.name.starts_with('.') {
             continue;

@@ -47,7 +47,7 @@ pub use schedules::{
 pub use sessions::{
     Activity, Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
     PendingDecision, RequestedSettings, Session, SessionChoices, SessionFilter, SessionMessage,
-    SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, TreeLimits, TreeUsage,
+    SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, SessionTreeLimits, TreeUsage,
 };
 pub use tokens::{RevokeOutcome, Token, TokenStore};
 pub use workspaces::{Workspace, WorkspaceStore};

@@ -171,7 +171,7 @@ pub struct Attachment {
 
 /// Limits for a whole tree of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TreeLimits {
+pub struct SessionTreeLimits {
     pub depth: u32,
     pub sessions: u32,
     pub cost_usd: f64,
@@ -193,7 +193,7 @@ pub struct NewSession {
     /// Events for the log of a new session, after the first one.
     pub events: Vec<Event>,
     /// Checked only for sessions with a parent.
-    pub limits: TreeLimits,
+    pub limits: SessionTreeLimits,
 }
 
 /// Settings that hold for a whole session, as a message asks for them.

@@ -133,7 +133,7 @@ pub(super) async fn repeated_calls_create_one_child(store: &dyn Store) {
     assert_eq!(store.child_call(ids[0], call(7)).await.must(), None);
     // A repeated call is not checked against the limits again.
     let again = NewSession {
-        limits: crate::TreeLimits {
+        limits: crate::SessionTreeLimits {
             sessions: 1,
             ..spawn_call(50, &root, call(7)).limits
         },

@@ -12,11 +12,11 @@ use uuid::Uuid;
 use super::{Must, MustBe, at, ready};
 use crate::{
     DecisionOutcome, NewSession, PendingDecision, Session, SessionChoices, SessionMessage,
-    SessionStep, SpawnOutcome, StopRequest, Store, StoreError, TreeLimit, TreeLimits,
+    SessionStep, SpawnOutcome, StopRequest, Store, StoreError, TreeLimit, SessionTreeLimits,
     VisibleProjects, Workspace,
 };
 
-const LIMITS: TreeLimits = TreeLimits {
+const LIMITS: SessionTreeLimits = SessionTreeLimits {
     depth: 2,
     sessions: 4,
     cost_usd: 1.0,
@@ -322,7 +322,7 @@ pub(super) async fn tree_limits_are_exact(store: &dyn Store) {
 
     let root = spawned(store, &new(session(200, one, 100), "go")).await;
     let hasty = |n| NewSession {
-        limits: TreeLimits {
+        limits: SessionTreeLimits {
             sessions: 100,
             spawns_per_minute: 2,
             ..LIMITS

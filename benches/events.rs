@@ -14,7 +14,8 @@ use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, ProjectStore, Session, SessionStep, SessionStore, SpawnOutcome, SessionTreeLimits,
+    NewSession, Project, ProjectStore, Session, SessionStep, SessionStore, SessionTreeLimits,
+    SpawnOutcome,
 };
 use rusqlite::{Connection, params};
 use uuid::Uuid;

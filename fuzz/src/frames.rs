@@ -11,8 +11,8 @@ use oubliette_runtime::ContainerId;
 use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, Session, SessionMessage, SessionStep, Store, TokenStore, ToolDeclaration,
-    SessionTreeLimits,
+    NewSession, Project, Session, SessionMessage, SessionStep, SessionTreeLimits, Store,
+    TokenStore, ToolDeclaration,
 };
 use serde_json::{Value, json};
 use support::Random;

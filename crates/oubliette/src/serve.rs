@@ -351,10 +351,10 @@ impl BoundServer {
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         let idle_time = Duration::from_secs(config.autostart.idle_seconds);
         if self.mode == ServerMode::UntilIdle && !idle_time.is_zero() {
-            let (shutdown, activity) = (shutdown.clone(), app.activity().clone());
+            let (shutdown, connections) = (shutdown.clone(), app.connection_counts().clone());
             let (engine, home) = (engine.clone(), home.clone());
             tokio::spawn(closing.clone().run_until_cancelled_owned(async move {
-                idle::wait(&engine, &activity, &home, idle_time).await;
+                idle::wait(&engine, &connections, &home, idle_time).await;
                 tracing::info!(
                     "nothing is at work; ending, the next command starts a server again"
                 );

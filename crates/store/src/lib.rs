@@ -45,9 +45,10 @@ pub use schedules::{
     Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
-    Activity, Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
+    Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
     PendingDecision, RequestedSettings, Session, SessionChoices, SessionFilter, SessionMessage,
-    SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, SessionTreeLimits, TreeUsage,
+    SessionStep, SessionStore, SessionTreeLimits, SpawnOutcome, StopRequest, StoredCounts,
+    TreeLimit, TreeUsage,
 };
 pub use tokens::{RevokeOutcome, Token, TokenStore};
 pub use workspaces::{Workspace, WorkspaceStore};

@@ -393,7 +393,7 @@ pub struct SessionFilter {
 
 /// What there is, for metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Activity {
+pub struct StoredCounts {
     /// Sessions by status; a status without sessions is missing.
     pub sessions: Vec<(Status, u64)>,
     /// What all sessions have cost, as far as it is known.
@@ -423,7 +423,7 @@ pub trait SessionStore {
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>>;
 
-    async fn activity(&self) -> Result<Activity>;
+    async fn stored_counts(&self) -> Result<StoredCounts>;
 
     /// Returns the newest sessions whose ids begin with `prefix`: of one project, or of all.
     async fn sessions_with_prefix(

@@ -3,7 +3,7 @@
 use oubliette_model::{Event, SessionId, WorkspaceId};
 use oubliette_store::{
     JoinFilter, NewSession, Project, RunBinding, Session, SessionChoices, SessionMessage,
-    SpawnOutcome, TreeLimit, SessionTreeLimits,
+    SessionTreeLimits, SpawnOutcome, TreeLimit,
 };
 use uuid::Uuid;
 

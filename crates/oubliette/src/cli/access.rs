@@ -278,8 +278,7 @@ pub(super) async fn restart_ended(home: &Home) {
 }
 
 fn is_autostart_enabled(home: &Home) -> bool {
-    Config::load(&home.config_file(), std::env::vars())
-        .is_ok_and(|config| config.autostart.enabled)
+    Config::load(&home.config_file(), std::env::vars()).is_ok_and(|config| config.autostart.enabled)
 }
 
 fn check_url(url: &str) -> Result<(), Failure> {

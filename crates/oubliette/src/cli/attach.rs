@@ -19,8 +19,8 @@ use super::event_lines;
 use super::event_log::{EVENTS_WAIT_SECONDS, EventLog, EventPage, LostServer};
 use super::event_printer::EventPrinter;
 use super::follow::{
-    Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt,
-    interrupt, send_decision,
+    Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt, interrupt,
+    send_decision,
 };
 use super::last_session;
 use super::names;

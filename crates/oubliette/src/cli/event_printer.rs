@@ -298,7 +298,8 @@ mod tests {
     fn after_an_answer_the_spinner_shows_the_tool_that_runs() {
         let mut printer = EventPrinter::default();
         printer.print(&json!({ "type": "tool_call", "tool_call_id": "1", "title": "build" }));
-        printer.print(&json!({ "type": "permission_request", "request_id": "r", "title": "build" }));
+        printer
+            .print(&json!({ "type": "permission_request", "request_id": "r", "title": "build" }));
         assert_eq!(printer.activity, "waiting for a decision");
         printer.print(&json!({ "type": "permission_answer", "decision": "allow" }));
         assert_eq!(printer.activity, "build");

@@ -155,8 +155,8 @@ impl<'a> Sessions<'a> {
 
     async fn update(&mut self) -> Result<(), CallError> {
         let client = self.client;
-        let working =
-            WORKING_STATES.map(|status| list(client, json!({ "status": status.as_str(), "limit": 1000 })));
+        let working = WORKING_STATES
+            .map(|status| list(client, json!({ "status": status.as_str(), "limit": 1000 })));
         let mut rows: Vec<Map<String, Value>> = try_join_all(working).await?.concat();
         if self.all {
             let newest = list(client, json!({ "limit": MAX_RESTING_SESSIONS })).await?;

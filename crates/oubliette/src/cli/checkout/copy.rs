@@ -107,11 +107,25 @@ pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), F
     block_on_with_threads(async {
         let client = Client::connect(access).await?;
         match sides {
-            (Side::Here(from), Side::There { project, workspace, path }) => {
+            (
+                Side::Here(from),
+                Side::There {
+                    project,
+                    workspace,
+                    path,
+                },
+            ) => {
                 let place = place(&client, &project, workspace).await?;
                 send(access, client, &from, &place, &path).await
             }
-            (Side::There { project, workspace, path }, Side::Here(to)) => {
+            (
+                Side::There {
+                    project,
+                    workspace,
+                    path,
+                },
+                Side::Here(to),
+            ) => {
                 let place = place(&client, &project, workspace).await?;
                 let name = unpack::requested_name(&path).unwrap_or_else(|| project.into());
                 receive(access, client, &place, &path, name, &to).await

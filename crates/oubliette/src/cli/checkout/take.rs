@@ -394,7 +394,9 @@ async fn push(
                 ));
             };
             let place = chosen.place;
-            parameters(json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }))
+            parameters(
+                json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }),
+            )
         }
     };
     call.retain(|_, value| !value.is_null());

@@ -12,8 +12,8 @@ use crate::sqlite::convert::{to_json, to_millis};
 use crate::sqlite::projects::is_ready;
 use crate::sqlite::schedules::{self, RunBindingState};
 use crate::{
-    JoinFilter, MAX_QUEUED_BYTES, NewSession, Result, Session, SessionMessage, SpawnOutcome,
-    StoreError, TreeLimit, SessionTreeLimits, TreeUsage,
+    JoinFilter, MAX_QUEUED_BYTES, NewSession, Result, Session, SessionMessage, SessionTreeLimits,
+    SpawnOutcome, StoreError, TreeLimit, TreeUsage,
 };
 
 /// How many of the newest sessions of a workspace are searched for one that a message can join.

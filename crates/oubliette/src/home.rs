@@ -45,15 +45,18 @@ pub(crate) struct ServerInfo {
 }
 
 /// How a server was started, and when it ends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServerMode {
     /// At a terminal, or by a service manager.
     #[default]
+    #[value(skip)]
     Foreground,
     /// In the background, until it is stopped.
+    #[value(name = "kept")]
     Background,
-    /// In the background by a command that needed it, until nothing is at work for a while.
+    /// In the background by a command that needed it, until nothing is at work for a while. It takes any port if its
+    /// own is taken.
     UntilIdle,
 }
 

@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::background::{Lifetime, LogFile, Report, Starter};
+use crate::background::{LogFile, Report, Starter};
 use crate::config::Config;
 use crate::containers;
 use crate::executor::block_on;
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     detach: bool,
     /// How long a server runs that a command has started, which waits for its report.
     #[arg(long, value_enum, hide = true)]
-    background: Option<Lifetime>,
+    background: Option<ServerMode>,
     /// Address to listen on [default: `server.listen` of the configuration, 127.0.0.1:7433]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -87,7 +87,7 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
         return up::detach(home, &options.to_arguments());
     }
     match options.background {
-        Some(lifetime) => run_in_background(home, options, lifetime),
+        Some(mode) => run_in_background(home, options, mode),
         None => {
             logs::start(options.log, None);
             home.require_own()?;
@@ -101,7 +101,7 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
 enum Start {
     Foreground,
     Background {
-        lifetime: Lifetime,
+        mode: ServerMode,
         starter: Arc<Mutex<Option<Starter>>>,
     },
 }
@@ -110,20 +110,13 @@ impl Start {
     fn mode(&self) -> ServerMode {
         match self {
             Self::Foreground => ServerMode::Foreground,
-            Self::Background {
-                lifetime: Lifetime::Kept,
-                ..
-            } => ServerMode::Background,
-            Self::Background {
-                lifetime: Lifetime::UntilIdle,
-                ..
-            } => ServerMode::UntilIdle,
+            Self::Background { mode, .. } => *mode,
         }
     }
 }
 
 /// Runs a server that another process has started and waits for.
-fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Result<(), Failure> {
+fn run_in_background(home: &Home, options: &Options, mode: ServerMode) -> Result<(), Failure> {
     let starter = Starter::detach();
     let starter = starter.map_err(|error| Failure::with_cause("cannot detach", &error))?;
     let lock = match lock_or_find_server(home) {
@@ -146,7 +139,7 @@ fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Resu
     logs::start(options.log, log);
     let starter = Arc::new(Mutex::new(Some(starter)));
     let start = Start::Background {
-        lifetime,
+        mode,
         starter: starter.clone(),
     };
     let result = run_locked(home, options, &lock, start);

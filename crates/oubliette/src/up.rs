@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
 
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::down;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
@@ -38,7 +38,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
 
 /// `oubliette serve --detach`.
 pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
-    let report = background::start(home, Lifetime::Kept, options)?;
+    let report = background::start(home, ServerMode::Background, options)?;
     if report.was_running {
         // Its options may be others.
         home.lock()?;
@@ -49,7 +49,7 @@ pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
 
 /// Starts a server that stays, or has the running one stay.
 pub(crate) fn keep(home: &Home) -> Result<ServerInfo, Failure> {
-    background::start(home, Lifetime::Kept, &[])?;
+    background::start(home, ServerMode::Background, &[])?;
     keep_running(home, running_server(home)?)
 }
 

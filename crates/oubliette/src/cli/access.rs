@@ -10,10 +10,10 @@ use oubliette_model::quoted;
 use oubliette_server::LocalSocket;
 
 use super::client::CallError;
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::home::{Home, ServerInfo};
+use crate::home::{Home, ServerInfo, ServerMode};
 use crate::up;
 
 /// The flag that keeps commands from starting a server.
@@ -257,7 +257,7 @@ impl Access {
 async fn start_in_background(home: &Home) -> Result<background::Report, Failure> {
     let home = home.clone();
     let starting =
-        tokio::task::spawn_blocking(move || background::start(&home, Lifetime::UntilIdle, &[]));
+        tokio::task::spawn_blocking(move || background::start(&home, ServerMode::UntilIdle, &[]));
     let started = starting.await;
     started.map_err(|error| Failure::with_cause("cannot start a server", &error))?
 }
@@ -367,7 +367,6 @@ impl ServerAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::home::ServerMode;
 
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {

@@ -45,6 +45,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, FromArgMatches, value_parser};
+use oubliette_model::ApiKey;
 
 use crate::failure::Failure;
 use crate::home::Home;
@@ -52,8 +53,6 @@ use crate::terminal::output;
 use crate::{agents, archive, doctor, down, reset, serve, status, up};
 
 const GLOBAL_OPTIONS: &str = "Global options";
-/// What an API key starts with.
-const KEY_PREFIX: &str = "oub_";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
@@ -176,7 +175,7 @@ fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
 fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
     let is_given = matches.value_source("token") == Some(ValueSource::CommandLine);
     let given = matches.get_one::<String>("token").filter(|_| is_given);
-    if given.is_none_or(|given| given.starts_with(KEY_PREFIX)) {
+    if given.is_none_or(|given| given.starts_with(ApiKey::PREFIX)) {
         return Ok(());
     }
     let hint = match matches.subcommand_name() {
@@ -184,7 +183,8 @@ fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
         _ => "",
     };
     Err(Failure::new(format!(
-        "--token takes an API key, which starts with `{KEY_PREFIX}`, not a name{hint}"
+        "--token takes an API key, which starts with `{}`, not a name{hint}",
+        ApiKey::PREFIX
     )))
 }
 

@@ -24,7 +24,7 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
-use oubliette_model::Status;
+use oubliette_model::{Status, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::access::Access;
@@ -42,9 +42,6 @@ use remote::Place;
 use repository::Repository;
 use snapshot::Snapshot;
 pub(super) use take::{commands as take_commands, run as run_take};
-
-/// The id of the workspace that every project has.
-const DEFAULT_WORKSPACE: &str = "default";
 
 /// A directory on this machine and the server that has copies of it.
 pub(super) struct Checkout<'a> {
@@ -254,14 +251,14 @@ impl<'a> Checkout<'a> {
             let keep_as = Some(session.session_id.clone());
             return Ok((place(&session.workspace_id), keep_as));
         }
-        if newest.is_empty() && !busy.iter().any(|id| id == DEFAULT_WORKSPACE) {
+        if newest.is_empty() && !busy.iter().any(|id| id == WorkspaceId::DEFAULT) {
             let is_empty = json!({
                 "project_id": project_id,
                 "command": "[ -z \"$(ls -A | grep -v '^[.]git$')\" ] && ! git rev-parse -q --verify HEAD",
             });
             let is_empty = client.call("container_exec", &parameters(is_empty)).await?;
             if is_empty.get("exit_code") == Some(&json!(0)) {
-                return Ok((place(DEFAULT_WORKSPACE), None));
+                return Ok((place(WorkspaceId::DEFAULT), None));
             }
         }
         let made =

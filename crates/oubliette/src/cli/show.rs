@@ -1,7 +1,7 @@
 //! `oubliette session show` and `session events`: a session as a transcript.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use oubliette_model::Status;
+use oubliette_model::{Status, WorkspaceId};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -165,7 +165,7 @@ async fn describe(client: &Client, found: &Map<String, Value>) -> String {
     let text = |name: &str| found.get(name).and_then(Value::as_str).unwrap_or_default();
     let project = names::project_name(text("project_id"), client).await;
     let mut parts = vec![project];
-    if text("workspace_id") != "default" {
+    if text("workspace_id") != WorkspaceId::DEFAULT {
         parts.push(format!("workspace {}", text("workspace_id")));
     }
     parts.push(text("agent").to_owned());

@@ -6,11 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
+use oubliette_model::WorkspaceId;
 use serde_json::json;
 use tokio::net::unix::pipe;
 
+use super::reconnecting;
 use super::remote::{self, Place};
-use super::{DEFAULT_WORKSPACE, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::Client;
 use crate::cli::names;
@@ -94,7 +95,7 @@ impl Side {
             },
         };
         match parts.as_slice() {
-            [project, path] => there(project, DEFAULT_WORKSPACE, path),
+            [project, path] => there(project, WorkspaceId::DEFAULT, path),
             [project, workspace, path] => there(project, workspace, path),
             _ => here(),
         }

@@ -90,10 +90,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             Some(("login", matches)) => login::run(&home, matches, &access),
             Some(("models", matches)) => {
                 let name = matches.get_one::<String>("NAME").cloned();
-                agents::models(&home, &name.unwrap_or_default(), matches.get_flag("json"))
+                agents::models(&home, &name.unwrap_or_default())
             }
-            Some((_, list)) => agents::list(&home, list.get_flag("json")),
-            None => agents::list(&home, matches.get_flag("json")),
+            _ => agents::list(&home),
         },
         Some(("run", matches)) => run::run(&home, matches, &access),
         Some((verb @ ("diff" | "apply" | "fetch" | "push"), matches)) => {
@@ -109,12 +108,12 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(("restore", matches)) => {
             archive::restore(&home, path(matches, "FILE"), matches.get_flag("replace"))
         }
-        Some(("doctor", matches)) => {
+        Some(("doctor", _)) => {
             let ask_server = || server_checks::run(&access);
-            doctor::run(&home, matches.get_flag("json"), &ask_server)
+            doctor::run(&home, &ask_server)
         }
         Some(("up", matches)) => up::run(&home, matches),
-        Some(("status", matches)) => status::run(&home, matches),
+        Some(("status", _)) => status::run(&home),
         Some(("down", matches)) => {
             if matches.get_flag("remove") {
                 confirm::require_yes(

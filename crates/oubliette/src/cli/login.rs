@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::output::note;
+use crate::terminal::output::{self, note};
 use crate::{terminal, tty};
 
 /// Where the agent finds its home in the container.
@@ -69,11 +69,11 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         client.close().await;
         result
     })??;
-    terminal::print_line(&if matches.get_flag("json") {
-        serde_json::to_string_pretty(&result).unwrap_or_default()
+    if output::is_json() {
+        terminal::print_json(&result);
     } else {
-        credentials::describe("credential_add", &result)
-    });
+        terminal::print_line(&credentials::describe("credential_add", &result));
+    }
     Ok(())
 }
 

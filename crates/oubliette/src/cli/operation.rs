@@ -16,7 +16,7 @@ use super::{
 use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::{self, printable};
+use crate::terminal::{self, output, printable};
 
 /// What the server says about a kind of credential that does not exist.
 const UNKNOWN_KIND: &str = "there is no kind of credential";
@@ -135,8 +135,11 @@ pub(super) fn run(
             given = credentials::with_value(matches, given)?;
         }
         let result = call_at_once(access, entry, given)?;
+        if output::is_json() {
+            terminal::print_json(&result);
+            return Ok(());
+        }
         terminal::print_line(&match entry.name {
-            _ if matches.get_flag("json") => to_json(&result),
             "credential_list" => terminal::render(&result),
             name => credentials::describe(name, &result),
         });
@@ -165,7 +168,7 @@ pub(super) fn run(
         {
             last_session::remember_result(result, named_session.as_ref(), home, access);
         }
-        if !matches.get_flag("json")
+        if !output::is_json()
             && let Ok(mut shown) = result
         {
             if entry.name == "session_get"
@@ -197,8 +200,11 @@ pub(super) fn run(
     if noun == "project" && result.contains_key("env_names") {
         print_warnings(&result);
     }
+    if output::is_json() {
+        terminal::print_json(&result);
+        return Ok(());
+    }
     terminal::print_line(&match entry.name {
-        _ if matches.get_flag("json") => to_json(&result),
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
         "session_list" => session_table::format(&result),
@@ -211,10 +217,6 @@ pub(super) fn run(
         _ => terminal::render(&result),
     });
     Ok(())
-}
-
-fn to_json(result: &Map<String, Value>) -> String {
-    serde_json::to_string_pretty(result).unwrap_or_default()
 }
 
 /// Calls an operation over a connection of its own.

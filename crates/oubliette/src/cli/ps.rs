@@ -19,8 +19,8 @@ use super::session_table;
 use super::session_tail::Tail;
 use crate::executor::block_on;
 use crate::failure::Failure;
-use crate::terminal;
 use crate::terminal::style::Style;
+use crate::terminal::{self, output};
 
 const WATCH: &str = "watch";
 const ALL: &str = "all";
@@ -65,21 +65,21 @@ pub(super) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> 
         let result = if matches.get_flag(WATCH) {
             watch(&mut sessions).await
         } else {
-            print(&mut sessions, matches.get_flag("json")).await
+            print(&mut sessions).await
         };
         client.close().await;
         result
     })?
 }
 
-async fn print(sessions: &mut Sessions<'_>, as_json: bool) -> Result<(), Failure> {
+async fn print(sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     sessions.update().await?;
-    terminal::print_line(&if as_json {
-        sessions.to_json()
-    } else {
-        sessions.format()
-    });
-    if !as_json && std::io::stdout().is_terminal() {
+    if output::is_json() {
+        terminal::print_json(&sessions.to_json());
+        return Ok(());
+    }
+    terminal::print_line(&sessions.format());
+    if std::io::stdout().is_terminal() {
         for hint in sessions.hints() {
             eprintln!("{hint}");
         }
@@ -248,7 +248,7 @@ impl<'a> Sessions<'a> {
             .collect()
     }
 
-    fn to_json(&self) -> String {
+    fn to_json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
             .iter()
@@ -262,7 +262,7 @@ impl<'a> Sessions<'a> {
                 Value::Object(row)
             })
             .collect();
-        serde_json::to_string_pretty(&json!({ "sessions": rows })).unwrap_or_default()
+        json!({ "sessions": rows })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::style::Style;
-use crate::terminal::{self, printable, width};
+use crate::terminal::{self, output, printable, width};
 
 const FOLLOW: &str = "follow";
 const FULL: &str = "full";
@@ -84,7 +84,7 @@ pub(super) fn wants_transcript(matches: &ArgMatches) -> bool {
     let given = |name: &str| {
         matches.contains_id(name) && matches.get_one::<bool>(name).copied() == Some(true)
     };
-    !matches.get_flag("json") && !matches.get_flag(RAW) && !given("include_children")
+    !output::is_json() && !matches.get_flag(RAW) && !given("include_children")
 }
 
 /// `oubliette session show`.
@@ -107,10 +107,10 @@ async fn show(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), 
     if let Some(turns) = matches.get_one::<u64>(TURNS) {
         page.events = last_turns(page.events, *turns);
     }
-    if matches.get_flag("json") {
+    if output::is_json() {
         let mut shown = found;
         shown.insert("events".to_owned(), page.events.into());
-        terminal::print_line(&serde_json::to_string_pretty(&shown).unwrap_or_default());
+        terminal::print_json(&shown);
         return Ok(());
     }
     terminal::print_line(&format!("{}\n", describe(&client, &found).await));

@@ -118,7 +118,7 @@ pub(crate) fn program_in_container(home: &Home, agent: &Agent) -> Option<String>
 }
 
 fn install_dir(home: &Home, name: &str) -> PathBuf {
-    home.path().join("agents").join(name)
+    home.agents_dir().join(name)
 }
 
 fn program_path(install_dir: &Path, package: Package) -> PathBuf {

@@ -165,14 +165,13 @@ impl<'a> Conversation<'a> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error))
         };
-        let directory = last_session::directory(home);
         let transcript = Transcript::new(Style::of_stdout(), true);
         Ok(Self {
             client,
             session: session.to_owned(),
             log: EventLog::new(client, session, -1),
             printer: EventPrinter::of_transcript(transcript),
-            editor: LineEditor::start(directory.join("history"))?,
+            editor: LineEditor::start(home.cli_dir().join("history"))?,
             questions: Questions::default(),
             asked_above: None,
             sent: Vec::new(),

@@ -9,7 +9,6 @@ use crate::cli::client::{Client, parameters};
 use crate::cli::names;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::setup;
 
 /// The active tokens that have a client's name; normally one.
 pub(super) struct ClientToken {
@@ -113,15 +112,13 @@ async fn revoke(client: &Client, id: &str) {
 
 /// Where the key of a client that starts `oubliette mcp stdio` is.
 pub(super) fn key_file(home: &Home, name: &str) -> PathBuf {
-    home.path()
-        .join("mcp-clients")
-        .join(format!("{name}.token"))
+    home.mcp_clients_dir().join(format!("{name}.token"))
 }
 
 pub(super) fn write_key(home: &Home, name: &str, key: &str) -> Result<(), Failure> {
     home.prepare()?;
     let file = key_file(home, name);
-    setup::write_private(&file, format!("{key}\n").as_bytes())
+    home.write_private(&file, &format!("{key}\n"))
         .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
 }
 

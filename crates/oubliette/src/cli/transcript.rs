@@ -381,7 +381,7 @@ pub(super) fn describe_changed(changed: &Value) -> Option<String> {
     };
     let lines = changed["added"].as_u64().zip(changed["removed"].as_u64());
     Some(match lines {
-        Some((added, removed)) => format!("{files} +{added} −{removed}"),
+        Some((added, removed)) => format!("{files}, +{added} −{removed}"),
         None => files,
     })
 }

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::super::reconnecting::ReconnectingClient;
 use super::Checkout;
 use crate::cli::client::parameters;
+use crate::cli::transcript::describe_changed;
 use crate::failure::Failure;
 
 /// What a session has changed, for people and programs.
@@ -110,18 +111,9 @@ impl ChangedFiles {
         } else {
             ""
         };
-        let Some(Counts {
-            files,
-            added,
-            removed,
-        }) = self.counts
-        else {
-            return "no checkpoint, see the changes with diff".to_owned();
-        };
-        match files {
-            0 => "no files changed".to_owned(),
-            1 => format!("1 file changed, +{added} −{removed}{place}"),
-            files => format!("{files} files changed, +{added} −{removed}{place}"),
+        match describe_changed(&self.to_json()) {
+            Some(changed) => format!("{changed}{place}"),
+            None => "no checkpoint, see the changes with diff".to_owned(),
         }
     }
 

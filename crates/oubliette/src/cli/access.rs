@@ -62,6 +62,11 @@ impl Access {
         self.url.as_deref()
     }
 
+    /// Which server, for what is remembered about each: something of one is nothing to another.
+    pub(super) fn server_key(&self) -> String {
+        self.explicit_url().unwrap_or("local").to_owned()
+    }
+
     /// The key that was given.
     pub(super) fn explicit_key(&self) -> Option<&str> {
         self.token.as_deref()

@@ -81,7 +81,7 @@ impl<'a> Checkout<'a> {
             repository,
             is_below,
             home,
-            server: access.explicit_url().unwrap_or("local").to_owned(),
+            server: access.server_key(),
         }))
     }
 

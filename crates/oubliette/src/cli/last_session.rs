@@ -27,11 +27,6 @@ fn file(home: &Home) -> PathBuf {
     home.cli_dir().join("last-session.json")
 }
 
-/// Which server: a session of one is nothing to another.
-fn server(access: &Access) -> String {
-    access.explicit_url().unwrap_or("local").to_owned()
-}
-
 /// Replaces `latest` and `-` in the parameters of an operation.
 pub(super) async fn resolve_parameters(
     mut given: Map<String, Value>,
@@ -67,7 +62,7 @@ pub(super) async fn resolve(
 
 /// The session that a command used last.
 pub(super) fn last_used(home: &Home, access: &Access) -> Result<String, Failure> {
-    let session = read(home).remove(&server(access));
+    let session = read(home).remove(&access.server_key());
     session.ok_or_else(|| {
         Failure::new(
             "`-` is the session that a command used last, and none has used one yet; see `oubliette session list`",
@@ -93,10 +88,10 @@ pub(super) fn remember(session: &str, home: &Home, access: &Access) {
         return;
     }
     let mut sessions = read(home);
-    if sessions.get(&server(access)).map(String::as_str) == Some(session) {
+    if sessions.get(&access.server_key()).map(String::as_str) == Some(session) {
         return;
     }
-    sessions.insert(server(access), session.to_owned());
+    sessions.insert(access.server_key(), session.to_owned());
     let _ = write(home, &sessions);
 }
 

@@ -11,7 +11,7 @@ use oubliette_store::{Schedule, Session, Token};
 use serde_json::{Map, Value};
 
 use super::Entry;
-use crate::{Actor, Engine, EngineError, Result};
+use crate::{Actor, Engine, EngineError, NOT_FOUND, Result};
 
 /// The shortest beginning of an id that stands for it.
 const MIN_PREFIX_CHARS: usize = 4;
@@ -343,7 +343,7 @@ fn one_of(what: &str, text: &str, matches: Vec<Match>) -> Result<Option<String>>
 
 fn not_found_but(what: &str, text: &str, near: &str) -> EngineError {
     EngineError::Failed(format!(
-        "{what} {} not found; did you mean `{near}`?",
+        "{what} {} {NOT_FOUND}; did you mean `{near}`?",
         quoted(text)
     ))
 }

@@ -24,6 +24,7 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
+use oubliette_engine::{ALREADY_EXISTS, NOT_FOUND};
 use oubliette_model::{Status, WorkspaceId};
 use serde_json::{Value, json};
 
@@ -339,7 +340,7 @@ async fn project_exists(client: &ReconnectingClient<'_>, id: &str) -> Result<boo
     let get = parameters(json!({ "project_id": id }));
     match client.call("project_get", &get).await {
         Ok(_) => Ok(true),
-        Err(Failure::Failed(text)) if text.contains("not found") => Ok(false),
+        Err(Failure::Failed(text)) if text.contains(NOT_FOUND) => Ok(false),
         Err(failure) => Err(failure),
     }
 }
@@ -362,7 +363,7 @@ async fn create_project(
                 let id = project.get("project_id").and_then(Value::as_str);
                 return Ok(id.unwrap_or_default().to_owned());
             }
-            Err(Failure::Failed(text)) if text.contains("already exists") => {
+            Err(Failure::Failed(text)) if text.contains(ALREADY_EXISTS) => {
                 taken = Failure::Failed(text);
             }
             Err(failure) => return Err(failure),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use oubliette_engine::UNKNOWN_CREDENTIAL_KIND;
 use oubliette_engine::operations::{self, Entry, Noun};
 use serde_json::{Map, Value};
 
@@ -17,9 +18,6 @@ use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::{self, output, printable};
-
-/// What the server says about a kind of credential that does not exist.
-const UNKNOWN_KIND: &str = "there is no kind of credential";
 
 /// How long the server may take to answer.
 const TIMEOUT: &str = "call_timeout";
@@ -128,7 +126,7 @@ pub(super) fn run(
             if !kind.is_some_and(credentials::is_built_in_kind)
                 && let Err(Failure::Failed(refusal)) =
                     call_at_once(access, entry, credentials::kind_check(&given))
-                && refusal.contains(UNKNOWN_KIND)
+                && refusal.contains(UNKNOWN_CREDENTIAL_KIND)
             {
                 return Err(Failure::new(refusal));
             }

@@ -1,6 +1,7 @@
 //! What a session has changed, by the checkpoints of the server. The container is not asked: it could say
 //! anything.
 
+use oubliette_engine::NO_CHECKPOINT;
 use serde_json::{Map, Value, json};
 
 use super::super::reconnecting::ReconnectingClient;
@@ -80,7 +81,7 @@ async fn count(
     let mut counts = Counts::default();
     loop {
         let mut result = match client.call("session_diff", &page).await {
-            Err(Failure::Failed(text)) if text.contains("no checkpoint") => return Ok(None),
+            Err(Failure::Failed(text)) if text.contains(NO_CHECKPOINT) => return Ok(None),
             result => result?,
         };
         if result.get("to_turn").and_then(Value::as_u64) != Some(turns) {

@@ -153,7 +153,7 @@ fn check_kind(settings: &Settings, params: &Params) -> Result<Vec<String>> {
     }
     let takers = agents
         .into_iter()
-        .filter(|agent| agent.credential_kinds().any(|taken| taken == kind));
+        .filter(|agent| agent.takes_credential(kind));
     Ok(takers.map(|agent| agent.name).collect())
 }
 

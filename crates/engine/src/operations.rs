@@ -5,13 +5,13 @@
 
 mod dispatch;
 mod entry;
-mod lookup;
-pub(crate) mod names;
+mod find;
+pub(crate) mod id_lookup;
 mod once;
 pub(crate) mod parameters;
 pub(crate) mod schema;
+mod tool_names;
 pub mod tools;
-mod wording;
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -23,9 +23,9 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use dispatch::{FinishedCall, catch_panic};
 pub use entry::Entry;
-pub use lookup::{find, find_action};
+pub use find::{find, find_action};
 pub(crate) use once::RunningCalls;
-pub use wording::ToolNames;
+pub use tool_names::ToolNames;
 
 use crate::{Actor, Call, Engine, Result};
 

@@ -156,7 +156,7 @@ pub struct SessionMessage {
     /// The scope of the sender, to which the grant of the session is narrowed when the message is
     /// queued. None if the sender is an agent without a key, whose session has no child with one.
     pub sender_scope: Option<Scope>,
-    /// With this id [`crate::CallStore::child_call`] finds the turn of the message, as a call of the
+    /// With this id [`crate::CallStore::called_turn`] finds the turn of the message, as a call of the
     /// session to itself.
     pub wait_id: Option<Uuid>,
     pub created_at: Timestamp,

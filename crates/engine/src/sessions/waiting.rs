@@ -221,7 +221,7 @@ impl Sessions<'_> {
         let id = session.id;
         match awaited {
             Awaited::Message(wait_id) => {
-                let found = store.child_call(id, wait_id).await?;
+                let found = store.called_turn(id, wait_id).await?;
                 match found.map(|call| call.turn) {
                     Some(CallTurn::Answered(completion)) => EndedTurn::parse(&completion).map(Some),
                     Some(CallTurn::Queued | CallTurn::Running) if session.status.is_ended() => {

@@ -120,8 +120,8 @@ fn run_in_background(home: &Home, options: &Options, mode: ServerMode) -> Result
     let starter = Starter::detach();
     let starter = starter.map_err(|error| Failure::with_cause("cannot detach", &error))?;
     let lock = match lock_or_find_server(home) {
-        Ok(Turn::Own(lock)) => lock,
-        Ok(Turn::Other(pid)) => {
+        Ok(LockOutcome::Acquired(lock)) => lock,
+        Ok(LockOutcome::HeldBy(pid)) => {
             let was_running = true;
             starter.report(&Ok(Report { pid, was_running }));
             return Ok(());
@@ -156,27 +156,27 @@ fn run_in_background(home: &Home, options: &Options, mode: ServerMode) -> Result
     }
 }
 
-/// Which of several servers that are started at once goes on.
-enum Turn {
-    Own(DirectoryLock),
-    /// Another process serves the directory.
-    Other(u32),
+/// Whether this process serves the directory, of several that are started at once.
+enum LockOutcome {
+    Acquired(DirectoryLock),
+    /// Another process serves it.
+    HeldBy(u32),
 }
 
 /// Locks the directory, or waits until the process that has the lock serves it.
-fn lock_or_find_server(home: &Home) -> Result<Turn, Failure> {
+fn lock_or_find_server(home: &Home) -> Result<LockOutcome, Failure> {
     home.require_own()?;
     let deadline = Instant::now() + OTHER_SERVER_TIMEOUT;
     loop {
         if let Some(lock) = home.try_lock()? {
-            return Ok(Turn::Own(lock));
+            return Ok(LockOutcome::Acquired(lock));
         }
         if let Some(running) = block_on(home.running_server())? {
-            return Ok(Turn::Other(running.pid));
+            return Ok(LockOutcome::HeldBy(running.pid));
         }
         if Instant::now() > deadline {
             let lock = home.lock()?;
-            return Ok(Turn::Own(lock));
+            return Ok(LockOutcome::Acquired(lock));
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
     }

@@ -1,4 +1,4 @@
-//! The files of a workspace, as this crate reads them.
+//! The files of a workspace, as `openspec` reads them; the engine implements it (`files/tree.rs`).
 
 /// A workspace with limits on how much of it may be read. Paths are relative to its root.
 pub trait FileTree {
@@ -6,7 +6,7 @@ pub trait FileTree {
     fn find(&self, path: &str) -> Result<Found, ReadError>;
 
     /// Lists a directory, sorted by the bytes of the names.
-    fn list(&self, path: &str) -> Result<Vec<Entry>, ReadError>;
+    fn list(&self, path: &str) -> Result<Vec<FileEntry>, ReadError>;
 
     /// Reads a file; bytes that are not UTF-8 become replacement characters.
     fn read(&self, path: &str) -> Result<String, ReadError>;
@@ -29,7 +29,7 @@ pub enum FileKind {
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct FileEntry {
     pub name: String,
     pub kind: FileKind,
     /// Milliseconds since 1970; 0 for directories.

@@ -1,6 +1,6 @@
 //! The changes of a project with their progress.
 
-use oubliette_model::{Entry, FileKind, FileTree, ReadError};
+use oubliette_model::{FileEntry, FileKind, FileTree, ReadError};
 use std::cmp::Reverse;
 
 use crate::lookup::if_readable;
@@ -110,7 +110,7 @@ fn count_tasks(project: &Project<'_>, directory: &str) -> Result<(usize, usize),
 fn last_modified(
     tree: &dyn FileTree,
     directory: &str,
-    entries: &[Entry],
+    entries: &[FileEntry],
 ) -> Result<Option<i64>, ReadError> {
     let mut latest = None;
     for entry in entries {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::path_to_text;
-use oubliette_model::{Entry, FileKind, FileTree, Found, ReadError};
+use oubliette_model::{FileEntry, FileKind, FileTree, Found, ReadError};
 use oubliette_trees::{open_dir, open_file};
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
@@ -74,7 +74,7 @@ impl FileTree for WorkspaceTree {
     }
 
     /// Leaves out names that are not UTF-8, which no result could contain.
-    fn list(&self, path: &str) -> Result<Vec<Entry>, ReadError> {
+    fn list(&self, path: &str) -> Result<Vec<FileEntry>, ReadError> {
         let resolved = self.resolve(path.as_bytes())?;
         let Some(directory) = resolved.directory else {
             return Err(ReadError::NotADirectory);
@@ -94,7 +94,7 @@ impl FileTree for WorkspaceTree {
             self.entries_left
                 .set(left.ok_or(ReadError::LimitReached("too many files"))?);
             if entry.file_type() == FileType::Directory {
-                entries.push(Entry {
+                entries.push(FileEntry {
                     name: name.to_owned(),
                     kind: FileKind::Directory,
                     modified_ms: 0,
@@ -102,7 +102,7 @@ impl FileTree for WorkspaceTree {
                 continue;
             }
             match statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => entries.push(Entry {
+                Ok(stat) => entries.push(FileEntry {
                     name: name.to_owned(),
                     kind: file_kind(&stat),
                     modified_ms: modified_ms(&stat),

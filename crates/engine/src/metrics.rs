@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oubliette_store::{Activity, AuditOutcome};
+use oubliette_store::{AuditOutcome, StoredCounts};
 use parking_lot::Mutex;
 
 use crate::{Engine, Result};
@@ -50,8 +50,8 @@ impl Engine {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn activity(&self) -> Result<Activity> {
-        Ok(self.store().activity().await?)
+    pub async fn stored_counts(&self) -> Result<StoredCounts> {
+        Ok(self.store().stored_counts().await?)
     }
 }
 

@@ -11,6 +11,7 @@ mod credentials;
 #[cfg(test)]
 mod documented;
 mod event_lines;
+mod event_log;
 mod event_printer;
 mod follow;
 mod help;
@@ -45,6 +46,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, FromArgMatches, value_parser};
+use oubliette_model::ApiKey;
 
 use crate::failure::Failure;
 use crate::home::Home;
@@ -52,8 +54,6 @@ use crate::terminal::output;
 use crate::{agents, archive, doctor, down, reset, serve, status, up};
 
 const GLOBAL_OPTIONS: &str = "Global options";
-/// What an API key starts with.
-const KEY_PREFIX: &str = "oub_";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
@@ -91,10 +91,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             Some(("login", matches)) => login::run(&home, matches, &access),
             Some(("models", matches)) => {
                 let name = matches.get_one::<String>("NAME").cloned();
-                agents::models(&home, &name.unwrap_or_default(), matches.get_flag("json"))
+                agents::models(&home, &name.unwrap_or_default())
             }
-            Some((_, list)) => agents::list(&home, list.get_flag("json")),
-            None => agents::list(&home, matches.get_flag("json")),
+            _ => agents::list(&home),
         },
         Some(("run", matches)) => run::run(&home, matches, &access),
         Some((verb @ ("diff" | "apply" | "fetch" | "push"), matches)) => {
@@ -110,12 +109,12 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(("restore", matches)) => {
             archive::restore(&home, path(matches, "FILE"), matches.get_flag("replace"))
         }
-        Some(("doctor", matches)) => {
+        Some(("doctor", _)) => {
             let ask_server = || server_checks::run(&access);
-            doctor::run(&home, matches.get_flag("json"), &ask_server)
+            doctor::run(&home, &ask_server)
         }
         Some(("up", matches)) => up::run(&home, matches),
-        Some(("status", matches)) => status::run(&home, matches),
+        Some(("status", _)) => status::run(&home),
         Some(("down", matches)) => {
             if matches.get_flag("remove") {
                 confirm::require_yes(
@@ -177,7 +176,7 @@ fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
 fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
     let is_given = matches.value_source("token") == Some(ValueSource::CommandLine);
     let given = matches.get_one::<String>("token").filter(|_| is_given);
-    if given.is_none_or(|given| given.starts_with(KEY_PREFIX)) {
+    if given.is_none_or(|given| given.starts_with(ApiKey::PREFIX)) {
         return Ok(());
     }
     let hint = match matches.subcommand_name() {
@@ -185,7 +184,8 @@ fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
         _ => "",
     };
     Err(Failure::new(format!(
-        "--token takes an API key, which starts with `{KEY_PREFIX}`, not a name{hint}"
+        "--token takes an API key, which starts with `{}`, not a name{hint}",
+        ApiKey::PREFIX
     )))
 }
 

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{DirectoryLock, Home, ServerMode};
 use crate::terminal::{output, print_json, print_line, printable};
@@ -52,11 +53,7 @@ pub(crate) fn run(home: &Home, remove: bool, working: &[String]) -> Result<(), F
         }
     });
     let config = config.ok();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let stopped = runtime.block_on(stop_containers(home, config.as_ref(), remove));
+    let stopped = block_on(stop_containers(home, config.as_ref(), remove))?;
     let stopped =
         stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
     report(home, stopped_server.was_running, stopped, remove, working);

@@ -13,6 +13,7 @@ mod config;
 mod containers;
 mod doctor;
 mod down;
+mod executor;
 mod failure;
 mod home;
 mod logs;

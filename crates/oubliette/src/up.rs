@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use serde_json::json;
 
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::down;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
@@ -45,7 +45,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
         return Ok(());
     };
     let options = ["--listen".to_owned(), address.to_string()];
-    let report = background::start(home, Lifetime::Kept, &options.map(OsString::from))?;
+    let report = background::start(home, ServerMode::Background, &options.map(OsString::from))?;
     let running = running_server(home)?;
     if report.was_running && !running.url.contains(&format!("//{address}/")) {
         return Err(Failure::new(format!(
@@ -60,7 +60,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
 
 /// `oubliette serve --detach`.
 pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
-    let report = background::start(home, Lifetime::Kept, options)?;
+    let report = background::start(home, ServerMode::Background, options)?;
     if report.was_running {
         // Its options may be others.
         home.lock()?;
@@ -71,7 +71,7 @@ pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
 
 /// Starts a server that stays, or has the running one stay.
 pub(crate) fn keep(home: &Home) -> Result<ServerInfo, Failure> {
-    background::start(home, Lifetime::Kept, &[])?;
+    background::start(home, ServerMode::Background, &[])?;
     keep_running(home, running_server(home)?)
 }
 

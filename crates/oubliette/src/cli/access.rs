@@ -10,10 +10,10 @@ use oubliette_model::quoted;
 use oubliette_server::LocalSocket;
 
 use super::client::CallError;
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::home::{Home, ServerInfo};
+use crate::home::{Home, ServerInfo, ServerMode};
 use crate::up;
 
 /// The flag that keeps commands from starting a server.
@@ -60,6 +60,11 @@ impl Access {
     /// The URL that was given.
     pub(super) fn explicit_url(&self) -> Option<&str> {
         self.url.as_deref()
+    }
+
+    /// Which server, for what is remembered about each: something of one is nothing to another.
+    pub(super) fn server_key(&self) -> String {
+        self.explicit_url().unwrap_or("local").to_owned()
     }
 
     /// The key that was given.
@@ -257,7 +262,7 @@ impl Access {
 async fn start_in_background(home: &Home) -> Result<background::Report, Failure> {
     let home = home.clone();
     let starting =
-        tokio::task::spawn_blocking(move || background::start(&home, Lifetime::UntilIdle, &[]));
+        tokio::task::spawn_blocking(move || background::start(&home, ServerMode::UntilIdle, &[]));
     let started = starting.await;
     started.map_err(|error| Failure::with_cause("cannot start a server", &error))?
 }
@@ -278,8 +283,7 @@ pub(super) async fn restart_ended(home: &Home) {
 }
 
 fn is_autostart_enabled(home: &Home) -> bool {
-    Config::load(&home.config_file(), std::env::vars())
-        .is_ok_and(|config| config.autostart.enabled)
+    Config::load(&home.config_file(), std::env::vars()).is_ok_and(|config| config.autostart.enabled)
 }
 
 fn check_url(url: &str) -> Result<(), Failure> {
@@ -368,7 +372,6 @@ impl ServerAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::home::ServerMode;
 
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {

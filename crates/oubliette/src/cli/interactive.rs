@@ -24,7 +24,7 @@ use super::arguments;
 use super::client::Client;
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
-use crate::terminal::printable;
+use crate::terminal::{output, printable};
 use crate::tty::{self, RawMode};
 
 pub(super) const INTERACTIVE: &str = "interactive";
@@ -60,7 +60,7 @@ const TIMEOUT: &str = "timeout_seconds";
 /// Whether the command is to be one call of the operation, with its limits of time and output.
 pub(super) fn is_single_call(matches: &ArgMatches) -> bool {
     let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    matches.get_flag("json") || FOR_PROGRAMS.iter().any(is_given)
+    output::is_json() || FOR_PROGRAMS.iter().any(is_given)
 }
 
 pub(super) fn add_flags(command: Command) -> Command {

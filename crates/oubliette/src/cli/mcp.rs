@@ -17,6 +17,7 @@ use self::tokens::{ClientToken, Minted};
 use super::access::Access;
 use super::client::Client;
 use super::{confirm, names, stdio};
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, ConfigScope, Connection, SetupError};
@@ -131,20 +132,12 @@ pub(super) fn command() -> Command {
 
 pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     match matches.subcommand() {
-        Some(("setup", matches)) => block_on(set_up(home, matches, access)),
-        Some(("remove", matches)) => block_on(remove(home, matches, access)),
-        Some(("list", _)) => block_on(list(home, access)),
+        Some(("setup", matches)) => block_on(set_up(home, matches, access))?,
+        Some(("remove", matches)) => block_on(remove(home, matches, access))?,
+        Some(("list", _)) => block_on(list(home, access))?,
         Some((_, matches)) => bridge(home, matches, access),
         None => Ok(()),
     }
-}
-
-fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?
-        .block_on(work)
 }
 
 fn bridge(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
@@ -152,14 +145,7 @@ fn bridge(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Fail
         Some(name) => Some(access.with_key(tokens::read_key(home, name)?)),
         None => None,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(stdio::run(own.as_ref().unwrap_or(access)));
-    // A blocked read of the input must not delay the exit.
-    runtime.shutdown_background();
-    result
+    block_on(stdio::run(own.as_ref().unwrap_or(access)))?
 }
 
 /// A client and which of its files is meant.

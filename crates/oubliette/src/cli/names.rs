@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use oubliette_engine::operations::Entry;
-use oubliette_model::{ProjectId, nearest, quoted};
+use oubliette_model::{Mode, ProjectId, Scope, nearest, quoted};
 use serde_json::{Map, Value};
 
 use super::client::Client;
@@ -24,11 +24,11 @@ pub(super) async fn project_id(text: &str, client: &Client) -> Result<String, Fa
 
 /// A scope as the server stores it: `project:NAME` and `project:NAME:ro` have the project's id.
 pub(super) async fn stored_scope(text: &str, client: &Client) -> Result<String, Failure> {
-    let Some(scope) = Scope::split(text) else {
+    let Some((project, mode)) = Scope::split_project(text) else {
         return Ok(text.to_owned());
     };
-    let project = project_id(scope.project, client).await?;
-    Ok(format!("project:{project}{}", scope.suffix))
+    let project = project_id(project, client).await?;
+    Ok(Scope::join_project(&project, mode))
 }
 
 /// Warns of a token that has the name of a new one: a name shared by two identifies neither.
@@ -76,7 +76,7 @@ pub(super) async fn show_names(
     let mut projects = BTreeSet::new();
     for row in &rows {
         let own = row.get("project_id").and_then(Value::as_str);
-        let in_scope = Scope::of(row).map(|scope| scope.project);
+        let in_scope = project_scope(row).map(|(project, _)| project);
         projects.extend(own.or(in_scope).map(str::to_owned));
     }
     let Some(projects) = names_by_id("project", projects, client).await else {
@@ -90,10 +90,10 @@ pub(super) async fn show_names(
         None
     };
     for row in &mut rows {
-        if let Some(scope) = Scope::of(row)
-            && let Some(name) = projects.get(scope.project)
+        if let Some((project, mode)) = project_scope(row)
+            && let Some(name) = projects.get(project)
         {
-            let scope = format!("project:{name}{}", scope.suffix);
+            let scope = Scope::join_project(name, mode);
             row.insert("scope".to_owned(), scope.into());
         }
         replace_id(row, "project", &projects);
@@ -112,25 +112,9 @@ fn replace_id(row: &mut Map<String, Value>, noun: &str, names: &HashMap<String, 
     }
 }
 
-/// The scope of a project token.
-struct Scope<'a> {
-    project: &'a str,
-    suffix: &'static str,
-}
-
-impl<'a> Scope<'a> {
-    fn of(token: &'a Map<String, Value>) -> Option<Self> {
-        Self::split(token.get("scope")?.as_str()?)
-    }
-
-    fn split(text: &'a str) -> Option<Self> {
-        let rest = text.strip_prefix("project:")?;
-        let (project, suffix) = match rest.strip_suffix(":ro") {
-            Some(project) => (project, ":ro"),
-            None => (rest, ""),
-        };
-        Some(Self { project, suffix })
-    }
+/// The project and the mode of a project token's scope.
+fn project_scope(token: &Map<String, Value>) -> Option<(&str, Mode)> {
+    Scope::split_project(token.get("scope")?.as_str()?)
 }
 
 /// The names of projects or tokens by their ids; none if they may not be listed.

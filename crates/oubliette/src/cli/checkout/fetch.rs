@@ -9,12 +9,13 @@ use super::git::Git;
 use super::receive;
 use super::record::SentSession;
 use super::snapshot::Quarantine;
-use super::take::{Chosen, print_json};
+use super::take::Chosen;
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
+use crate::terminal::output::{self, note};
 use crate::terminal::width::stderr_columns;
 use crate::terminal::wrap::wrapped;
-use crate::terminal::{self, output::note};
+use crate::terminal::{self, print_json};
 
 /// How many digits of the name of a commit are shown.
 const SHORT_NAME_CHARS: usize = 12;
@@ -73,8 +74,8 @@ impl Chosen<'_> {
             sent => format!("{sent}..{name}"),
         };
         let count = git.text(["rev-list", "--count", &range])?;
-        if matches.get_flag("json") {
-            print_json(json!({
+        if output::is_json() {
+            print_json(&json!({
                 "session_id": id, "branch": branch, "commit": tip, "sent": session.sent,
                 "commits": count.parse::<u64>().unwrap_or(0),
             }));

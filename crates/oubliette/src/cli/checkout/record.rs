@@ -69,7 +69,7 @@ pub(super) struct RecordFile {
 impl RecordFile {
     /// Waits until no other command uses the file, and reads it.
     pub(super) fn open(home: &Home, server: &str, checkout: &Path) -> Result<Self, Failure> {
-        let directory = home.path().join("checkouts");
+        let directory = home.checkouts_dir();
         let failed =
             |error| Failure::with_cause(format!("cannot use {}", directory.display()), &error);
         DirBuilder::new()

@@ -70,16 +70,38 @@ pub(super) fn resolve(
 
 /// Suggests only tools that the token may call.
 fn unknown_tool(scope: Scope, name: &str) -> EngineError {
-    let callable = all()
-        .iter()
-        .filter(|entry| allows_class(scope, entry.access));
-    let names = callable.flat_map(|entry| match entry.face {
+    let callable = || {
+        all()
+            .iter()
+            .filter(|entry| allows_class(scope, entry.access))
+    };
+    let names = callable().flat_map(|entry| match entry.face {
         Face::Action => [Some(entry.name), Some(entry.noun())],
         Face::Standalone => [Some(entry.name), None],
     });
-    let nearest = nearest(name, names.flatten()).map(str::to_owned);
+    let nearest = nearest(name, names.flatten());
+    // An action without its tool.
+    let action = callable().find(|entry| entry.verb() == name);
+    let nearest = nearest
+        .or(action.map(|entry| entry.name))
+        .map(str::to_owned);
     EngineError::UnknownTool {
         name: name.to_owned(),
         nearest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_action_alone_suggests_its_operation_if_the_token_may_call_it() {
+        let suggested = |scope| match unknown_tool(scope, "exec") {
+            EngineError::UnknownTool { nearest, .. } => nearest,
+            other => panic!("{other}"),
+        };
+        assert_eq!(suggested(Scope::Admin).as_deref(), Some("container_exec"));
+        assert_eq!(suggested(Scope::Read), None);
     }
 }

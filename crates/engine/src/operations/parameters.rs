@@ -20,7 +20,8 @@ pub(crate) fn parse<T: DeserializeOwned>(
         .keys()
         .find(|name| !known.contains(&name.as_str()))
     {
-        let hint = match nearest(unknown, known.iter().copied()) {
+        let near = nearest(unknown, known.iter().copied());
+        let hint = match near.or_else(|| only_with_word(unknown, &known)) {
             Some(near) => did_you_mean(Some(near)),
             None => list_parameters(&known),
         };
@@ -47,6 +48,9 @@ pub(crate) fn parse<T: DeserializeOwned>(
             path => Some(path.to_owned()),
         };
         EngineError::invalid(match parameter {
+            Some(path) if path.starts_with("targets[") && why.starts_with("must be an object") => {
+                format!("parameter `{path}` {why}; for example {{\"project_id\": \"NAME OR ID\"}}")
+            }
             Some(path) if why.starts_with("must ") => format!("parameter `{path}` {why}"),
             Some(path) => format!("parameter `{path}`: {why}"),
             None => why,
@@ -84,6 +88,15 @@ fn find_invalid<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Option<S
         .keys()
         .find(|name| T::deserialize(without(name)).is_ok())
         .cloned()
+}
+
+/// The one parameter that has this word in its name: `remote_url` for `url`.
+fn only_with_word<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let mut with_word = known
+        .iter()
+        .filter(|name| name.split('_').any(|part| part == word));
+    let first = with_word.next().copied();
+    first.filter(|_| with_word.next().is_none())
 }
 
 fn list_parameters(known: &[&str]) -> String {
@@ -157,6 +170,14 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_one_name_suggests_that_parameter() {
+        let known = ["remote_url", "max_cost_usd", "max_processes"];
+        assert_eq!(only_with_word("url", &known), Some("remote_url"));
+        assert_eq!(only_with_word("max", &known), None);
+        assert_eq!(only_with_word("other", &known), None);
+    }
+
+    #[test]
     fn errors_name_the_parameter_and_no_type_of_rust() {
         let schema = json!({ "properties": {
             "memory_mb": {}, "autonomy": {}, "targets": {}, "force": {} } });
@@ -184,7 +205,7 @@ mod tests {
             ),
             (
                 json!({ "targets": ["x"] }),
-                "parameter `targets[0]` must be an object, not \"x\"",
+                "parameter `targets[0]` must be an object, not \"x\"; for example {\"project_id\": \"NAME OR ID\"}",
             ),
             (
                 json!({ "targets": [{}] }),

@@ -108,7 +108,13 @@ impl CronSchedule {
         let cron = parser.parse(text).map_err(|error| {
             let message = error.to_string();
             let reason = message.rsplit(": ").next().unwrap_or_default();
-            refused(reason.trim_end_matches('.').to_owned())
+            refused(if text.starts_with('@') || (5..=6).contains(&text.split_whitespace().count()) {
+                reason.trim_end_matches('.').to_owned()
+            } else {
+                "it has five fields, minute, hour, day of month, month and day of week, for example `0 9 * * 1-5` for \
+                 nine o'clock from Monday to Friday; `@daily` and the like work, too"
+                    .to_owned()
+            })
         })?;
         let zone = TimeZone::get(timezone.trim()).map_err(|_| {
             InvalidValue(format!(

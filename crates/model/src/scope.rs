@@ -135,8 +135,17 @@ impl FromStr for Scope {
             _ => Self::split_project(text).and_then(project),
         }
         .ok_or_else(|| {
+            let is_name = !text.is_empty() && !text.contains(':');
+            let hint = if is_name {
+                format!(
+                    "; for the project of that name use {}",
+                    quoted(&format!("project:{text}"))
+                )
+            } else {
+                String::new()
+            };
             InvalidValue(format!(
-                "{} is not a scope; use one of {}",
+                "{} is not a scope; use one of {}{hint}",
                 quoted(text),
                 Self::FORMS.join(", ")
             ))

@@ -39,6 +39,11 @@ const MAX_EARLIER_TURNS: usize = 3;
 const MAX_EARLIER_EVENTS: i64 = 1000;
 /// A longer message is refused by the server anyway.
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// What is not sent, unless the agent has a command of that name.
+const LEAVE_COMMANDS: [&str; 2] = ["quit", "exit"];
+const HELP_COMMAND: &str = "help";
+const HELP: &str = "Enter sends; Alt-Enter, or \\ at the end of a line, goes on with the next line; Tab after / lists the \
+                    agent's commands; Ctrl-C interrupts a turn; Ctrl-D or /quit detaches, and the session stays.";
 const IDLE_HINT: &str = "(Ctrl-D detaches; the session stays)";
 
 pub(super) fn command() -> Command {
@@ -432,6 +437,15 @@ impl<'a> Conversation<'a> {
             return Ok(Step::Wait);
         }
         if line.trim().is_empty() {
+            self.editor.read();
+            return Ok(Step::Wait);
+        }
+        let word = line.trim().strip_prefix('/').unwrap_or_default();
+        if LEAVE_COMMANDS.contains(&word) && !self.editor.has_command(word) {
+            return Ok(Step::Detach);
+        }
+        if word == HELP_COMMAND && !self.editor.has_command(word) {
+            eprintln!("{HELP}");
             self.editor.read();
             return Ok(Step::Wait);
         }

@@ -164,6 +164,14 @@ impl LineEditor {
         }
     }
 
+    /// Whether the agent has a command of this name.
+    pub(super) fn has_command(&self, name: &str) -> bool {
+        self.commands
+            .lock()
+            .iter()
+            .any(|command| command.name == name)
+    }
+
     /// Sets the commands that Tab completes.
     pub(super) fn set_commands(&self, commands: Vec<SlashCommand>) {
         *self.commands.lock() = commands;

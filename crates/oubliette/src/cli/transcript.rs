@@ -44,6 +44,8 @@ pub(super) struct Transcript {
     /// The cost of the session so far, and before this turn, as far as they are known.
     cost_usd: Option<f64>,
     cost_before_usd: Option<f64>,
+    /// The error that was shown last: a turn that fails a session has it in three events.
+    last_error: Option<String>,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,7 @@ impl Transcript {
             turn: None,
             cost_usd: None,
             cost_before_usd: None,
+            last_error: None,
         }
     }
 
@@ -172,6 +175,7 @@ impl Transcript {
                 let line = format!("· {}", first_line(&text("message")));
                 self.note(&cut(&line, columns, 2), Style::dim)
             }
+            "error" if self.last_error.as_ref() == Some(&text("message")) => String::new(),
             "error" => self.note(&format!("✗ {}", text("message")), Style::red),
             "status" => self.status(event),
             "completion" => self.turn_end(event, columns),
@@ -284,9 +288,12 @@ impl Transcript {
         if !status.parse().is_ok_and(Status::is_ended) {
             return String::new();
         }
-        match event["error"].as_str() {
+        match event["error"].as_str().map(printable) {
+            Some(error) if self.last_error.as_ref() == Some(&error) => {
+                self.note(&format!("✗ the session {status}"), Style::red)
+            }
             Some(error) => {
-                let line = format!("✗ the session {status}: {}", printable(error));
+                let line = format!("✗ the session {status}: {error}");
                 self.note(&line, Style::red)
             }
             None => self.note(&format!("· the session ended: {status}"), Style::dim),
@@ -324,6 +331,7 @@ impl Transcript {
         if let Some(error) = event["error"].as_str() {
             shown = self.note(&format!("✗ {}", printable(error)), Style::red);
         }
+        self.last_error = event["error"].as_str().map(printable);
         let line = if is_good {
             self.style.dim(&line)
         } else {

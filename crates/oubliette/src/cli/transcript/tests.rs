@@ -118,3 +118,17 @@ fn colours_end_where_they_begin() {
         assert_eq!(begins, line.matches("\u{1b}[0m").count(), "{line:?}");
     }
 }
+
+#[test]
+fn the_reason_of_a_failed_turn_is_shown_once() {
+    let mut transcript = Transcript::new(Style::PLAIN, true);
+    let events = [
+        json!({ "type": "completion", "stop_reason": "error", "error": "the agent exited" }),
+        json!({ "type": "error", "message": "the agent exited" }),
+        json!({ "type": "status", "status": "failed", "error": "the agent exited" }),
+    ];
+    let shown = events.map(|event| transcript.format(&event, Some(80)));
+    let shown = shown.concat();
+    assert_eq!(shown.matches("the agent exited").count(), 1, "{shown}");
+    assert!(shown.contains("the session failed"), "{shown}");
+}

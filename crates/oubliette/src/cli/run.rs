@@ -319,8 +319,17 @@ fn has_entries(directory: &Path) -> bool {
 async fn require_agent(client: &Client, name: &str) -> Result<(), Failure> {
     let options = client.call("project_options", Map::new()).await?;
     let agents = options.get("agents").and_then(Value::as_array);
-    let names = agents.into_iter().flatten();
-    let names: Vec<&str> = names.filter_map(|agent| agent["name"].as_str()).collect();
+    let agents = agents.map_or(&[][..], Vec::as_slice);
+    let is_missing = |agent: &&Value| agent["name"] == name && agent["installed"] == false;
+    if agents.iter().any(|agent| is_missing(&agent)) {
+        return Err(Failure::new(format!(
+            "the agent `{name}` is not installed; run `oubliette agent install {name}`"
+        )));
+    }
+    let names: Vec<&str> = agents
+        .iter()
+        .filter_map(|agent| agent["name"].as_str())
+        .collect();
     if names.is_empty() || names.contains(&name) {
         return Ok(());
     }
@@ -344,18 +353,21 @@ async fn find_or_create_project(client: &Client, name: &str) -> Result<String, F
         Lookup::Found(found) => return Ok(found),
         Lookup::Missing { near } => near,
     };
-    if let Some(near) = &near
-        && confirm::can_ask()
-        && !confirm::ask(&format!(
-            "There is no project {name}, but {near}. Create {name}?"
-        ))?
-    {
-        return Err(Failure::new(format!(
-            "nothing was created; use `--project '{near}'` for that project"
-        )));
+    if let Some(near) = &near {
+        if !confirm::can_ask() {
+            return Err(Failure::new(format!(
+                "there is no project {name}, but {near}: use `--project '{near}'`, or create the other one with \
+                 `oubliette project create '{name}'`"
+            )));
+        }
+        let question = format!("There is no project {name}, but {near}. Create {name}?");
+        if !confirm::ask(&question)? {
+            return Err(Failure::new(format!(
+                "nothing was created; use `--project '{near}'` for that project"
+            )));
+        }
     }
     let created = client.call("project_create", create).await?;
-    let other = near.map_or(String::new(), |near| format!(" There is also {near}."));
-    note!("Created the project {name}.{}", printable(&other));
+    note!("Created the project {name}.");
     Ok(id(&created))
 }

@@ -37,7 +37,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<String, Failure> {
             let opened = File::open(file).map_err(failed)?;
             (read_bounded(opened, file)?, file.to_owned())
         }
-        (words, _) => return Ok(words.join(" ")),
+        (words, _) => (words.join(" "), "the command line".to_owned()),
     };
     if text.trim().is_empty() {
         return Err(Failure::new(format!("there is no prompt in {what}")));

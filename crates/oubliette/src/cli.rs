@@ -44,6 +44,7 @@ mod variables;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, FromArgMatches, value_parser};
 use oubliette_model::ApiKey;
@@ -67,10 +68,21 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     } else {
         ColorChoice::Auto
     };
-    let matches = command()
-        .color(color)
-        .try_get_matches_from(&arguments)
-        .map_err(|error| suggest::add_to(error, &command(), &arguments))?;
+    let parsed = command().color(color).try_get_matches_from(&arguments);
+    let parsed = match parsed {
+        // A group alone, or nothing at all: what there is.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+            ) =>
+        {
+            let help = arguments.iter().cloned().chain([OsString::from("--help")]);
+            command().color(color).try_get_matches_from(help)
+        }
+        parsed => parsed,
+    };
+    let matches = parsed.map_err(|error| suggest::add_to(error, &command(), &arguments))?;
     output::Choices {
         json: matches.get_flag("json"),
         quiet: matches.get_flag("quiet"),
@@ -79,7 +91,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
     .set();
     refuse_unused_access(&matches)?;
     refuse_other_tokens(&matches)?;
-    let home = Home::find(matches.get_one::<PathBuf>("data-dir").map(PathBuf::as_path))?;
+    let data_dir = matches.get_one::<PathBuf>("data-dir").cloned();
+    let home = Home::find(data_dir.or_else(Home::from_variable).as_deref())?;
     let access = access::Access::from_matches(&matches, &home);
     match matches.subcommand() {
         Some(("serve", matches)) => serve::run(&home, &serve::Options::from_arg_matches(matches)?),
@@ -246,16 +259,14 @@ fn global_options() -> Vec<Arg> {
     vec![
         option("data-dir")
             .value_name("DIR")
-            .env("OUBLIETTE_HOME")
             .value_parser(value_parser!(PathBuf))
-            .help("Directory with database, configuration and projects [default: ~/.oubliette]"),
-        option("url")
+            // Not by clap, which would show the option as required in usage lines then.
+            .help("Directory with database, configuration and projects [env: OUBLIETTE_HOME] [default: ~/.oubliette]"),
+        with_variable(option("url"), "OUBLIETTE_URL")
             .value_name("URL")
-            .env("OUBLIETTE_URL")
             .help("URL of the server [default: the one that runs on the data directory]"),
-        option("token")
+        with_variable(option("token"), "OUBLIETTE_TOKEN")
             .value_name("KEY")
-            .env("OUBLIETTE_TOKEN")
             .hide_env_values(true)
             .help("API key to use [default: the admin token of the data directory]"),
         option("json")
@@ -272,6 +283,15 @@ fn global_options() -> Vec<Arg> {
             .action(ArgAction::SetTrue)
             .help("Do not start a server in the background if none is running"),
     ]
+}
+
+/// Gives an option the value of a variable, if that is not empty.
+fn with_variable(option: Arg, name: &'static str) -> Arg {
+    if std::env::var_os(name).is_some_and(|value| value.is_empty()) {
+        option
+    } else {
+        option.env(name)
+    }
 }
 
 /// The commands that work on the data directory itself.

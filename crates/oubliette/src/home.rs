@@ -98,7 +98,13 @@ fn is_alive(pid: &str) -> bool {
 }
 
 impl Home {
-    /// The directory given, or `OUBLIETTE_HOME`, or `~/.oubliette`.
+    /// What the variable `OUBLIETTE_HOME` names; an empty one counts as unset.
+    pub(crate) fn from_variable() -> Option<PathBuf> {
+        let value = std::env::var_os("OUBLIETTE_HOME");
+        value.filter(|value| !value.is_empty()).map(PathBuf::from)
+    }
+
+    /// The directory given, or `~/.oubliette`.
     pub(crate) fn find(given: Option<&Path>) -> Result<Self, Failure> {
         let path = match given {
             Some(path) => path.to_owned(),
@@ -121,10 +127,10 @@ impl Home {
         Ok(Self { path })
     }
 
-    /// The command, with the option that makes it use this directory.
+    /// The command, with the option that makes it use this directory, if the user needs one.
     pub(crate) fn command(&self) -> String {
-        let is_default = Self::find(None).is_ok_and(|default| default.path == self.path);
-        if is_default {
+        let default = Self::find(Self::from_variable().as_deref());
+        if default.is_ok_and(|default| default.path == self.path) {
             return "oubliette".to_owned();
         }
         let path = self.path.display().to_string();

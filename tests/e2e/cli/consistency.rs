@@ -143,10 +143,16 @@ async fn without_a_terminal_what_cannot_be_undone_needs_yes() {
     let home = server.home();
     server.admin().project("piped").await;
     for (arguments, would) in [
-        (&["project", "delete", "piped"][..], "delete the project piped"),
+        (
+            &["project", "delete", "piped"][..],
+            "delete the project piped",
+        ),
         (&["token", "revoke", "admin"], "revoke the token admin"),
         (&["session", "cleanup"], "delete the ended sessions"),
-        (&["container", "stop", "piped"], "stop the container of piped"),
+        (
+            &["container", "stop", "piped"],
+            "stop the container of piped",
+        ),
         (&["down", "--remove"], "remove all containers"),
         (&["token", "reset-admin"], "replace the admin token"),
     ] {
@@ -194,6 +200,91 @@ async fn output_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() 
         assert_eq!(closed.status.code(), Some(0), "{arguments:?}");
         assert_eq!(stderr(&closed), "", "{arguments:?}");
     }
+}
+
+#[test]
+async fn a_command_without_its_verb_is_help_and_an_empty_variable_is_none() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |data_dir: &str, arguments: &[&str]| {
+        let mut command = Command::new(binary());
+        command.env_clear().env("HOME", home.path());
+        command
+            .env("OUBLIETTE_HOME", data_dir)
+            .env("OUBLIETTE_URL", "");
+        command.args(arguments).output().unwrap()
+    };
+    let set = home.path().join("set");
+    for (arguments, expected) in [(&[][..], "Work with agents"), (&["token"], "reset-admin")] {
+        let help = run(set.to_str().unwrap(), arguments);
+        assert_eq!(help.status.code(), Some(0), "{}", stderr(&help));
+        assert!(stdout(&help).contains(expected), "{}", stdout(&help));
+    }
+    let wrong = run(set.to_str().unwrap(), &["project", "get"]);
+    assert!(!stderr(&wrong).contains("--data-dir"), "{}", stderr(&wrong));
+    let status = run("", &["status", "--json"]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    let default = home.path().join(".oubliette");
+    assert!(
+        status.to_string().contains(default.to_str().unwrap()),
+        "{status}"
+    );
+}
+
+#[test]
+async fn mistakes_are_found_before_anything_is_created_or_sent() {
+    let server = Server::start();
+    let home = server.home();
+    let made = run_cli(home, &["project", "create", "playground", "--quiet"]).await;
+    assert_eq!(stdout(&made).trim().len(), 36, "{}", stdout(&made));
+    let mistyped = run_cli(home, &["run", "--project", "playgruond", "hi"]).await;
+    assert_eq!(mistyped.status.code(), Some(1));
+    let error = stderr(&mistyped);
+    assert!(error.contains("--project 'playground'"), "{error}");
+    assert!(error.contains("project create 'playgruond'"), "{error}");
+    let empty = run_cli(home, &["run", "--here", " "]).await;
+    assert_eq!(
+        stderr(&empty),
+        "error: there is no prompt in the command line\n"
+    );
+    let absent = run_cli(home, &["run", "--here", "--agent", "droid", "hi"]).await;
+    let error = stderr(&absent);
+    assert!(
+        error.starts_with("error: the agent `droid` is not installed"),
+        "{error}"
+    );
+    let listed = run_cli(home, &["project", "list"]).await;
+    assert_eq!(stdout(&listed).lines().count(), 2, "{}", stdout(&listed));
+    let scope = run_cli(home, &["token", "create", "ci", "playground"]).await;
+    assert!(
+        stderr(&scope).contains("`project:playground`"),
+        "{}",
+        stderr(&scope)
+    );
+    let schedule = [
+        "schedule",
+        "create",
+        "s",
+        "every day",
+        "hi",
+        "--target",
+        "playground",
+    ];
+    let schedule = run_cli(home, &schedule).await;
+    assert!(
+        stderr(&schedule).contains("`0 9 * * 1-5`"),
+        "{}",
+        stderr(&schedule)
+    );
+    let mut add = Command::new(binary())
+        .env("OUBLIETTE_HOME", home)
+        .args(["credential", "add", "work", "--kind", "anthropic"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut add.stdin.take().unwrap(), b"sk-piped-value\n").unwrap();
+    let added = add.wait_with_output().unwrap();
+    assert_eq!(added.status.code(), Some(0), "{}", stderr(&added));
 }
 
 /// What a shell would offer for the last of these words.

@@ -139,10 +139,7 @@ fn prompt(name: &str, kind: &str) -> Result<String, Failure> {
         ));
     }
     if !tty::is_terminal() {
-        return Err(usage(
-            "the standard input is not a terminal, so the value cannot be asked for; use --value-from-stdin, \
-             --file or --env",
-        ));
+        return read_all(std::io::stdin(), "the input");
     }
     tty::read_secret(&format!("Value of {name} ({kind}), not shown: "))
 }

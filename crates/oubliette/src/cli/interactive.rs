@@ -96,8 +96,9 @@ pub(super) fn add_flags(command: Command) -> Command {
                 .short('t')
                 .long(TTY)
                 .action(ArgAction::SetTrue)
-                .requires(INTERACTIVE)
-                .help("Give the command a terminal; needs -i. Without a command, starts a shell"),
+                .conflicts_with_all(FOR_PROGRAMS)
+                .conflicts_with_all(["stdin", "json"])
+                .help("Give the command this terminal, and with it the standard input. Without a command, starts a shell"),
         )
         .after_help(
             "Examples:\n  oubliette container exec hello 'uname -a; pwd'\n  oubliette container \

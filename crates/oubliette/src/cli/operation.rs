@@ -207,6 +207,10 @@ pub(super) fn run(
         terminal::print_json(&result);
         return Ok(());
     }
+    if let Some(id) = created_id(entry, &result) {
+        terminal::print_line(&printable(id));
+        return Ok(());
+    }
     terminal::print_line(&match entry.name {
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
@@ -294,6 +298,18 @@ async fn call(
         }
     }
     Ok(result)
+}
+
+/// With `--quiet`: the id of what a command has created. The key of a token is shown only once, so it is not left out.
+fn created_id<'a>(entry: &Entry, result: &'a Map<String, Value>) -> Option<&'a str> {
+    let id = match entry.name {
+        "project_create" => "project_id",
+        "workspace_create" => "workspace_id",
+        "schedule_create" => "schedule_id",
+        "session_spawn" | "session_fork" => "session_id",
+        _ => return None,
+    };
+    result.get(id)?.as_str().filter(|_| output::is_quiet())
 }
 
 fn deleted_sessions(result: &Map<String, Value>) -> bool {

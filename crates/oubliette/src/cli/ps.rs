@@ -128,7 +128,8 @@ async fn watch(sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     let screen = Screen::enter();
     let mut notice = None;
     loop {
-        screen.draw(&sessions.format(), notice);
+        let shown = [vec![sessions.format()], sessions.hints()].concat();
+        screen.draw(&shown.join("\n"), notice);
         tokio::select! {
             () = tokio::time::sleep(WATCH_INTERVAL) => {}
             _ = resizes.recv() => continue,
@@ -195,7 +196,8 @@ impl<'a> Sessions<'a> {
         let known = |row: &Map<String, Value>| {
             let known = self.tails.get(id(row)).map(|(index, _)| *index);
             known.is_some()
-                && row.get("status") != Some(&json!("running")) && known == row.get("last_index").and_then(Value::as_i64)
+                && row.get("status") != Some(&json!("running"))
+                && known == row.get("last_index").and_then(Value::as_i64)
         };
         let changed: Vec<&Map<String, Value>> = rows.iter().filter(|row| !known(row)).collect();
         let reads = stream::iter(changed.iter().map(|row| Tail::read(client, row)));

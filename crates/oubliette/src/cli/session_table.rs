@@ -28,7 +28,7 @@ pub(super) fn format(result: &Map<String, Value>) -> String {
             shown
         })
         .collect();
-    format_rows(&rows)
+    terminal::table("sessions", &rows.iter().collect::<Vec<_>>())
 }
 
 pub(super) fn format_rows(rows: &[Map<String, Value>]) -> String {

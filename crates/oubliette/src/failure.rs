@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use crate::terminal::width::stderr_columns;
+use crate::terminal::wrap::wrapped;
 use crate::terminal::{note_write_error, printable};
 
 /// Why a command failed, for the user at the terminal.
@@ -42,7 +44,10 @@ impl Failure {
 
     pub(crate) fn print(&self) {
         match self {
-            Self::Failed(sentence) => eprintln!("error: {}", printable(sentence)),
+            Self::Failed(sentence) => {
+                let text = format!("error: {}", printable(sentence));
+                eprintln!("{}", wrapped(&text, stderr_columns()));
+            }
             Self::Exit(_) => {}
             Self::Usage(error) => {
                 if let Err(error) = error.print() {

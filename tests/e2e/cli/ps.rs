@@ -136,10 +136,15 @@ async fn one_open_question_is_answered_without_its_id_and_errors_name_who_waits(
     let idle = admin.spawn_with(&project, "/say done", new).await;
     admin.turn(&idle, 1).await;
     let none = run_cli(home, &["session", "permit", &idle, "allow"]).await;
-    let error = format!("error: {} waits for nothing; no session does\n", &idle[..14]);
+    let error = format!(
+        "error: {} waits for nothing; no session does\n",
+        &idle[..14]
+    );
     assert_eq!(stderr(&none), error);
     let asks = json!({ "new_session": true, "autonomy": "off" });
-    let asking = admin.spawn_with(&project, "/sh touch a\n/sh touch b", asks).await;
+    let asking = admin
+        .spawn_with(&project, "/sh touch a\n/sh touch b", asks)
+        .await;
     admin.status(&asking, "waiting").await;
     let wrong = run_cli(home, &["session", "permit", &idle, "1", "allow"]).await;
     let error = format!(
@@ -150,7 +155,11 @@ async fn one_open_question_is_answered_without_its_id_and_errors_name_who_waits(
     assert_eq!(stderr(&wrong), error);
     let unknown = run_cli(home, &["session", "permit", &asking, "zzzz", "allow"]).await;
     assert_eq!(unknown.status.code(), Some(1));
-    assert!(stderr(&unknown).contains("begins with `zzzz`; open: "), "{}", stderr(&unknown));
+    assert!(
+        stderr(&unknown).contains("begins with `zzzz`; open: "),
+        "{}",
+        stderr(&unknown)
+    );
     let allowed = run_cli(home, &["session", "permit", &asking[..10], "allow"]).await;
     assert_eq!(allowed.status.code(), Some(0), "{}", stderr(&allowed));
     assert!(stderr(&allowed).contains("touch a"), "{}", stderr(&allowed));

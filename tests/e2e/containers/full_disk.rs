@@ -371,7 +371,8 @@ struct SmallHome {
 impl SmallHome {
     fn new(megabytes: u32) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let script = "mount -t tmpfs -o mode=700,size=\"$2\"m none \"$1\" && echo mounted && exec sleep 600";
+        let script =
+            "mount -t tmpfs -o mode=700,size=\"$2\"m none \"$1\" && echo mounted && exec sleep 600";
         let mut namespace = Command::new("unshare")
             .args(["--mount", "sh", "-c", script, "sh"])
             .arg(home.path())
@@ -422,7 +423,12 @@ impl SmallHome {
         let full = eventually(Duration::from_secs(60), async || {
             self.free_bytes() == 0 && self.ok(&["ps"]).contains("waiting: disk full")
         });
-        assert!(full.await, "{} bytes: {}", self.free_bytes(), self.ok(&["ps"]));
+        assert!(
+            full.await,
+            "{} bytes: {}",
+            self.free_bytes(),
+            self.ok(&["ps"])
+        );
     }
 }
 

@@ -208,7 +208,13 @@ impl Containers<'_> {
     /// The name of a project and the megabytes that its files take, for people who have to free space.
     pub(crate) async fn measure_on_full_disk(self, id: ProjectId) -> Option<(String, u64)> {
         let project = self.engine.store().project(id).await.ok()??;
-        let known = self.state().disk_usage.on_full_disk.lock().get(&id).copied();
+        let known = self
+            .state()
+            .disk_usage
+            .on_full_disk
+            .lock()
+            .get(&id)
+            .copied();
         let recent = known.filter(|(at, _)| at.elapsed() < FULL_DISK_MEASURE_INTERVAL);
         if let Some((_, bytes)) = recent {
             return Some((project.name.to_string(), bytes >> 20));

@@ -110,7 +110,9 @@ impl Sessions<'_> {
     /// until their logs have the reason. Messages that wait stay in their queues.
     pub async fn end_turns(self, reason: &str) {
         let _ = self.state().end_reason.set(reason.to_owned());
-        if let Err(error) = with_reserve(self.end_turns_by(Instant::now() + END_TURNS_TIMEOUT)).await {
+        if let Err(error) =
+            with_reserve(self.end_turns_by(Instant::now() + END_TURNS_TIMEOUT)).await
+        {
             tracing::warn!(%error, "could not end all sessions");
         }
     }

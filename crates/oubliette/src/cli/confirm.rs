@@ -92,7 +92,10 @@ pub(super) fn require_yes(question: &str, matches: &ArgMatches) -> Result<(), Fa
         return Ok(());
     }
     if !can_ask() {
-        return Err(Failure::new(format!("{}; give --yes", consequence(question))));
+        return Err(Failure::new(format!(
+            "{}; give --yes",
+            consequence(question)
+        )));
     }
     if ask(question)? {
         return Ok(());

@@ -191,9 +191,8 @@ impl<'a> Follower<'a> {
             self.stalled = stalled.map(str::to_owned);
             if let Some(reason) = stalled {
                 let entry = operations::find("session_events");
-                let reason = entry.map_or(reason.to_owned(), |entry| {
-                    in_command_words(entry, reason)
-                });
+                let reason =
+                    entry.map_or(reason.to_owned(), |entry| in_command_words(entry, reason));
                 let notice = format!("{} (Ctrl-C to stop)", printable(&reason));
                 self.printer.print_notice(&notice);
             }

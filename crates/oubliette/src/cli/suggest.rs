@@ -70,11 +70,7 @@ pub(super) fn add_to(
 }
 
 /// The group of commands that the unknown word follows; none at the top.
-fn group_before<'a>(
-    root: &'a Command,
-    arguments: &[OsString],
-    word: &str,
-) -> Option<&'a Command> {
+fn group_before<'a>(root: &'a Command, arguments: &[OsString], word: &str) -> Option<&'a Command> {
     let at = arguments.iter().rposition(|argument| argument == word)?;
     let before = arguments.get(at.checked_sub(1)?)?;
     let group = root.find_subcommand(before)?;

@@ -37,10 +37,7 @@ pub(super) async fn network_or_any_port(
 }
 
 /// Listens on an address, and on the other loopback address if it is one.
-pub(super) async fn network(
-    address: SocketAddr,
-    home: &Home,
-) -> Result<Vec<TcpListener>, Failure> {
+pub(super) async fn network(address: SocketAddr, home: &Home) -> Result<Vec<TcpListener>, Failure> {
     let mut attempts = 0;
     loop {
         let first = TcpListener::bind(address).await;

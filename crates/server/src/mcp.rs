@@ -7,6 +7,7 @@ mod handler;
 mod push;
 mod registry;
 mod resources;
+mod restores;
 mod session_store;
 mod sessions;
 mod streams;

@@ -14,7 +14,8 @@ use oubliette_benches::{Table, Targets, is_quick};
 use oubliette_model::{Event, ProjectId, SessionId, WorkspaceId};
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, ProjectStore, Session, SessionStep, SessionStore, SpawnOutcome, TreeLimits,
+    NewSession, Project, ProjectStore, Session, SessionStep, SessionStore, SessionTreeLimits,
+    SpawnOutcome,
 };
 use rusqlite::{Connection, params};
 use uuid::Uuid;
@@ -90,7 +91,7 @@ async fn add_sessions(store: &Sqlite) -> Vec<SessionId> {
     for n in 0..64 {
         let id = SessionId::new(Uuid::from_u128(n + 1));
         let session = Session::new(id, project.id, WorkspaceId::default(), "demo", now);
-        let limits = TreeLimits {
+        let limits = SessionTreeLimits {
             depth: 1,
             sessions: 1,
             cost_usd: 1.0,

@@ -11,8 +11,8 @@ use oubliette_runtime::ContainerId;
 use oubliette_server::RelayServer;
 use oubliette_store::sqlite::Sqlite;
 use oubliette_store::{
-    NewSession, Project, Session, SessionMessage, SessionStep, Store, TokenStore, ToolDeclaration,
-    TreeLimits,
+    NewSession, Project, Session, SessionMessage, SessionStep, SessionTreeLimits, Store,
+    TokenStore, ToolDeclaration,
 };
 use serde_json::{Value, json};
 use support::Random;
@@ -155,7 +155,7 @@ async fn add_session(store: &dyn Store, key: &ApiKey) -> SessionId {
         call: None,
         run: None,
         events: Vec::new(),
-        limits: TreeLimits {
+        limits: SessionTreeLimits {
             depth: 3,
             sessions: 50,
             cost_usd: 1.0,

@@ -271,6 +271,11 @@ impl Agent {
         self.credentials.keys().map(String::as_str).chain(files)
     }
 
+    /// Whether it takes credentials of a kind.
+    pub fn takes_credential(&self, kind: &str) -> bool {
+        self.credential_kinds().any(|taken| taken == kind)
+    }
+
     /// The file that a credential of a kind is, if it is one.
     pub fn login_file(&self, kind: &str) -> Option<&'static LoginFile> {
         let mut files = self.sign_in.login_files.iter();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 
 use crate::compare::for_each_difference;
-use crate::{EntryKind, Hash, ObjectStore, TreeEntry};
+use crate::{EntryKind, Hash, ListingEntry, ObjectStore};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
@@ -18,8 +18,8 @@ pub enum ChangeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub path: Vec<u8>,
-    pub old: Option<TreeEntry>,
-    pub new: Option<TreeEntry>,
+    pub old: Option<ListingEntry>,
+    pub new: Option<ListingEntry>,
     /// The former path of a file with the same content.
     pub renamed_from: Option<Vec<u8>>,
 }
@@ -40,7 +40,7 @@ impl Change {
 pub fn changes(store: &ObjectStore, from: Hash, to: Hash) -> io::Result<Vec<Change>> {
     let mut found = Vec::new();
     for_each_difference(store, from, to, &mut |path, old, new| {
-        let file = |entry: &&TreeEntry| entry.kind != EntryKind::Directory;
+        let file = |entry: &&ListingEntry| entry.kind != EntryKind::Directory;
         let (old, new) = (old.filter(file), new.filter(file));
         if old.is_none() && new.is_none() {
             return;
@@ -65,7 +65,7 @@ pub fn changes(store: &ObjectStore, from: Hash, to: Hash) -> io::Result<Vec<Chan
 
 /// Makes one change of a deleted and an added file with the same content.
 fn join_renames(changes: &mut Vec<Change>) {
-    let is_file = |entry: &TreeEntry| entry.kind == EntryKind::File && entry.size > 0;
+    let is_file = |entry: &ListingEntry| entry.kind == EntryKind::File && entry.size > 0;
     let mut deleted: HashMap<Hash, Vec<usize>> = HashMap::new();
     for (index, change) in changes.iter().enumerate() {
         if let (Some(old), None) = (&change.old, &change.new)

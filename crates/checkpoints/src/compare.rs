@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::io;
 
-use crate::{EntryKind, Hash, ObjectStore, TreeEntry};
+use crate::{EntryKind, Hash, ListingEntry, ObjectStore};
 
 /// Calls `differs` for each entry that is not the same in both trees, directories too. What one of the scans
 /// could not read is left out.
@@ -11,7 +11,7 @@ pub(crate) fn for_each_difference(
     store: &ObjectStore,
     from: Hash,
     to: Hash,
-    differs: &mut impl FnMut(&[u8], Option<&TreeEntry>, Option<&TreeEntry>),
+    differs: &mut impl FnMut(&[u8], Option<&ListingEntry>, Option<&ListingEntry>),
 ) -> io::Result<()> {
     let mut pending = vec![(Vec::new(), Some(from), Some(to))];
     while let Some((path, from, to)) = pending.pop() {
@@ -19,11 +19,12 @@ pub(crate) fn for_each_difference(
             continue;
         }
         let read =
-            |hash: Option<Hash>| hash.map_or(Ok(Default::default()), |it| store.read_tree(it));
+            |hash: Option<Hash>| hash.map_or(Ok(Default::default()), |it| store.read_listing(it));
         let (old, new) = (read(from)?.entries, read(to)?.entries);
         for (old, new) in pairs(&old, &new) {
-            let is_unknown =
-                |entry: Option<&TreeEntry>| entry.is_some_and(|it| it.kind == EntryKind::Unknown);
+            let is_unknown = |entry: Option<&ListingEntry>| {
+                entry.is_some_and(|it| it.kind == EntryKind::Unknown)
+            };
             let Some(name) = old.or(new).map(|entry| &entry.name) else {
                 continue;
             };
@@ -46,16 +47,16 @@ pub(crate) fn for_each_difference(
 }
 
 /// The listing of an entry that is a directory.
-pub(crate) fn directory(entry: Option<&TreeEntry>) -> Option<Hash> {
+pub(crate) fn directory(entry: Option<&ListingEntry>) -> Option<Hash> {
     let directory = entry.filter(|entry| entry.kind == EntryKind::Directory);
     directory.map(|entry| entry.hash)
 }
 
 /// The entries of two sorted lists, by name.
 fn pairs<'a>(
-    old: &'a [TreeEntry],
-    new: &'a [TreeEntry],
-) -> impl Iterator<Item = (Option<&'a TreeEntry>, Option<&'a TreeEntry>)> {
+    old: &'a [ListingEntry],
+    new: &'a [ListingEntry],
+) -> impl Iterator<Item = (Option<&'a ListingEntry>, Option<&'a ListingEntry>)> {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     std::iter::from_fn(move || {
         let order = match (old.peek(), new.peek()) {

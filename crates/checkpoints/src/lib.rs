@@ -13,22 +13,22 @@ mod git_binary;
 mod hash;
 mod ignore_rules;
 mod lines;
+mod listing;
 mod object_store;
 mod pack;
 mod patch;
 mod restore;
 mod scan;
 mod stat_cache;
-mod tree;
 
 #[cfg(test)]
 mod tests;
 
 pub use change::{Change, ChangeKind, changes};
 pub use hash::Hash;
+pub use listing::{EntryKind, Listing, ListingEntry};
 pub use object_store::ObjectStore;
 pub use patch::{LineCounts, Patch, count_lines, patch};
 pub use restore::{RestoreAction, RestorePlan, RestoreStep, restore_plan};
 pub use scan::{MAX_KEPT_FILE_BYTES, Scan, ScanError, ScanLimits, scan};
 pub use stat_cache::StatCache;
-pub use tree::{EntryKind, Tree, TreeEntry};

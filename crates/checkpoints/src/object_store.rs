@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use crate::pack::{DRAFT_PREFIX, Location, PACK_PREFIX, Pack, PackWriter, read_object};
-use crate::{EntryKind, Hash, Tree};
+use crate::{EntryKind, Hash, Listing};
 
 /// With more packs than this, small ones are put together when garbage is collected.
 const MAX_SMALL_PACKS: usize = 16;
@@ -125,8 +125,8 @@ impl ObjectStore {
     }
 
     /// The listing of a directory.
-    pub fn read_tree(&self, hash: Hash) -> io::Result<Tree> {
-        Tree::decode(&self.read(hash)?)
+    pub fn read_listing(&self, hash: Hash) -> io::Result<Listing> {
+        Listing::decode(&self.read(hash)?)
     }
 
     pub(crate) fn new_objects(&self, max_bytes: u64) -> NewObjects<'_> {
@@ -203,7 +203,7 @@ impl ObjectStore {
             if !live.insert(hash) {
                 continue;
             }
-            let Ok(tree) = self.read_tree(hash) else {
+            let Ok(tree) = self.read_listing(hash) else {
                 continue;
             };
             for entry in tree.entries {

@@ -8,7 +8,7 @@ use sha1::{Digest, Sha1};
 
 use crate::git_binary::binary_patch;
 use crate::lines;
-use crate::{Change, EntryKind, ObjectStore, TreeEntry};
+use crate::{Change, EntryKind, ListingEntry, ObjectStore};
 
 /// Git looks for a zero byte in this many bytes to tell that a file is binary.
 const BINARY_CHECK_BYTES: usize = 8000;
@@ -41,7 +41,7 @@ struct Side {
 }
 
 impl Side {
-    fn read(store: &ObjectStore, entry: &TreeEntry) -> io::Result<Self> {
+    fn read(store: &ObjectStore, entry: &ListingEntry) -> io::Result<Self> {
         Ok(Self {
             mode: git_mode(entry),
             content: store.read(entry.hash)?,
@@ -66,7 +66,7 @@ impl Side {
     }
 }
 
-fn git_mode(entry: &TreeEntry) -> &'static str {
+fn git_mode(entry: &ListingEntry) -> &'static str {
     match entry.kind {
         EntryKind::Link => "120000",
         _ if entry.is_executable() => "100755",
@@ -74,7 +74,7 @@ fn git_mode(entry: &TreeEntry) -> &'static str {
     }
 }
 
-fn is_link(entry: &TreeEntry) -> bool {
+fn is_link(entry: &ListingEntry) -> bool {
     entry.kind == EntryKind::Link
 }
 
@@ -112,10 +112,10 @@ fn section(
     store: &ObjectStore,
     old_path: &[u8],
     new_path: &[u8],
-    old: Option<&TreeEntry>,
-    new: Option<&TreeEntry>,
+    old: Option<&ListingEntry>,
+    new: Option<&ListingEntry>,
 ) -> io::Result<Patch> {
-    let read = |entry: Option<&TreeEntry>| entry.map(|it| Side::read(store, it)).transpose();
+    let read = |entry: Option<&ListingEntry>| entry.map(|it| Side::read(store, it)).transpose();
     let (old, new) = (read(old)?, read(new)?);
     let (a, b) = (path_in_patch("a/", old_path), path_in_patch("b/", new_path));
     let mut text = format!("diff --git {a} {b}\n");
@@ -190,11 +190,11 @@ pub fn count_lines(store: &ObjectStore, changes: &[Change]) -> io::Result<Option
         if bytes > MAX_COUNTED_BYTES || Instant::now() > deadline {
             return Ok(None);
         }
-        let is_kept = |entry: &&TreeEntry| entry.kind != EntryKind::LargeFile;
+        let is_kept = |entry: &&ListingEntry| entry.kind != EntryKind::LargeFile;
         if change.renamed_from.is_some() || !sides.clone().all(|entry| is_kept(&entry)) {
             continue;
         }
-        let read = |entry: &Option<TreeEntry>| -> io::Result<Option<Side>> {
+        let read = |entry: &Option<ListingEntry>| -> io::Result<Option<Side>> {
             entry.as_ref().map(|it| Side::read(store, it)).transpose()
         };
         let (old, new) = (read(&change.old)?, read(&change.new)?);

@@ -290,8 +290,8 @@ fn what_cannot_be_read_is_neither_deleted_nor_added() {
     workspace.write("open", "x");
     let before = workspace.scan();
     // Root reads everything; a listing of a directory that vanishes stands for both.
-    let changed = Tree {
-        entries: vec![TreeEntry {
+    let changed = Listing {
+        entries: vec![ListingEntry {
             name: b"closed".to_vec(),
             kind: EntryKind::Unknown,
             mode: 0,
@@ -558,7 +558,7 @@ fn garbage_is_collected_and_the_rest_is_found_again() {
             .patch(kept[0], kept[1])
             .contains("+round 29round 29")
     );
-    assert!(workspace.store.read_tree(roots[4]).is_err());
+    assert!(workspace.store.read_listing(roots[4]).is_err());
     assert_eq!(workspace.scan(), kept[1]);
     workspace.store.collect(&[]).unwrap();
     assert_eq!((packs(), workspace.store.bytes()), (0, 0));

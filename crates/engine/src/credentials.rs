@@ -24,8 +24,8 @@ use crate::{Engine, Result, Settings, agents};
 
 /// Of a key, a login file or a private key.
 pub(crate) const MAX_VALUE_BYTES: usize = 64 << 10;
-/// Kinds that are not for agents.
-const GIT_KINDS: [&str; 2] = ["git", "ssh_key"];
+/// Kinds of credentials that are for git, not for agents.
+pub const GIT_KINDS: [&str; 2] = ["git", "ssh_key"];
 const PROJECT_PAGE: u32 = 500;
 
 /// `[credentials.NAME]`: a secret, from one of `env`, `file` and `value`.

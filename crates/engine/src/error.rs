@@ -7,6 +7,15 @@ use oubliette_store::StoreError;
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
+/// What [`EngineError::NotFound`] says, for a client that has only the text.
+pub const NOT_FOUND: &str = "not found";
+/// What [`EngineError::AlreadyExists`] says.
+pub const ALREADY_EXISTS: &str = "already exists";
+/// What is said about a turn whose files were not kept.
+pub const NO_CHECKPOINT: &str = "there is no checkpoint";
+/// What is said about a kind of credential that neither an agent nor git takes.
+pub const UNKNOWN_CREDENTIAL_KIND: &str = "there is no kind of credential";
+
 /// Each kind is translated in one way by each transport. The text is for people and models: what was
 /// wrong and what to do.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -23,13 +32,13 @@ pub enum EngineError {
         /// What may not be done and who could do it.
         reason: String,
     },
-    #[error("{what} {} not found; {hint}", quoted(id))]
+    #[error("{what} {} {NOT_FOUND}; {hint}", quoted(id))]
     NotFound {
         what: &'static str,
         id: String,
         hint: &'static str,
     },
-    #[error("{what} already exists{hint}")]
+    #[error("{what} {ALREADY_EXISTS}{hint}")]
     AlreadyExists {
         what: &'static str,
         /// Which one it is and what to do, if that may be known: `; …` or `: …`.

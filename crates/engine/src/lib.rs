@@ -42,9 +42,11 @@ pub use clock::Clock;
 pub use containers::{
     AvailableRuntime, Containers, IncomingStream, RelayListeners, Stream, SupervisorLink,
 };
-pub use credentials::{Credential, CredentialError, credential_kinds};
+pub use credentials::{Credential, CredentialError, GIT_KINDS, credential_kinds};
 pub use engine::Engine;
-pub use error::{EngineError, Result};
+pub use error::{
+    ALREADY_EXISTS, EngineError, NO_CHECKPOINT, NOT_FOUND, Result, UNKNOWN_CREDENTIAL_KIND,
+};
 pub use files::{MOUNT_LINK, SESSION_HOMES_DIR};
 pub use mcp_sessions::{BoundSession, McpSessions};
 pub use metrics::{CallCount, CallCounts, Metrics, StateCounts};

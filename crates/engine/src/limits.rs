@@ -27,7 +27,7 @@ pub(crate) struct Params {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     #[serde(flatten)]
-    limits: TreeLimits,
+    limits: SessionTreeLimitsView,
     #[serde(flatten)]
     session: Option<SessionUsage>,
     /// The limits of each project, if the call names none.
@@ -40,7 +40,7 @@ pub(crate) struct Output {
 /// The limits of a tree of agents.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct TreeLimits {
+struct SessionTreeLimitsView {
     /// The maximum depth of agents that start agents; a session without a parent has depth 0.
     max_recursion_depth: Limit<u32>,
     /// The maximum number of sessions in one tree.
@@ -55,7 +55,7 @@ struct LimitsView {
     project_id: ProjectId,
     name: String,
     #[serde(flatten)]
-    limits: TreeLimits,
+    limits: SessionTreeLimitsView,
 }
 
 /// The place of a session in its tree, and the tree's use of its limits.
@@ -114,7 +114,7 @@ impl<T> Limit<T> {
     }
 }
 
-impl TreeLimits {
+impl SessionTreeLimitsView {
     fn new(project: &ProjectLimits, default: &settings::Limits) -> Self {
         Self {
             max_recursion_depth: Limit::new(
@@ -162,7 +162,7 @@ impl Operation for Limits {
         }
         if let Some(id) = params.project_id {
             let project = engine.project(id).await?;
-            let limits = TreeLimits::new(&project.settings.limits, default);
+            let limits = SessionTreeLimitsView::new(&project.settings.limits, default);
             return Ok(Output {
                 limits,
                 session: None,
@@ -180,10 +180,10 @@ impl Operation for Limits {
         let view = |project: Project| LimitsView {
             project_id: project.id,
             name: project.name.to_string(),
-            limits: TreeLimits::new(&project.settings.limits, default),
+            limits: SessionTreeLimitsView::new(&project.settings.limits, default),
         };
         Ok(Output {
-            limits: TreeLimits::new(&ProjectLimits::default(), default),
+            limits: SessionTreeLimitsView::new(&ProjectLimits::default(), default),
             session: None,
             projects: Some(projects.into_iter().map(view).collect()),
             next_cursor,
@@ -209,7 +209,7 @@ impl Engine {
                 .saturating_sub(used.spawned_last_minute),
         };
         Ok(Output {
-            limits: TreeLimits::new(&project.settings.limits, &self.settings().limits),
+            limits: SessionTreeLimitsView::new(&project.settings.limits, &self.settings().limits),
             session: Some(SessionUsage {
                 session_id: session.id,
                 depth: session.depth,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use oubliette_store::{Activity, AuditOutcome};
+use oubliette_store::{AuditOutcome, StoredCounts};
 use parking_lot::Mutex;
 
 use crate::{Engine, Result};
@@ -42,7 +42,7 @@ impl Engine {
             subscriptions: sessions.subscriptions().count_topics(),
             callers: self.callers().count_tracked(),
             container_entries: self.container_state().count_entries(),
-            containers: self.container_state().count_running(),
+            containers: self.container_state().count_connected(),
         }
     }
 
@@ -50,8 +50,8 @@ impl Engine {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub async fn activity(&self) -> Result<Activity> {
-        Ok(self.store().activity().await?)
+    pub async fn stored_counts(&self) -> Result<StoredCounts> {
+        Ok(self.store().stored_counts().await?)
     }
 }
 

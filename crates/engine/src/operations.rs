@@ -5,13 +5,13 @@
 
 mod dispatch;
 mod entry;
-mod lookup;
-pub(crate) mod names;
+mod find;
+pub(crate) mod id_lookup;
 mod once;
 pub(crate) mod parameters;
 pub(crate) mod schema;
+mod tool_names;
 pub mod tools;
-mod wording;
 
 use std::future::Future;
 use std::sync::LazyLock;
@@ -23,9 +23,9 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use dispatch::{FinishedCall, catch_panic};
 pub use entry::Entry;
-pub use lookup::{find, find_action};
+pub use find::{find, find_action};
 pub(crate) use once::RunningCalls;
-pub use wording::ToolNames;
+pub use tool_names::ToolNames;
 
 use crate::{Actor, Call, Engine, Result};
 
@@ -209,27 +209,27 @@ pub struct Noun {
 pub const NOUNS: &[Noun] = &[
     Noun {
         name: "project",
-        summary: "Create, list, show, change and delete projects",
+        summary: "Create, show, change and delete projects",
         about: Some("Projects with files, settings, limits and a container."),
     },
     Noun {
         name: "container",
-        summary: "Start, stop and inspect a project's container, and run commands in it",
+        summary: "Run commands in a project's container",
         about: Some("The container of a project."),
     },
     Noun {
         name: "session",
-        summary: "Start agents, follow them, answer their requests and end them",
+        summary: "Start agents, follow, answer and end them",
         about: Some("Conversations with agents."),
     },
     Noun {
         name: "workspace",
-        summary: "Create, list and delete the workspaces of a project, and read and write their files",
+        summary: "The directories in which agents work, and their files",
         about: Some("Directories of a project in which agents work."),
     },
     Noun {
         name: "schedule",
-        summary: "Send prompts to agents at set times, and show the results",
+        summary: "Send prompts to agents at set times",
         about: Some("Prompts that are sent at set times."),
     },
     Noun {
@@ -239,7 +239,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "credential",
-        summary: "Add, list and remove the keys and logins that agents and git use",
+        summary: "Keys and logins that agents and git use",
         about: Some("Keys and logins of agents and git."),
     },
     Noun {
@@ -249,7 +249,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "caller",
-        summary: "Answer an agent's call of a caller tool",
+        summary: "Answer an agent that calls a tool of yours",
         about: None,
     },
     Noun {
@@ -259,7 +259,7 @@ pub const NOUNS: &[Noun] = &[
     },
     Noun {
         name: "audit",
-        summary: "Show who called which operation",
+        summary: "Show who did what",
         about: None,
     },
 ];

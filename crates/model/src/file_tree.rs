@@ -1,19 +1,19 @@
-//! The files of a workspace, as this crate reads them.
+//! The files of a workspace, as `openspec` reads them; the engine implements it (`files/tree.rs`).
 
 /// A workspace with limits on how much of it may be read. Paths are relative to its root.
 pub trait FileTree {
     /// Follows a path through links.
-    fn find(&self, path: &str) -> Result<Found, TreeError>;
+    fn find(&self, path: &str) -> Result<Found, ReadError>;
 
     /// Lists a directory, sorted by the bytes of the names.
-    fn list(&self, path: &str) -> Result<Vec<Entry>, TreeError>;
+    fn list(&self, path: &str) -> Result<Vec<FileEntry>, ReadError>;
 
     /// Reads a file; bytes that are not UTF-8 become replacement characters.
-    fn read(&self, path: &str) -> Result<String, TreeError>;
+    fn read(&self, path: &str) -> Result<String, ReadError>;
 
     /// Fails once the limits are used up. A caller that took an earlier failure for a missing file
     /// checks here whether a limit caused it.
-    fn check_limits(&self) -> Result<(), TreeError>;
+    fn check_limits(&self) -> Result<(), ReadError>;
 
     /// The absolute path by which agents see a path of the tree.
     fn container_path(&self, path: &str) -> String;
@@ -29,7 +29,7 @@ pub enum FileKind {
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct FileEntry {
     pub name: String,
     pub kind: FileKind,
     /// Milliseconds since 1970; 0 for directories.
@@ -49,7 +49,7 @@ pub struct Found {
 
 /// Why a path cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TreeError {
+pub enum ReadError {
     /// Holds the missing path, with links resolved.
     #[error("it does not exist")]
     NotFound(String),

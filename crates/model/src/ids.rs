@@ -82,7 +82,8 @@ uuid_id!(
 pub struct SessionId(Uuid);
 
 impl SessionId {
-    const PREFIX: &str = "gogol_";
+    /// What the id of a session starts with.
+    pub const PREFIX: &str = "gogol_";
 
     pub fn new(id: Uuid) -> Self {
         Self(id)

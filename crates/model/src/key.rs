@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 
 use crate::InvalidValue;
 
-const PREFIX: &str = "oub_";
 const RANDOM_BYTES: usize = 32;
 const ENCODED_CHARS: usize = 43;
 
@@ -18,9 +17,12 @@ const ENCODED_CHARS: usize = 43;
 pub struct ApiKey(String);
 
 impl ApiKey {
+    /// What a key starts with.
+    pub const PREFIX: &str = "oub_";
+
     /// Encodes random bytes as a key. With 256 bits an unsalted hash is safe.
     pub fn from_random(bytes: [u8; RANDOM_BYTES]) -> Self {
-        Self(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
+        Self(format!("{}{}", Self::PREFIX, URL_SAFE_NO_PAD.encode(bytes)))
     }
 
     pub fn reveal(&self) -> &str {
@@ -42,7 +44,7 @@ impl FromStr for ApiKey {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let is_well_formed = text.strip_prefix(PREFIX).is_some_and(|rest| {
+        let is_well_formed = text.strip_prefix(Self::PREFIX).is_some_and(|rest| {
             rest.len() == ENCODED_CHARS
                 && rest
                     .bytes()

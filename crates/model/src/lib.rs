@@ -33,7 +33,7 @@ pub use branch::{BranchName, BranchPattern};
 pub use credential::{BaseUrl, CredentialName};
 pub use env_value::{EnvValue, MIN_SECRET_BYTES, parse_env, parse_optional_env};
 pub use event::{Changed, Event, RewoundPart};
-pub use file_tree::{Entry, FileKind, FileTree, Found, TreeError};
+pub use file_tree::{FileEntry, FileKind, FileTree, Found, ReadError};
 pub use git_identity::GitIdentity;
 pub use ids::{ProjectId, RunId, ScheduleId, SessionId, TokenId, WorkspaceId};
 pub use key::{ApiKey, KeyHash};

@@ -8,6 +8,9 @@ use serde::{Serialize, Serializer};
 use crate::string_type::string_type;
 use crate::{InvalidValue, Mode, ProjectId, quoted};
 
+const PROJECT_PREFIX: &str = "project:";
+const READ_SUFFIX: &str = ":ro";
+
 /// Written as in `token_create`; [`Scope::FORMS`] lists the forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -83,6 +86,27 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// The project, by its id or name, and the mode of a scope that is written `project:PROJECT` or
+    /// `project:PROJECT:ro`; none for other texts.
+    pub fn split_project(text: &str) -> Option<(&str, Mode)> {
+        let rest = text.strip_prefix(PROJECT_PREFIX)?;
+        Some(match rest.strip_suffix(READ_SUFFIX) {
+            Some(project) => (project, Mode::Read),
+            None => (rest, Mode::Write),
+        })
+    }
+
+    /// The text that `split_project` splits.
+    pub fn join_project(project: &str, mode: Mode) -> String {
+        let suffix = match mode {
+            Mode::Read => READ_SUFFIX,
+            Mode::Write => "",
+        };
+        format!("{PROJECT_PREFIX}{project}{suffix}")
+    }
+}
+
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,8 +114,7 @@ impl fmt::Display for Scope {
             Self::Read => f.write_str("read"),
             Self::AdminRead => f.write_str("admin:ro"),
             Self::Write => f.write_str("write"),
-            Self::Project(id, Mode::Write) => write!(f, "project:{id}"),
-            Self::Project(id, Mode::Read) => write!(f, "project:{id}:ro"),
+            Self::Project(id, mode) => f.write_str(&Self::join_project(&id.to_string(), *mode)),
         }
     }
 }
@@ -100,19 +123,16 @@ impl FromStr for Scope {
     type Err = InvalidValue;
 
     fn from_str(text: &str) -> Result<Self, InvalidValue> {
-        let project = |rest: &str| {
-            let (id, mode) = match rest.strip_suffix(":ro") {
-                Some(id) => (id, Mode::Read),
-                None => (rest, Mode::Write),
-            };
-            id.parse().ok().map(|id| Self::Project(id, mode))
+        let project = |(id, mode): (&str, Mode)| {
+            let id = id.parse().ok();
+            id.map(|id| Self::Project(id, mode))
         };
         match text {
             "admin" => Some(Self::Admin),
             "admin:ro" => Some(Self::AdminRead),
             "read" => Some(Self::Read),
             "write" => Some(Self::Write),
-            _ => text.strip_prefix("project:").and_then(project),
+            _ => Self::split_project(text).and_then(project),
         }
         .ok_or_else(|| {
             InvalidValue(format!(

@@ -82,6 +82,11 @@ impl Status {
         })
     }
 
+    /// Whether the session does nothing until it gets a message.
+    pub fn is_resting(self) -> bool {
+        self == Self::Idle || self.is_ended()
+    }
+
     pub fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Interrupted | Self::Failed)
     }

@@ -1,6 +1,6 @@
 //! The instructions for applying a change: its tasks, what blocks them, and what to read first.
 
-use oubliette_model::{FileKind, FileTree, TreeError};
+use oubliette_model::{FileKind, FileTree, ReadError};
 use std::collections::{BTreeMap, HashSet};
 
 use schemars::JsonSchema;
@@ -88,8 +88,8 @@ pub enum ApplyError {
     Unreadable(String),
 }
 
-impl From<TreeError> for ApplyError {
-    fn from(error: TreeError) -> Self {
+impl From<ReadError> for ApplyError {
+    fn from(error: ReadError) -> Self {
         Self::Unreadable(format!("the change cannot be read: {error}"))
     }
 }
@@ -119,7 +119,7 @@ pub fn apply_instructions(
     let changes_dir = project.changes_dir.as_ref().ok_or(ApplyError::NotFound)?;
     let directory = match tree.find(&format!("{changes_dir}/{name}")) {
         Ok(found) if found.kind == FileKind::Directory => found.path,
-        Ok(_) | Err(TreeError::NotFound(_) | TreeError::DanglingLink) => {
+        Ok(_) | Err(ReadError::NotFound(_) | ReadError::DanglingLink) => {
             return Err(ApplyError::NotFound);
         }
         Err(error) => return Err(error.into()),
@@ -251,7 +251,7 @@ impl<'a> LoadedChange<'a> {
         for file in files {
             match self.tree.read(&file) {
                 Ok(text) => checkbox::parse_tasks(&text).for_each(|task| tracked.add(task)),
-                Err(error @ TreeError::LimitReached(_)) => return Err(error.into()),
+                Err(error @ ReadError::LimitReached(_)) => return Err(error.into()),
                 Err(error) => tracked.unavailable.push(UnavailableFile {
                     path: self.tree.container_path(&file),
                     reason: error.to_string(),

@@ -2,7 +2,7 @@
 
 use crate::lookup::if_readable;
 use crate::{cmp_utf16, is_js_whitespace, trim_js_whitespace};
-use oubliette_model::{FileKind, FileTree, TreeError};
+use oubliette_model::{FileKind, FileTree, ReadError};
 
 const DELTA_SECTIONS: [&str; 4] = [
     "added requirements",
@@ -21,11 +21,11 @@ pub(crate) struct MisplacedDelta {
 pub(crate) fn find_misplaced(
     tree: &dyn FileTree,
     specs: &str,
-) -> Result<Vec<MisplacedDelta>, TreeError> {
+) -> Result<Vec<MisplacedDelta>, ReadError> {
     let mut found = Vec::new();
     match collect_misplaced(tree, specs, "", &mut found) {
         Ok(())
-        | Err(TreeError::NotFound(_) | TreeError::DanglingLink | TreeError::NotADirectory) => {}
+        | Err(ReadError::NotFound(_) | ReadError::DanglingLink | ReadError::NotADirectory) => {}
         Err(other) => return Err(other),
     }
     found.sort_by(|a, b| cmp_utf16(&a.path, &b.path));
@@ -37,7 +37,7 @@ fn collect_misplaced(
     specs: &str,
     subdirectory: &str,
     found: &mut Vec<MisplacedDelta>,
-) -> Result<(), TreeError> {
+) -> Result<(), ReadError> {
     for entry in tree.list(&format!("{specs}/{subdirectory}"))? {
         if entry.name.starts_with('.') {
             continue;

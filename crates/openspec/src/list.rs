@@ -1,6 +1,6 @@
 //! The changes of a project with their progress.
 
-use oubliette_model::{Entry, FileKind, FileTree, TreeError};
+use oubliette_model::{FileEntry, FileKind, FileTree, ReadError};
 use std::cmp::Reverse;
 
 use crate::lookup::if_readable;
@@ -34,7 +34,7 @@ pub fn list_changes(tree: &dyn FileTree) -> Result<Vec<Change>, String> {
         .map_err(|error| format!("`{CHANGES_DIR}` cannot be read: {error}"))
 }
 
-fn read_changes(tree: &dyn FileTree) -> Result<Vec<Change>, TreeError> {
+fn read_changes(tree: &dyn FileTree) -> Result<Vec<Change>, ReadError> {
     let project = Project::open(tree)?;
     let Some(changes_dir) = &project.changes_dir else {
         return Ok(Vec::new());
@@ -45,7 +45,7 @@ fn read_changes(tree: &dyn FileTree) -> Result<Vec<Change>, TreeError> {
             match read_change(&project, changes_dir, entry.name) {
                 Ok(change) => changes.push(change),
                 // It was removed after the directory was listed.
-                Err(TreeError::NotFound(_)) => {}
+                Err(ReadError::NotFound(_)) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -59,7 +59,7 @@ fn read_change(
     project: &Project<'_>,
     changes_dir: &str,
     name: String,
-) -> Result<Change, TreeError> {
+) -> Result<Change, ReadError> {
     let tree = project.tree;
     let directory = format!("{changes_dir}/{name}");
     let entries = tree.list(&directory)?;
@@ -80,7 +80,7 @@ fn read_change(
 
 /// The number of tasks of a change and how many are done. An unreadable file counts as having no
 /// tasks, so that one damaged change does not hide the others.
-fn count_tasks(project: &Project<'_>, directory: &str) -> Result<(usize, usize), TreeError> {
+fn count_tasks(project: &Project<'_>, directory: &str) -> Result<(usize, usize), ReadError> {
     let workflow = project.workflow(directory).ok();
     let tracked = workflow
         .as_ref()
@@ -89,7 +89,7 @@ fn count_tasks(project: &Project<'_>, directory: &str) -> Result<(usize, usize),
         None => Vec::new(),
         Some(artifact) => match outputs::files(project.tree, directory, &artifact.generates) {
             Ok(files) => files,
-            Err(OutputError::Tree(error @ TreeError::LimitReached(_))) => return Err(error),
+            Err(OutputError::Tree(error @ ReadError::LimitReached(_))) => return Err(error),
             Err(_) => return Ok((0, 0)),
         },
     };
@@ -110,8 +110,8 @@ fn count_tasks(project: &Project<'_>, directory: &str) -> Result<(usize, usize),
 fn last_modified(
     tree: &dyn FileTree,
     directory: &str,
-    entries: &[Entry],
-) -> Result<Option<i64>, TreeError> {
+    entries: &[FileEntry],
+) -> Result<Option<i64>, ReadError> {
     let mut latest = None;
     for entry in entries {
         let path = || format!("{directory}/{}", entry.name);

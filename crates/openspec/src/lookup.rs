@@ -1,12 +1,12 @@
 //! Looks for files that may be missing.
 
-use oubliette_model::{FileKind, FileTree, TreeError};
+use oubliette_model::{FileKind, FileTree, ReadError};
 
 /// Turns an error into `None`, except that a reached limit stays an error.
-pub(crate) fn if_readable<T>(result: Result<T, TreeError>) -> Result<Option<T>, TreeError> {
+pub(crate) fn if_readable<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error @ TreeError::LimitReached(_)) => Err(error),
+        Err(error @ ReadError::LimitReached(_)) => Err(error),
         Err(_) => Ok(None),
     }
 }

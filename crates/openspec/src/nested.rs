@@ -4,7 +4,7 @@ use crate::lookup::if_readable;
 use crate::outputs::{self, OutputError};
 use crate::project::Project;
 use crate::{METADATA_FILE, TASKS_FILE, cmp_utf16};
-use oubliette_model::{Entry, FileKind, FileTree, TreeError};
+use oubliette_model::{FileEntry, FileKind, FileTree, ReadError};
 
 /// Files that are only found at the top of a change.
 const MARKER_FILES: [&str; 4] = [METADATA_FILE, "proposal.md", TASKS_FILE, "design.md"];
@@ -16,13 +16,13 @@ pub(crate) fn find_changes(
     project: &Project<'_>,
     directory: &str,
     name: &str,
-    entries: &[Entry],
-) -> Result<Option<Vec<String>>, TreeError> {
+    entries: &[FileEntry],
+) -> Result<Option<Vec<String>>, ReadError> {
     if name.starts_with('.') || name == "archive" {
         return Ok(None);
     }
     let is_visible_file =
-        |entry: &Entry| !entry.name.starts_with('.') && entry.kind != FileKind::Directory;
+        |entry: &FileEntry| !entry.name.starts_with('.') && entry.kind != FileKind::Directory;
     if is_change(project, directory, entries)? || entries.iter().any(is_visible_file) {
         return Ok(None);
     }
@@ -37,9 +37,9 @@ fn collect_changes(
     directory: &str,
     name: &str,
     depth: usize,
-    entries: &[Entry],
+    entries: &[FileEntry],
     changes: &mut Vec<String>,
-) -> Result<(), TreeError> {
+) -> Result<(), ReadError> {
     if depth > MAX_NESTING_DEPTH {
         return Ok(());
     }
@@ -59,14 +59,18 @@ fn collect_changes(
     Ok(())
 }
 
-fn list_or_empty(tree: &dyn FileTree, directory: &str) -> Result<Vec<Entry>, TreeError> {
+fn list_or_empty(tree: &dyn FileTree, directory: &str) -> Result<Vec<FileEntry>, ReadError> {
     Ok(if_readable(tree.list(directory))?.unwrap_or_default())
 }
 
 /// Whether a directory has what only a change has.
-fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Result<bool, TreeError> {
+fn is_change(
+    project: &Project<'_>,
+    directory: &str,
+    entries: &[FileEntry],
+) -> Result<bool, ReadError> {
     let tree = project.tree;
-    let is_file = |entry: &Entry| match entry.kind {
+    let is_file = |entry: &FileEntry| match entry.kind {
         FileKind::File => true,
         FileKind::Link => tree
             .find(&format!("{directory}/{}", entry.name))
@@ -90,7 +94,7 @@ fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Resul
         match outputs::files(tree, directory, &artifact.generates) {
             Ok(files) if files.is_empty() => {}
             Ok(_) => return Ok(true),
-            Err(OutputError::Tree(error @ TreeError::LimitReached(_))) => return Err(error),
+            Err(OutputError::Tree(error @ ReadError::LimitReached(_))) => return Err(error),
             Err(_) => return Ok(false),
         }
     }
@@ -98,7 +102,7 @@ fn is_change(project: &Project<'_>, directory: &str, entries: &[Entry]) -> Resul
 }
 
 /// Whether a directory contains a visible file at any depth. A link counts as a file.
-fn has_any_file(tree: &dyn FileTree, directory: &str) -> Result<bool, TreeError> {
+fn has_any_file(tree: &dyn FileTree, directory: &str) -> Result<bool, ReadError> {
     for entry in list_or_empty(tree, directory)? {
         if entry.name.starts_with('.') {
             continue;

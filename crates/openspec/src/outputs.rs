@@ -1,6 +1,6 @@
 //! Finds the files of a change that belong to an artifact.
 
-use oubliette_model::{FileKind, FileTree, Found, TreeError};
+use oubliette_model::{FileKind, FileTree, Found, ReadError};
 use std::collections::{BTreeSet, HashSet};
 
 use crate::glob::{self, Pattern, Segment};
@@ -19,7 +19,7 @@ pub(crate) enum OutputError {
     #[error("the pattern `{0}` is not supported; use `*`, `**`, `?`, `[…]` and `{{a,b}}`")]
     UnsupportedPattern(String),
     #[error("{0}")]
-    Tree(#[from] TreeError),
+    Tree(#[from] ReadError),
 }
 
 /// The files that a path or pattern of a schema matches in a change: resolved paths, sorted.
@@ -62,8 +62,8 @@ fn literal_file(
         Ok(found) if !is_within(change_dir, &found.path) => Err(OutputError::OutsideChange(path)),
         Ok(found) if found.kind == FileKind::File => Ok(vec![found.path]),
         Ok(_) => Ok(Vec::new()),
-        Err(TreeError::NotFound(missing)) if is_within(change_dir, &missing) => Ok(Vec::new()),
-        Err(error @ TreeError::LimitReached(_)) => Err(error.into()),
+        Err(ReadError::NotFound(missing)) if is_within(change_dir, &missing) => Ok(Vec::new()),
+        Err(error @ ReadError::LimitReached(_)) => Err(error.into()),
         Err(_) => Err(OutputError::OutsideChange(path)),
     }
 }
@@ -89,7 +89,7 @@ impl Search<'_> {
             return Ok(());
         }
         if self.ancestors.len() >= MAX_SEARCH_DEPTH {
-            return Err(TreeError::LimitReached("the directories are nested too deeply").into());
+            return Err(ReadError::LimitReached("the directories are nested too deeply").into());
         }
         self.ancestors.insert(position.clone());
         let searched = self.search_entries(directory, segments);
@@ -107,7 +107,7 @@ impl Search<'_> {
         }
         let entries = match self.tree.list(directory) {
             Ok(entries) => entries,
-            Err(TreeError::NotFound(_) | TreeError::NotADirectory) => return Ok(()),
+            Err(ReadError::NotFound(_) | ReadError::NotADirectory) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         for entry in entries {
@@ -123,10 +123,10 @@ impl Search<'_> {
             let found = match entry.kind {
                 FileKind::Link => match self.tree.find(&path) {
                     Ok(found) => found,
-                    Err(TreeError::DanglingLink) => continue,
-                    Err(TreeError::LinkLoop) if is_last => continue,
-                    Err(TreeError::LinkLoop) => return Err(OutputError::LinkLoop(path)),
-                    Err(error @ TreeError::LimitReached(_)) => return Err(error.into()),
+                    Err(ReadError::DanglingLink) => continue,
+                    Err(ReadError::LinkLoop) if is_last => continue,
+                    Err(ReadError::LinkLoop) => return Err(OutputError::LinkLoop(path)),
+                    Err(error @ ReadError::LimitReached(_)) => return Err(error.into()),
                     Err(_) => return Err(OutputError::OutsideChange(path)),
                 },
                 kind => Found {

@@ -1,6 +1,6 @@
 //! What all changes of a project share, read once per call.
 
-use oubliette_model::{FileTree, TreeError};
+use oubliette_model::{FileTree, ReadError};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -29,10 +29,10 @@ pub(crate) struct Workflow {
 impl<'a> Project<'a> {
     /// # Errors
     /// If `openspec/changes` exists but cannot be read.
-    pub(crate) fn open(tree: &'a dyn FileTree) -> Result<Self, TreeError> {
+    pub(crate) fn open(tree: &'a dyn FileTree) -> Result<Self, ReadError> {
         let changes_dir = match tree.find(CHANGES_DIR) {
             Ok(found) => Some(found.path),
-            Err(TreeError::NotFound(_)) => None,
+            Err(ReadError::NotFound(_)) => None,
             Err(error) if is_directory(tree, "openspec") => return Err(error),
             // The project does not use OpenSpec, even if it has a file of that name.
             Err(_) => None,

@@ -2,7 +2,7 @@
 
 use crate::yaml::{self, Value};
 use crate::{METADATA_FILE, trim_js_whitespace};
-use oubliette_model::{FileTree, TreeError};
+use oubliette_model::{FileTree, ReadError};
 
 /// A longer `context` is ignored, as the command does.
 const MAX_CONTEXT_BYTES: usize = 50 * 1024;
@@ -62,10 +62,10 @@ pub(crate) fn load_metadata<'a>(
     let text = match tree.read(&path) {
         Ok(text) => text,
         Err(
-            TreeError::NotFound(_)
-            | TreeError::DanglingLink
-            | TreeError::LinkLoop
-            | TreeError::NotADirectory,
+            ReadError::NotFound(_)
+            | ReadError::DanglingLink
+            | ReadError::LinkLoop
+            | ReadError::NotADirectory,
         ) => {
             return Ok(None);
         }

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use oubliette_agent::{Agent, Package, catalogue};
 use oubliette_engine::INSTALLED_AGENTS_DIR;
 use oubliette_model::nearest;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal;
+use crate::terminal::{self, output};
 
 pub(crate) use install::install;
 
-pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
+pub(crate) fn list(home: &Home) -> Result<(), Failure> {
     let config = Config::load(&home.config_file(), std::env::vars())?;
     let mut rows: Vec<Value> = catalogue()
         .iter()
@@ -39,20 +39,24 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
             json!({ "name": name, "about": "defined in oubliette.toml", "state": "configured" }),
         );
     }
-    let result = json!({ "agents": rows });
-    let Value::Object(result) = result else {
-        return Ok(());
-    };
-    terminal::print_line(&if json {
-        serde_json::to_string_pretty(&result).unwrap_or_default()
+    let result = Map::from_iter([("agents".to_owned(), rows.into())]);
+    if output::is_json() {
+        terminal::print_json(&result);
     } else {
-        terminal::render(&result)
-    });
+        terminal::print_line(&terminal::render(&result));
+    }
     Ok(())
 }
 
+/// The names of the agents that can be installed.
+pub(crate) fn installable() -> Vec<String> {
+    let agents = catalogue().into_iter();
+    let with_package = agents.filter(|agent| agent.package.is_some());
+    with_package.map(|agent| agent.name).collect()
+}
+
 /// Prints the models that an agent offers.
-pub(crate) fn models(home: &Home, name: &str, json: bool) -> Result<(), Failure> {
+pub(crate) fn models(home: &Home, name: &str) -> Result<(), Failure> {
     let models = oubliette_engine::stored_models(home.path(), name);
     if models.is_empty() {
         let known = catalogue().iter().any(|agent| agent.name == name);
@@ -65,9 +69,8 @@ pub(crate) fn models(home: &Home, name: &str, json: bool) -> Result<(), Failure>
              `oubliette run --agent {name} 'hello'` once"
         )));
     }
-    if json {
-        let result = json!({ "agent": name, "models": models });
-        terminal::print_line(&serde_json::to_string_pretty(&result).unwrap_or_default());
+    if output::is_json() {
+        terminal::print_json(&json!({ "agent": name, "models": models }));
     } else {
         models
             .iter()
@@ -115,7 +118,7 @@ pub(crate) fn program_in_container(home: &Home, agent: &Agent) -> Option<String>
 }
 
 fn install_dir(home: &Home, name: &str) -> PathBuf {
-    home.path().join("agents").join(name)
+    home.agents_dir().join(name)
 }
 
 fn program_path(install_dir: &Path, package: Package) -> PathBuf {

@@ -32,6 +32,7 @@ use format::{Entry, Kind};
 use skipped::Skipped;
 
 const DATABASE_FILE: &str = "oubliette.db";
+/// What a backup has of the data directory; `not_included.rs` says what it has not.
 const ARCHIVE_ENTRIES: [&str; 4] = [DATABASE_FILE, "oubliette.toml", "admin.token", "projects"];
 
 /// Writes the archive to a temporary directory and renames it to `target` when it is complete.

@@ -2,8 +2,8 @@
 //! it answers.
 //!
 //! The two processes talk over a pipe, the standard output of the server: it reports once, that it is ready
-//! or why it is not. It holds no other descriptor of the command, so a pipeline that the command is part of
-//! ends with the command.
+//! or why it is not. On Linux it holds no other descriptor of the command, so a pipeline that the command is part
+//! of ends with the command; on other systems it may hold those that a shell has left open.
 
 mod log_file;
 mod report;
@@ -15,25 +15,17 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 pub(crate) use self::log_file::LogFile;
 pub(crate) use self::report::{Report, Starter};
 use crate::failure::Failure;
-use crate::home::Home;
+use crate::home::{Home, ServerMode};
 
 /// After this time the user is told what the command waits for.
 const NOTICE_DELAY: Duration = Duration::from_secs(5);
 /// Variables of commands that mean nothing to a server.
 const VARIABLES_OF_COMMANDS: [&str; 2] = ["OUBLIETTE_URL", "OUBLIETTE_TOKEN"];
-
-/// How long a server in the background runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Lifetime {
-    /// Until it is stopped.
-    Kept,
-    /// Until nothing is at work for a while: a command needed it. It takes any port if its own is taken.
-    UntilIdle,
-}
 
 /// How a server ended that was not ready, and did not say why.
 fn unexplained_end(status: io::Result<ExitStatus>, log: &str) -> Failure {
@@ -47,16 +39,13 @@ fn unexplained_end(status: io::Result<ExitStatus>, log: &str) -> Failure {
 /// process starts one at the same time, waits for that one.
 pub(crate) fn start(
     home: &Home,
-    lifetime: Lifetime,
+    mode: ServerMode,
     options: &[OsString],
 ) -> Result<Report, Failure> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::with_cause("cannot find oubliette", &error))?;
     oubliette_sandbox::close_descriptors_on_exec();
-    let lifetime = match lifetime {
-        Lifetime::Kept => "kept",
-        Lifetime::UntilIdle => "until-idle",
-    };
+    let mode = mode.to_possible_value();
     let mut command = Command::new(program);
     for name in VARIABLES_OF_COMMANDS {
         command.env_remove(name);
@@ -64,7 +53,8 @@ pub(crate) fn start(
     let child = command
         .arg("--data-dir")
         .arg(home.path())
-        .args(["serve", "--background", lifetime])
+        .args(["serve", "--background"])
+        .args(mode.iter().map(PossibleValue::get_name))
         .args(options)
         // It must not keep the directory of the command from being unmounted.
         .current_dir("/")

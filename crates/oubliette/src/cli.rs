@@ -11,6 +11,7 @@ mod credentials;
 #[cfg(test)]
 mod documented;
 mod event_lines;
+mod event_log;
 mod event_printer;
 mod follow;
 mod help;
@@ -44,6 +45,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ColorChoice, Command, FromArgMatches, value_parser};
+use oubliette_model::ApiKey;
 
 use crate::failure::Failure;
 use crate::home::Home;
@@ -51,8 +53,6 @@ use crate::terminal::output;
 use crate::{agents, archive, doctor, down, reset, serve, status, up};
 
 const GLOBAL_OPTIONS: &str = "Global options";
-/// What an API key starts with.
-const KEY_PREFIX: &str = "oub_";
 
 /// Runs one command.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
@@ -90,10 +90,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
             Some(("login", matches)) => login::run(&home, matches, &access),
             Some(("models", matches)) => {
                 let name = matches.get_one::<String>("NAME").cloned();
-                agents::models(&home, &name.unwrap_or_default(), matches.get_flag("json"))
+                agents::models(&home, &name.unwrap_or_default())
             }
-            Some((_, list)) => agents::list(&home, list.get_flag("json")),
-            None => agents::list(&home, matches.get_flag("json")),
+            _ => agents::list(&home),
         },
         Some(("run", matches)) => run::run(&home, matches, &access),
         Some((verb @ ("diff" | "apply" | "fetch" | "push"), matches)) => {
@@ -109,12 +108,12 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
         Some(("restore", matches)) => {
             archive::restore(&home, path(matches, "FILE"), matches.get_flag("replace"))
         }
-        Some(("doctor", matches)) => {
+        Some(("doctor", _)) => {
             let ask_server = || server_checks::run(&access);
-            doctor::run(&home, matches.get_flag("json"), &ask_server)
+            doctor::run(&home, &ask_server)
         }
         Some(("up", matches)) => up::run(&home, matches),
-        Some(("status", matches)) => status::run(&home, matches),
+        Some(("status", _)) => status::run(&home),
         Some(("down", matches)) => {
             if matches.get_flag("remove") {
                 confirm::require_yes(
@@ -151,6 +150,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<(), Failure> {
 /// the user: it would look as if they used them.
 fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
     let command = match matches.subcommand() {
+        Some(("agent", agent)) if agent.subcommand_matches("login").is_some() => return Ok(()),
         Some((
             name @ ("serve" | "up" | "status" | "agent" | "backup" | "restore" | "down" | "doctor"
             | "completions"),
@@ -174,7 +174,7 @@ fn refuse_unused_access(matches: &ArgMatches) -> Result<(), Failure> {
 fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
     let is_given = matches.value_source("token") == Some(ValueSource::CommandLine);
     let given = matches.get_one::<String>("token").filter(|_| is_given);
-    if given.is_none_or(|given| given.starts_with(KEY_PREFIX)) {
+    if given.is_none_or(|given| given.starts_with(ApiKey::PREFIX)) {
         return Ok(());
     }
     let hint = match matches.subcommand_name() {
@@ -182,7 +182,8 @@ fn refuse_other_tokens(matches: &ArgMatches) -> Result<(), Failure> {
         _ => "",
     };
     Err(Failure::new(format!(
-        "--token takes an API key, which starts with `{KEY_PREFIX}`, not a name{hint}"
+        "--token takes an API key, which starts with `{}`, not a name{hint}",
+        ApiKey::PREFIX
     )))
 }
 
@@ -214,7 +215,12 @@ fn command() -> Command {
         .mut_subcommand("token", |token| {
             token.subcommand(
                 Command::new("reset-admin")
-                    .about("Replace the admin token; stop the server first")
+                    .about("Replace the admin token, for example if it is lost")
+                    .long_about(
+                        "Replace the admin token, for example if it is lost. A server that a command has started is \
+                         stopped first, and the next command starts another; stop one of `oubliette serve` or \
+                         `oubliette up` yourself.",
+                    )
                     .after_help(help::examples(&["oubliette token reset-admin"]))
                     .arg(confirm::yes_flag()),
             )
@@ -337,7 +343,7 @@ fn agent_command() -> Command {
                 .arg(
                     Arg::new("NAME")
                         .required(true)
-                        .help("One of claude, codex, copilot, droid, gemini, opencode, qwen"),
+                        .help(format!("One of {}", agents::installable().join(", "))),
                 ),
         )
 }
@@ -361,6 +367,32 @@ mod tests {
     #[test]
     fn the_command_tree_is_valid() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_agent_install_names_every_agent_that_can_be_installed() {
+        let mut command = super::agent_command();
+        let install = command.find_subcommand_mut("install").unwrap();
+        let help = install.render_long_help().to_string();
+        for agent in oubliette_agent::catalogue() {
+            let is_named = help.contains(&format!(" {}", agent.name));
+            assert_eq!(is_named, agent.package.is_some(), "{}: {help}", agent.name);
+        }
+    }
+
+    #[test]
+    fn an_address_is_refused_only_by_commands_that_use_none() {
+        let check = |words: &[&str]| {
+            let words = ["oubliette", "--url", "http://127.0.0.1:9"]
+                .iter()
+                .chain(words);
+            let matches = super::command().try_get_matches_from(words).unwrap();
+            super::refuse_unused_access(&matches)
+        };
+        assert!(check(&["agent", "list"]).is_err());
+        assert!(check(&["token", "reset-admin"]).is_err());
+        assert!(check(&["agent", "login", "claude"]).is_ok());
+        assert!(check(&["project", "list"]).is_ok());
     }
 
     #[test]

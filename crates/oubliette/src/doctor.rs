@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 use crate::client_binary;
 use crate::config::{self, Config};
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
-use crate::terminal::print_line;
+use crate::terminal::{output, print_json, print_line};
 
 pub(crate) use self::finding::Finding;
 use self::finding::Level;
@@ -28,7 +29,7 @@ const LOW_DISK_MB: u64 = 200;
 pub(crate) type ServerChecks<'a> = &'a dyn Fn() -> Vec<(&'static str, Vec<Finding>)>;
 
 /// Prints every finding; fails if one of them prevents Oubliette from working.
-pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(), Failure> {
+pub(crate) fn run(home: &Home, checks: ServerChecks<'_>) -> Result<(), Failure> {
     let running = running_server(home);
     let mut findings = vec![
         ("data_directory", data_directory(home)),
@@ -50,10 +51,10 @@ pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(
             .flat_map(|(check, found)| found.iter().map(move |finding| (*check, finding)))
     };
     let problems = all().filter(|(_, it)| it.level == Level::Bad).count();
-    if json {
+    if output::is_json() {
         let findings: Vec<Value> = all().map(|(check, it)| it.to_json(check)).collect();
         let report = json!({ "problems": problems, "findings": findings });
-        print_line(&serde_json::to_string_pretty(&report).unwrap_or_default());
+        print_json(&report);
     } else {
         let lines: Vec<String> = all().map(|(_, it)| it.line()).collect();
         print_line(&lines.join("\n"));
@@ -68,10 +69,7 @@ pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(
 }
 
 fn running_server(home: &Home) -> Option<ServerInfo> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.ok()?.block_on(home.running_server())
+    block_on(home.running_server()).ok()?
 }
 
 fn data_directory(home: &Home) -> Vec<Finding> {

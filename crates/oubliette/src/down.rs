@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{DirectoryLock, Home, ServerMode};
 use crate::terminal::{output, print_json, print_line, printable};
@@ -44,11 +45,7 @@ pub(crate) fn run(home: &Home, remove: bool) -> Result<(), Failure> {
         }
     });
     let config = config.ok();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let stopped = runtime.block_on(stop_containers(home, config.as_ref(), remove));
+    let stopped = block_on(stop_containers(home, config.as_ref(), remove))?;
     let stopped =
         stopped.map_err(|error| Failure::with_cause("cannot stop a container", &error))?;
     report(stopped_server.was_running, stopped, remove);
@@ -190,7 +187,7 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
                     eprintln!("The server did not stop in time and was killed.");
                 }
                 if since.elapsed() > SERVER_STOP_TIMEOUT + SERVER_KILL_TIMEOUT {
-                    return home.lock().map(|_| None);
+                    return lock_after_kill(home).map(Some);
                 }
             }
             (Some(holder), _) => {
@@ -206,6 +203,16 @@ pub(crate) fn stop_server(home: &Home) -> Result<Option<StoppedServer>, Failure>
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
+}
+
+/// Locks the directory of a server that was killed, or fails with the process that still has the lock.
+fn lock_after_kill(home: &Home) -> Result<StoppedServer, Failure> {
+    let lock = home.lock()?;
+    home.remove_server_info();
+    Ok(StoppedServer {
+        _lock: lock,
+        was_running: true,
+    })
 }
 
 /// Locks the directory, and stops a server before that a command had started: the next command starts another.
@@ -232,6 +239,16 @@ fn cannot_stop(home: &Home, pid: Pid, error: Errno) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_free_after_a_kill_had_a_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Home::find(Some(directory.path())).unwrap();
+        let held = home.lock().unwrap();
+        lock_after_kill(&home).unwrap_err();
+        drop(held);
+        assert!(lock_after_kill(&home).unwrap().was_running);
+    }
 
     #[test]
     fn the_summary_names_what_was_stopped() {

@@ -1,5 +1,5 @@
-//! The data directory: its paths, its lock, the server's socket, and the two small files beside the
-//! database.
+//! The data directory: its paths, its lock, the server's socket, and the small files that commands and the server
+//! read there.
 
 mod privacy;
 
@@ -45,15 +45,18 @@ pub(crate) struct ServerInfo {
 }
 
 /// How a server was started, and when it ends.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ServerMode {
     /// At a terminal, or by a service manager.
     #[default]
+    #[value(skip)]
     Foreground,
     /// In the background, until it is stopped.
+    #[value(name = "kept")]
     Background,
-    /// In the background by a command that needed it, until nothing is at work for a while.
+    /// In the background by a command that needed it, until nothing is at work for a while. It takes any port if its
+    /// own is taken.
     UntilIdle,
 }
 
@@ -138,6 +141,26 @@ impl Home {
     /// The log of a server in the background.
     pub(crate) fn log_file(&self) -> PathBuf {
         self.path.join("server.log")
+    }
+
+    /// What the command line remembers.
+    pub(crate) fn cli_dir(&self) -> PathBuf {
+        self.path.join("cli")
+    }
+
+    /// The keys of MCP clients that start `oubliette mcp stdio`.
+    pub(crate) fn mcp_clients_dir(&self) -> PathBuf {
+        self.path.join("mcp-clients")
+    }
+
+    /// What is known about directories that sessions have worked on.
+    pub(crate) fn checkouts_dir(&self) -> PathBuf {
+        self.path.join("checkouts")
+    }
+
+    /// The installed agents.
+    pub(crate) fn agents_dir(&self) -> PathBuf {
+        self.path.join("agents")
     }
 
     fn run_dir(&self) -> PathBuf {
@@ -238,7 +261,7 @@ impl Home {
         let text = serde_json::to_string_pretty(info)
             .map_err(|error| Failure::with_cause("cannot encode the server's address", &error))?;
         let path = self.server_info_file();
-        write_private(&path, &text).map_err(|error| {
+        self.write_private(&path, &text).map_err(|error| {
             Failure::with_cause(format!("cannot write {}", path.display()), &error)
         })
     }
@@ -288,7 +311,7 @@ impl Home {
         text.trim().parse().ok().and_then(Pid::from_raw)
     }
 
-    /// The admin key, the only key that is stored in clear.
+    /// The admin key. It and the keys in `mcp-clients` are the only ones of callers that are stored in plain text.
     pub(crate) fn admin_key(&self) -> Option<ApiKey> {
         fs::read_to_string(self.admin_token_file())
             .ok()?
@@ -299,24 +322,37 @@ impl Home {
 
     pub(crate) fn write_admin_key(&self, key: &ApiKey) -> Result<(), Failure> {
         let path = self.admin_token_file();
-        write_private(&path, &format!("{}\n", key.reveal())).map_err(|error| {
+        let text = format!("{}\n", key.reveal());
+        self.write_private(&path, &text).map_err(|error| {
             Failure::with_cause(format!("cannot write {}", path.display()), &error)
         })
     }
-}
 
-/// Writes a file atomically, readable only by its owner, who is that of the directory.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("."));
-    let mut draft = tempfile::NamedTempFile::new_in(directory)?;
-    if rustix::process::geteuid().is_root() {
-        let meta = fs::metadata(directory)?;
-        std::os::unix::fs::fchown(draft.as_file(), Some(meta.uid()), Some(meta.gid()))?;
+    /// Writes a file below the data directory atomically, readable only by its owner, who is that of the data
+    /// directory, also with `sudo`. Creates its directory.
+    pub(crate) fn write_private(&self, path: &Path, text: &str) -> io::Result<()> {
+        let is_root = rustix::process::geteuid().is_root();
+        let owner = fs::metadata(&self.path).ok().filter(|_| is_root);
+        let owner = owner.map(|meta| (meta.uid(), meta.gid()));
+        let directory = path.parent().unwrap_or(&self.path);
+        if !directory.exists() {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
+            if let Some((user, group)) = owner {
+                std::os::unix::fs::chown(directory, Some(user), Some(group))?;
+            }
+        }
+        let mut draft = tempfile::NamedTempFile::new_in(directory)?;
+        if let Some((user, group)) = owner {
+            std::os::unix::fs::fchown(draft.as_file(), Some(user), Some(group))?;
+        }
+        draft.write_all(text.as_bytes())?;
+        draft.as_file().sync_all()?;
+        draft.persist(path).map_err(|error| error.error)?;
+        File::open(directory)?.sync_all()
     }
-    draft.write_all(text.as_bytes())?;
-    draft.as_file().sync_all()?;
-    draft.persist(path).map_err(|error| error.error)?;
-    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
@@ -351,6 +387,10 @@ mod tests {
         assert_eq!(home.admin_key(), Some(key));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&home.admin_token_file()), 0o600);
+        let client = home.mcp_clients_dir().join("zed.token");
+        home.write_private(&client, "key").unwrap();
+        assert_eq!(mode(&client), 0o600);
+        assert_eq!(mode(&home.mcp_clients_dir()), 0o700);
         assert_eq!(mode(home.path()), 0o700);
     }
 }

@@ -1,8 +1,8 @@
 //! The `oubliette` binary: the server and the command line.
 //!
 //! Commands are MCP clients of a server, which they start in the background if none is running, except those that
-//! work on the data directory or this machine: `serve`, `up`, `status`, `down`, `agent`, `backup`, `restore`,
-//! `doctor`, `completions`, `man` and `token reset-admin`.
+//! work on the data directory or this machine: `serve`, `up`, `status`, `down`, `agent` without `agent login`,
+//! `backup`, `restore`, `doctor`, `completions`, `man` and `token reset-admin`.
 
 mod agents;
 mod archive;
@@ -13,6 +13,7 @@ mod config;
 mod containers;
 mod doctor;
 mod down;
+mod executor;
 mod failure;
 mod home;
 mod logs;

@@ -10,6 +10,7 @@ use oubliette_store::sqlite::Sqlite;
 use serde_json::json;
 
 use crate::down;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal;
@@ -27,12 +28,9 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     let now = jiff::Timestamp::now();
     let new_token = NewToken::generate("admin", Scope::Admin, now, None)
         .map_err(|error| Failure::with_cause("cannot create a key", &error))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let old_key = home.admin_key();
     home.write_admin_key(&new_token.key)?;
-    runtime.block_on(async {
+    block_on(async {
         store
             .add_token(&new_token.token, new_token.key.hash(), None)
             .await?;
@@ -43,7 +41,7 @@ pub(crate) fn run(home: &Home) -> Result<(), Failure> {
             store.revoke_token(token.id, now, None).await?;
         }
         Ok::<_, Failure>(())
-    })?;
+    })??;
     if output::is_json() {
         terminal::print_json(&json!({
             "token_id": new_token.token.id, "file": home.admin_token_file(),

@@ -22,12 +22,14 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::background::{Lifetime, LogFile, Report, Starter};
+use crate::background::{LogFile, Report, Starter};
 use crate::config::Config;
 use crate::containers;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{DirectoryLock, Home, ServerInfo, ServerMode};
 use crate::logs;
+use crate::setup;
 use crate::terminal::{output, print_line};
 use crate::up;
 
@@ -39,7 +41,7 @@ pub(crate) struct Options {
     detach: bool,
     /// How long a server runs that a command has started, which waits for its report.
     #[arg(long, value_enum, hide = true)]
-    background: Option<Lifetime>,
+    background: Option<ServerMode>,
     /// Address to listen on [default: `server.listen` of the configuration, 127.0.0.1:7433]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
@@ -85,7 +87,7 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
         return up::detach(home, &options.to_arguments());
     }
     match options.background {
-        Some(lifetime) => run_in_background(home, options, lifetime),
+        Some(mode) => run_in_background(home, options, mode),
         None => {
             logs::start(options.log, None);
             home.require_own()?;
@@ -99,7 +101,7 @@ pub(crate) fn run(home: &Home, options: &Options) -> Result<(), Failure> {
 enum Start {
     Foreground,
     Background {
-        lifetime: Lifetime,
+        mode: ServerMode,
         starter: Arc<Mutex<Option<Starter>>>,
     },
 }
@@ -108,25 +110,18 @@ impl Start {
     fn mode(&self) -> ServerMode {
         match self {
             Self::Foreground => ServerMode::Foreground,
-            Self::Background {
-                lifetime: Lifetime::Kept,
-                ..
-            } => ServerMode::Background,
-            Self::Background {
-                lifetime: Lifetime::UntilIdle,
-                ..
-            } => ServerMode::UntilIdle,
+            Self::Background { mode, .. } => *mode,
         }
     }
 }
 
 /// Runs a server that another process has started and waits for.
-fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Result<(), Failure> {
+fn run_in_background(home: &Home, options: &Options, mode: ServerMode) -> Result<(), Failure> {
     let starter = Starter::detach();
     let starter = starter.map_err(|error| Failure::with_cause("cannot detach", &error))?;
     let lock = match lock_or_find_server(home) {
-        Ok(Turn::Own(lock)) => lock,
-        Ok(Turn::Other(pid)) => {
+        Ok(LockOutcome::Acquired(lock)) => lock,
+        Ok(LockOutcome::HeldBy(pid)) => {
             let was_running = true;
             starter.report(&Ok(Report { pid, was_running }));
             return Ok(());
@@ -144,7 +139,7 @@ fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Resu
     logs::start(options.log, log);
     let starter = Arc::new(Mutex::new(Some(starter)));
     let start = Start::Background {
-        lifetime,
+        mode,
         starter: starter.clone(),
     };
     let result = run_locked(home, options, &lock, start);
@@ -161,31 +156,27 @@ fn run_in_background(home: &Home, options: &Options, lifetime: Lifetime) -> Resu
     }
 }
 
-/// Which of several servers that are started at once goes on.
-enum Turn {
-    Own(DirectoryLock),
-    /// Another process serves the directory.
-    Other(u32),
+/// Whether this process serves the directory, of several that are started at once.
+enum LockOutcome {
+    Acquired(DirectoryLock),
+    /// Another process serves it.
+    HeldBy(u32),
 }
 
 /// Locks the directory, or waits until the process that has the lock serves it.
-fn lock_or_find_server(home: &Home) -> Result<Turn, Failure> {
+fn lock_or_find_server(home: &Home) -> Result<LockOutcome, Failure> {
     home.require_own()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let deadline = Instant::now() + OTHER_SERVER_TIMEOUT;
     loop {
         if let Some(lock) = home.try_lock()? {
-            return Ok(Turn::Own(lock));
+            return Ok(LockOutcome::Acquired(lock));
         }
-        if let Some(running) = runtime.block_on(home.running_server()) {
-            return Ok(Turn::Other(running.pid));
+        if let Some(running) = block_on(home.running_server())? {
+            return Ok(LockOutcome::HeldBy(running.pid));
         }
         if Instant::now() > deadline {
             let lock = home.lock()?;
-            return Ok(Turn::Own(lock));
+            return Ok(LockOutcome::Acquired(lock));
         }
         std::thread::sleep(LOCK_RETRY_INTERVAL);
     }
@@ -353,10 +344,10 @@ impl BoundServer {
         let app = oubliette_server::app(&engine, &config.server, &config.mcp);
         let idle_time = Duration::from_secs(config.autostart.idle_seconds);
         if self.mode == ServerMode::UntilIdle && !idle_time.is_zero() {
-            let (shutdown, activity) = (shutdown.clone(), app.activity().clone());
+            let (shutdown, connections) = (shutdown.clone(), app.connection_counts().clone());
             let (engine, home) = (engine.clone(), home.clone());
             tokio::spawn(closing.clone().run_until_cancelled_owned(async move {
-                idle::wait(&engine, &activity, &home, idle_time).await;
+                idle::wait(&engine, &connections, &home, idle_time).await;
                 tracing::info!(
                     "nothing is at work; ending, the next command starts a server again"
                 );
@@ -443,10 +434,10 @@ fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
     ));
     let file = home.admin_token_file();
     let command = home.command();
+    let clients = setup::names().collect::<Vec<_>>().join(", ");
     if !is_first_start {
         print_line(&format!(
-            "Connect an MCP client with `{command} mcp setup claude` (or codex, opencode, droid, gemini, \
-             cursor, vscode). The admin token is in {}.",
+            "Connect an MCP client with `{command} mcp setup NAME` ({clients}). The admin token is in {}.",
             file.display()
         ));
         return;
@@ -469,7 +460,7 @@ fn print_greeting(home: &Home, url: &str, is_first_start: bool) {
     };
     print_line(&format!(
         "\nThis is the first start. The admin token{token}\n\n\
-         Connect an MCP client (claude, codex, opencode, droid, gemini, cursor or vscode):\n\n    \
+         Connect an MCP client ({clients}):\n\n    \
          {command} mcp setup claude\n\n\
          or any other client with the URL above and the header\n\n    {header}\n\n\
          Create a project from another terminal:\n\n    {command} project create hello\n"

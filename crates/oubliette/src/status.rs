@@ -1,12 +1,13 @@
 //! `oubliette status`: whether a server is running, and how it was started. It starts none.
 
-use clap::{ArgMatches, Command};
+use clap::Command;
 use serde_json::{Map, Value, json};
 
 use crate::config::Config;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
-use crate::terminal::{self, print_line};
+use crate::terminal::{self, output, print_json, print_line};
 
 pub(crate) fn command() -> Command {
     Command::new("status")
@@ -15,25 +16,21 @@ pub(crate) fn command() -> Command {
         .after_help("Examples:\n  oubliette status\n  oubliette status --json")
 }
 
-pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
+pub(crate) fn run(home: &Home) -> Result<(), Failure> {
     home.owner()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let running = runtime.block_on(home.running_server());
+    let running = block_on(home.running_server())?;
     let status = describe(home, running.as_ref());
-    print_line(&match (&running, matches.get_flag("json")) {
-        (_, true) => serde_json::to_string_pretty(&status).unwrap_or_default(),
-        (Some(_), false) => terminal::render(&status),
-        (None, false) => {
-            let (path, command) = (home.path().display(), home.command());
-            format!(
-                "No server is running on {path}. The next command that needs one starts it; `{command} up` starts \
-                 one that stays."
-            )
-        }
-    });
+    if output::is_json() {
+        print_json(&status);
+    } else if running.is_some() {
+        print_line(&terminal::render(&status));
+    } else {
+        let (path, command) = (home.path().display(), home.command());
+        print_line(&format!(
+            "No server is running on {path}. The next command that needs one starts it; `{command} up` starts one \
+             that stays."
+        ));
+    }
     match running {
         Some(_) => Ok(()),
         None => Err(Failure::Exit(1)),

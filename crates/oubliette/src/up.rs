@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::json;
 
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::down;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo, ServerMode};
-use crate::terminal::print_line;
+use crate::terminal::{output, print_line};
 
 pub(crate) fn command() -> Command {
     Command::new("up")
@@ -32,24 +32,24 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     if matches.get_flag("restart") {
         drop(down::stop_server(home)?);
     }
-    print(home, &keep(home)?, matches.get_flag("json"));
+    print(home, &keep(home)?);
     Ok(())
 }
 
 /// `oubliette serve --detach`.
 pub(crate) fn detach(home: &Home, options: &[OsString]) -> Result<(), Failure> {
-    let report = background::start(home, Lifetime::Kept, options)?;
+    let report = background::start(home, ServerMode::Background, options)?;
     if report.was_running {
         // Its options may be others.
         home.lock()?;
     }
-    print(home, &running_server(home)?, false);
+    print(home, &running_server(home)?);
     Ok(())
 }
 
 /// Starts a server that stays, or has the running one stay.
 pub(crate) fn keep(home: &Home) -> Result<ServerInfo, Failure> {
-    background::start(home, Lifetime::Kept, &[])?;
+    background::start(home, ServerMode::Background, &[])?;
     keep_running(home, running_server(home)?)
 }
 
@@ -72,9 +72,9 @@ fn running_server(home: &Home) -> Result<ServerInfo, Failure> {
     home.server_info().ok_or_else(ended)
 }
 
-fn print(home: &Home, server: &ServerInfo, json: bool) {
+fn print(home: &Home, server: &ServerInfo) {
     let log = home.log_file();
-    if json {
+    if output::is_json() {
         let value = json!({ "running": true, "pid": server.pid, "url": server.url, "log": log });
         print_line(&value.to_string());
         return;

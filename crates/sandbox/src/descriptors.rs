@@ -29,6 +29,6 @@ pub fn close_descriptors_on_exec() {
     }
 }
 
-/// Other systems inherit only what was opened for it by the shell.
+/// Does nothing on other systems: a program that is started there has the descriptors that the shell has left open.
 #[cfg(not(target_os = "linux"))]
 pub fn close_descriptors_on_exec() {}

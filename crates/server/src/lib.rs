@@ -4,8 +4,8 @@
 //! A face parses, calls one verb of the engine and renders. It never reads the store and decides
 //! nothing about permission.
 
-mod activity;
 mod auth;
+mod connection_counts;
 mod connection_limits;
 mod errors;
 mod files;
@@ -18,7 +18,7 @@ mod router;
 mod settings;
 mod tasks;
 
-pub use activity::Activity;
+pub use connection_counts::ConnectionCounts;
 pub use listen::{Listeners, serve};
 pub use local_socket::LocalSocket;
 pub use mcp::STRUCTURED_ONLY;

@@ -128,7 +128,7 @@ impl Acceptor<'_> {
                 .header_read_timeout(HEADER_READ_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service),
         );
-        let open = self.app.activity().begin();
+        let open = self.app.connection_counts().begin();
         self.app.tasks().spawn(async move {
             let (_permit, _open) = (permit, open);
             tokio::select! {

@@ -44,9 +44,9 @@ pub(crate) async fn render(sources: &Sources) -> String {
     let (sessions, streams) = sources.sessions.counts();
     let projects = sources.engine.count_projects().await.unwrap_or_default();
     let counts = sources.engine.state_counts();
-    let activity = sources.engine.activity().await.unwrap_or_default();
+    let stored = sources.engine.stored_counts().await.unwrap_or_default();
     page.describe("oubliette_sessions", "gauge", "Sessions by status.");
-    for (status, count) in &activity.sessions {
+    for (status, count) in &stored.sessions {
         let labels = format!("status=\"{}\"", status.as_str());
         page.value("oubliette_sessions", &labels, *count as f64);
     }
@@ -104,19 +104,19 @@ pub(crate) async fn render(sources: &Sources) -> String {
             "oubliette_pending_caller_requests",
             "gauge",
             "Calls of callers' tools that wait for a response.",
-            activity.pending_caller_requests as f64,
+            stored.pending_caller_requests as f64,
         ),
         (
             "oubliette_schedules",
             "gauge",
             "Schedules that are enabled.",
-            activity.enabled_schedules as f64,
+            stored.enabled_schedules as f64,
         ),
         (
             "oubliette_cost_usd",
             "gauge",
             "What the sessions that there are have cost, as far as it is known.",
-            activity.cost_usd,
+            stored.cost_usd,
         ),
         (
             "process_resident_memory_bytes",

@@ -14,8 +14,8 @@ use oubliette_engine::{Actor, Engine};
 use oubliette_model::may_read_metrics;
 use rmcp::ServerHandler;
 
-use crate::activity::Activity;
 use crate::auth::{Authenticator, require_key};
+use crate::connection_counts::ConnectionCounts;
 use crate::connection_limits::Connection;
 use crate::files::{self, FileRoutes};
 use crate::mcp::{self, Handler, McpSessionManager};
@@ -32,7 +32,7 @@ pub struct App {
     router: Router,
     sessions: Arc<McpSessionManager>,
     tasks: Tasks,
-    activity: Activity,
+    connection_counts: ConnectionCounts,
 }
 
 impl std::fmt::Debug for App {
@@ -47,8 +47,8 @@ impl App {
     }
 
     /// What clients do.
-    pub fn activity(&self) -> &Activity {
-        &self.activity
+    pub fn connection_counts(&self) -> &ConnectionCounts {
+        &self.connection_counts
     }
 
     pub(crate) fn tasks(&self) -> &Tasks {
@@ -152,7 +152,7 @@ fn build<H: ServerHandler>(
         router,
         sessions,
         tasks,
-        activity: Activity::default(),
+        connection_counts: ConnectionCounts::default(),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Storage of calls from containers that must take effect once even if the client repeats them:
-//! messages from agents to child sessions, and operations that change state.
+//! messages from agents to child sessions, and operations that change state; and the turns that callers wait for.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,7 +15,7 @@ pub const MAX_KEPT_OUTCOME_BYTES: u64 = 4 << 20;
 
 /// The state of a call that sent a message to a child session.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ChildCall {
+pub struct CalledTurn {
     /// The session that received the message.
     pub child: SessionId,
     pub turn: CallTurn,
@@ -59,7 +59,7 @@ pub trait CallStore {
     ) -> Result<Option<(Session, bool)>>;
 
     /// Returns the state of a call of [`crate::SessionStore::spawn_session`] or [`CallStore::queue_call`].
-    async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>>;
+    async fn called_turn(&self, caller: SessionId, call_id: Uuid) -> Result<Option<CalledTurn>>;
 
     /// Records that an operation is about to be called, unless the call id is known.
     async fn begin_tool_call(

@@ -29,7 +29,7 @@ pub use callers::{
     EndRequestOutcome, MAX_PENDING_REQUEST_BYTES, MAX_PENDING_REQUESTS, ToolDeclaration,
 };
 pub use calls::{
-    CallStore, CallTurn, ChildCall, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, ToolCallStart,
+    CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, ToolCallStart,
 };
 pub use checkpoints::{Checkpoint, CheckpointStep, CheckpointStore, TreeHash};
 pub use containers::{
@@ -45,9 +45,10 @@ pub use schedules::{
     Schedule, ScheduleRun, ScheduleStore, ScheduleTarget, ScheduleUpdate,
 };
 pub use sessions::{
-    Activity, Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
+    Attachment, CommittedStep, DecisionOutcome, JoinFilter, MAX_QUEUED_BYTES, NewSession,
     PendingDecision, RequestedSettings, Session, SessionChoices, SessionFilter, SessionMessage,
-    SessionStep, SessionStore, SpawnOutcome, StopRequest, TreeLimit, TreeLimits, TreeUsage,
+    SessionStep, SessionStore, SessionTreeLimits, SpawnOutcome, StopRequest, StoredCounts,
+    TreeLimit, TreeUsage,
 };
 pub use tokens::{RevokeOutcome, Token, TokenStore};
 pub use workspaces::{Workspace, WorkspaceStore};

@@ -156,7 +156,7 @@ pub struct SessionMessage {
     /// The scope of the sender, to which the grant of the session is narrowed when the message is
     /// queued. None if the sender is an agent without a key, whose session has no child with one.
     pub sender_scope: Option<Scope>,
-    /// With this id [`crate::CallStore::child_call`] finds the turn of the message, as a call of the
+    /// With this id [`crate::CallStore::called_turn`] finds the turn of the message, as a call of the
     /// session to itself.
     pub wait_id: Option<Uuid>,
     pub created_at: Timestamp,
@@ -171,7 +171,7 @@ pub struct Attachment {
 
 /// Limits for a whole tree of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TreeLimits {
+pub struct SessionTreeLimits {
     pub depth: u32,
     pub sessions: u32,
     pub cost_usd: f64,
@@ -193,7 +193,7 @@ pub struct NewSession {
     /// Events for the log of a new session, after the first one.
     pub events: Vec<Event>,
     /// Checked only for sessions with a parent.
-    pub limits: TreeLimits,
+    pub limits: SessionTreeLimits,
 }
 
 /// Settings that hold for a whole session, as a message asks for them.
@@ -393,7 +393,7 @@ pub struct SessionFilter {
 
 /// What there is, for metrics.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Activity {
+pub struct StoredCounts {
     /// Sessions by status; a status without sessions is missing.
     pub sessions: Vec<(Status, u64)>,
     /// What all sessions have cost, as far as it is known.
@@ -423,7 +423,7 @@ pub trait SessionStore {
 
     async fn session(&self, id: SessionId) -> Result<Option<Session>>;
 
-    async fn activity(&self) -> Result<Activity>;
+    async fn stored_counts(&self) -> Result<StoredCounts>;
 
     /// Returns the newest sessions whose ids begin with `prefix`: of one project, or of all.
     async fn sessions_with_prefix(

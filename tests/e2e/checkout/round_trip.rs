@@ -223,6 +223,8 @@ async fn a_session_without_changes_does_not_hide_the_work_of_an_earlier_one() {
     let failed = user.cli(&["run", "/fail on purpose"]).await;
     assert!(!failed.status.success());
     assert!(user.ok(&["diff"]).await.contains("+work"));
+    // `latest` is the newest one, as everywhere.
+    assert_eq!(user.ok(&["diff", "latest"]).await, "");
     user.ok(&["apply"]).await;
     assert_eq!(user.read("work"), "work\n");
 }

@@ -1,5 +1,6 @@
 //! The server that commands start in the background when none is running.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -77,8 +78,10 @@ async fn every_command_starts_a_server_once_and_says_so() {
     let again = home.run(&["down"]).await;
     assert_eq!(stdout(&again), "Nothing was running.\n");
     assert_eq!(again.status.code(), Some(0));
-    let detached = home.run(&["serve", "--detach"]).await;
+    let detached = home.run(&["serve", "--detach", "--json"]).await;
     assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
+    let detached: Value = serde_json::from_slice(&detached.stdout).unwrap();
+    assert_eq!(detached["pid"], home.server_pid().unwrap());
     let listed = home.run(&["project", "list"]).await;
     assert!(stdout(&listed).contains("app"), "{}", stdout(&listed));
     assert_eq!(stderr(&listed), "");
@@ -446,6 +449,43 @@ async fn a_crash_of_the_started_server_does_not_end_a_command() {
     assert_eq!(stdout(&ended), "one\ntwo\n", "{}", stderr(&ended));
     assert_eq!(ended.status.code(), Some(4));
     assert_ne!(home.server_pid(), Some(first));
+}
+
+#[test(needs(sandbox))]
+async fn no_autostart_starts_no_server_in_place_of_a_crashed_one() {
+    let home = FreshHome::new();
+    home.run(&["project", "create", "app"]).await;
+    let script = "touch begun; while ! [ -e go ]; do sleep 0.05; done; echo done";
+    let exec = ["--no-autostart", "container", "exec", "app", script];
+    let mut command = home.command(&exec);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = command.spawn().unwrap();
+    let projects = home.path().join("projects");
+    let workspace = || {
+        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.path().join("workspace"))
+            .find(|it| it.join("begun").exists())
+    };
+    wait_until("the command", async || workspace().is_some()).await;
+    let first = home.server_pid().unwrap();
+    kill(first);
+    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
+    let said = running.stderr.take().unwrap();
+    let waiting = tokio::task::spawn_blocking(move || {
+        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
+        let found = lines.any(|line| line.contains("the server does not answer"));
+        (found, lines)
+    });
+    let (found, _open) = waiting.await.unwrap();
+    assert!(found, "the command did not wait");
+    assert_eq!(home.server_pid(), Some(first), "another was started");
+    home.run(&["doctor"]).await;
+    assert_eq!(home.server_pid(), Some(first), "doctor started another");
+    home.run(&["up"]).await;
+    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
+    let ended = ended.await.unwrap().unwrap();
+    assert_eq!(stdout(&ended), "done\n");
 }
 
 #[test(needs(sandbox), multi_thread)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use support::{Server, run_cli, stderr, stdout};
+use support::{FreshHome, Server, run_cli, stderr, stdout};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 /// The key in a client's file.
@@ -127,6 +127,28 @@ async fn a_failed_set_up_leaves_no_token() {
     let dry = succeeds(home, &["mcp", "setup", "claude", "--dry-run"]).await;
     assert!(dry.contains("Bearer oub_****"), "{dry}");
     assert!(tokens(&server, "mcp-claude").await.is_empty());
+}
+
+#[test]
+async fn a_dry_run_starts_no_server_and_does_not_keep_one() {
+    let home = FreshHome::new();
+    for verb in ["setup", "remove"] {
+        let dry = home.run(&["mcp", verb, "cursor", "--dry-run"]).await;
+        assert_eq!(dry.status.code(), Some(0), "{}", stderr(&dry));
+    }
+    assert!(
+        !home.path().join("run").exists(),
+        "a server was started: {}",
+        home.log()
+    );
+    home.run(&["project", "list"]).await;
+    assert_eq!(home.server().unwrap()["mode"], "until_idle");
+    let dry = home.run(&["mcp", "setup", "cursor", "--dry-run"]).await;
+    assert!(stderr(&dry).contains("Bearer oub_****"), "{}", stderr(&dry));
+    assert_eq!(home.server().unwrap()["mode"], "until_idle");
+    let set = home.run(&["mcp", "setup", "cursor"]).await;
+    assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
+    assert_eq!(home.server().unwrap()["mode"], "background");
 }
 
 #[test]

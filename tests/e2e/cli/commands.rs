@@ -67,8 +67,20 @@ async fn projects_are_managed_by_name_with_tables_and_json() {
     assert_eq!(wrong.status.code(), Some(1));
     assert_eq!(
         stderr(&wrong),
-        "error: there is no project `helo`; did you mean `hello`?\n"
+        "error: project `helo` not found; did you mean `hello`?\n"
     );
+    let project = run_cli(home, &["project", "get", "hello", "--json"]).await;
+    let project: Value = serde_json::from_slice(&project.stdout).unwrap();
+    let id = project["project_id"].as_str().unwrap();
+    for command in [
+        &["project", "get", &id[..8]][..],
+        &["workspace", "list", &id[..4]],
+        &["config", "limits", "--project", &id[..13]],
+    ] {
+        let by_beginning = run_cli(home, command).await;
+        let said = stderr(&by_beginning);
+        assert_eq!(by_beginning.status.code(), Some(0), "{command:?}: {said}");
+    }
 
     let token = run_cli(
         home,

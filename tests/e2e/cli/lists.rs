@@ -138,14 +138,14 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
     let mistyped = run_cli(home, &["token", "revoke", "nighly"]).await;
     assert_eq!(
         stderr(&mistyped),
-        "error: there is no token `nighly`; did you mean `nightly`?\n"
+        "error: token `nighly` not found; did you mean `nightly`?\n"
     );
     let (second, warned) = create("nightly").await;
     assert!(warned.contains("is called `nightly` already"), "{warned}");
     let shared = run_cli(home, &["token", "revoke", "nightly"]).await;
     let shared = stderr(&shared);
     assert!(
-        shared.contains("2 tokens are called `nightly`")
+        shared.contains("2 tokens match `nightly`")
             && shared.contains(&first)
             && shared.contains(&second),
         "{shared}"
@@ -158,7 +158,7 @@ async fn tokens_go_by_name_and_a_shared_name_asks_for_the_id() {
     let again = run_cli(home, &["token", "revoke", "nightly"]).await;
     assert_eq!(
         stderr(&again),
-        "error: the token `nightly` is already revoked\n"
+        "error: the token `nightly` has already been revoked or has expired\n"
     );
 }
 

@@ -41,7 +41,7 @@ async fn a_session_is_a_transcript_that_is_folded_only_on_a_terminal() {
             end.starts_with("── turn 1 done") && end.contains("$0.25"),
             "{shown}"
         );
-        assert!(end.contains("1 file changed +1 −0"), "{shown}");
+        assert!(end.contains("1 file changed, +1 −0"), "{shown}");
     }
     let header = stdout(&run_cli(&home, &["session", "show"]).await);
     assert!(

@@ -103,7 +103,7 @@ async fn a_run_says_that_its_server_is_gone_and_goes_on_when_it_is_back() {
     );
     pty.wait_for("sleep 8");
     server.kill();
-    pty.wait_for("the server is gone; waiting for it");
+    pty.wait_for("the server does not answer; waiting for it");
     server.start_again();
     pty.wait_for("the server is back");
     pty.wait_for("Done now.");

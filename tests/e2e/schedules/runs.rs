@@ -533,7 +533,7 @@ async fn the_command_line_takes_names_and_prints_times_in_words() {
         (code, error.trim()),
         (
             Some(1),
-            "error: there is no schedule `yearyl`; did you mean `yearly`?"
+            "error: schedule `yearyl` not found; did you mean `yearly`?"
         )
     );
     let (code, _, error) = run(&create("0 9 1 1 *", "ap")).await;
@@ -549,7 +549,7 @@ async fn the_command_line_takes_names_and_prints_times_in_words() {
     run(&create("0 9 1 1 *", "app")).await;
     let (code, _, error) = run(&["schedule", "delete", "yearly"]).await;
     assert!(
-        code == Some(1) && error.contains("2 schedules are called `yearly`"),
+        code == Some(1) && error.contains("2 schedules match `yearly`"),
         "{error}"
     );
 }

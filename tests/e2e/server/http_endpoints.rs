@@ -1,7 +1,7 @@
 //! The endpoints besides `/mcp`, and the annotations of tools.
 
 use serde_json::json;
-use support::{Server, http};
+use support::{Server, ServerOptions, http};
 
 #[test]
 async fn health_is_public_and_metrics_are_for_admins() {
@@ -45,6 +45,29 @@ async fn health_is_public_and_metrics_are_for_admins() {
     );
     assert_eq!(get("/nowhere", None).await.0, 404);
     assert!(get("/", None).await.1.contains("/mcp"));
+}
+
+#[test(needs(sandbox))]
+async fn a_stopped_container_is_not_counted_as_running() {
+    let server = Server::start_with(ServerOptions {
+        config: "runtime = \"sandbox\"\n".to_owned(),
+        ..ServerOptions::default()
+    });
+    let admin = server.admin();
+    let project = admin.project("one").await;
+    let metrics = async || {
+        let request = http().get(format!("{}/metrics", server.base()));
+        let response = request.bearer_auth(server.admin_key()).send().await;
+        response.unwrap().text().await.unwrap()
+    };
+    let exec = json!({ "project_id": project, "command": "true" });
+    admin.call("container_exec", exec).await.ok();
+    let running = metrics().await;
+    assert!(running.contains("oubliette_containers 1\n"), "{running}");
+    let stop = json!({ "project_id": project });
+    admin.call("container_stop", stop).await.ok();
+    let stopped = metrics().await;
+    assert!(stopped.contains("oubliette_containers 0\n"), "{stopped}");
 }
 
 #[test]

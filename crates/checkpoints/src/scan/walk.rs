@@ -13,11 +13,11 @@ use rustix::io::Errno;
 use super::content::{Found, put, read_entry, read_rules};
 use super::{Scan, ScanError, ScanLimits};
 use crate::ignore_rules::RuleChain;
+use crate::listing::ListingEncoder;
 use crate::object_store::NewObjects;
 use crate::stat_cache::{
     Child, Directory, GitPart, Known, KnownDirectory, KnownFile, KnownRules, Signature, StatCache,
 };
-use crate::tree::TreeEncoder;
 use crate::{EntryKind, Hash};
 
 /// The limit of the Linux kernel for a path that is used at once.
@@ -554,7 +554,7 @@ fn entry(known: &Known) -> Option<(EntryKind, u16, u64, Hash)> {
 }
 
 fn encode(children: &[Child]) -> Vec<u8> {
-    let mut encoder = TreeEncoder::new(children.len());
+    let mut encoder = ListingEncoder::new(children.len());
     for child in children {
         if let Some((kind, mode, size, hash)) = entry(&child.known) {
             encoder.add(child.name.to_bytes(), kind, mode, size, hash);

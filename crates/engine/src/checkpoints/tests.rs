@@ -48,10 +48,10 @@ async fn objects_are_not_removed_before_the_tree_of_their_scan_is_stored() {
     });
     let waiting = tokio::time::timeout(Duration::from_millis(300), &mut collecting).await;
     assert!(waiting.is_err(), "nothing keeps the objects of the scan");
-    assert!(objects.read_tree(scanned.tree).is_ok());
+    assert!(objects.read_listing(scanned.tree).is_ok());
     // Its step was not committed: no session has the tree.
     drop(scanned.guard);
     let done = tokio::time::timeout(Duration::from_secs(60), collecting).await;
     done.unwrap().unwrap();
-    assert!(objects.read_tree(scanned.tree).is_err());
+    assert!(objects.read_listing(scanned.tree).is_err());
 }

@@ -5,7 +5,7 @@ use oubliette_model::SessionId;
 use oubliette_store::{Checkpoint, TreeHash};
 
 use super::Checkpoints;
-use crate::{EngineError, Result};
+use crate::{EngineError, NO_CHECKPOINT, Result};
 
 /// The checkpoints of a session, by turn.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ fn hash(tree: TreeHash) -> Hash {
 
 fn missing(turn: u32, moment: &str) -> EngineError {
     EngineError::Failed(format!(
-        "there is no checkpoint of the {moment} of turn {turn}: the turn has not ended, did not run, or the \
+        "{NO_CHECKPOINT} of the {moment} of turn {turn}: the turn has not ended, did not run, or the \
          workspace could not be read then; the `checkpoint` events of the session say which turns have one"
     ))
 }

@@ -332,11 +332,6 @@ impl ContainerState {
     }
 
     /// How many entries the state has about containers.
-    /// How many containers run and have a supervisor that answers.
-    pub(crate) fn count_running(&self) -> usize {
-        self.links.lock().len()
-    }
-
     pub(crate) fn count_entries(&self) -> usize {
         self.links.lock().len()
             + self.usage.lock().len()

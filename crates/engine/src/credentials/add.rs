@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Credential, MAX_VALUE_BYTES, credential_kinds};
 use crate::error::did_you_mean;
 use crate::operations::{Effect, Face, Operation, Reach};
-use crate::{Actor, Call, Engine, EngineError, Result, Settings, agents};
+use crate::{Actor, Call, Engine, EngineError, Result, Settings, UNKNOWN_CREDENTIAL_KIND, agents};
 
 const MAX_REFERENCE_BYTES: usize = 4096;
 
@@ -126,7 +126,7 @@ fn check_kind(settings: &Settings, params: &Params) -> Result<Vec<String>> {
             None => (String::new(), "; the"),
         };
         return Err(EngineError::invalid(format!(
-            "there is no kind of credential {}{hint}{the} kinds are `{}`",
+            "{UNKNOWN_CREDENTIAL_KIND} {}{hint}{the} kinds are `{}`",
             quoted(kind),
             known.join("`, `")
         )));
@@ -153,7 +153,7 @@ fn check_kind(settings: &Settings, params: &Params) -> Result<Vec<String>> {
     }
     let takers = agents
         .into_iter()
-        .filter(|agent| agent.credential_kinds().any(|taken| taken == kind));
+        .filter(|agent| agent.takes_credential(kind));
     Ok(takers.map(|agent| agent.name).collect())
 }
 

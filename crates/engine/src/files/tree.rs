@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use oubliette_model::path_to_text;
-use oubliette_model::{Entry, FileKind, FileTree, Found, TreeError};
+use oubliette_model::{FileEntry, FileKind, FileTree, Found, ReadError};
 use oubliette_trees::{open_dir, open_file};
 use rustix::fs::{AtFlags, Dir, FileType, Stat, fstat, readlinkat, statat};
 use rustix::io::Errno;
@@ -26,8 +26,8 @@ pub(crate) use browse::{ListRequest, ListedEntry};
 /// The limit of the Linux kernel.
 const MAX_LINKS: usize = 40;
 const MAX_DEPTH: usize = 100;
-const TOO_COMPLEX: TreeError =
-    TreeError::LimitReached("the files are too many or too complex to be read in time");
+const TOO_COMPLEX: ReadError =
+    ReadError::LimitReached("the files are too many or too complex to be read in time");
 
 /// How much one call may read of a workspace.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ struct OpenDirectory {
 }
 
 impl FileTree for WorkspaceTree {
-    fn find(&self, path: &str) -> Result<Found, TreeError> {
+    fn find(&self, path: &str) -> Result<Found, ReadError> {
         let resolved = self.resolve(path.as_bytes())?;
         Ok(Found {
             kind: file_kind(&resolved.stat),
@@ -74,10 +74,10 @@ impl FileTree for WorkspaceTree {
     }
 
     /// Leaves out names that are not UTF-8, which no result could contain.
-    fn list(&self, path: &str) -> Result<Vec<Entry>, TreeError> {
+    fn list(&self, path: &str) -> Result<Vec<FileEntry>, ReadError> {
         let resolved = self.resolve(path.as_bytes())?;
         let Some(directory) = resolved.directory else {
-            return Err(TreeError::NotADirectory);
+            return Err(ReadError::NotADirectory);
         };
         self.count_lookup()?;
         let mut entries = Vec::new();
@@ -92,9 +92,9 @@ impl FileTree for WorkspaceTree {
             }
             let left = self.entries_left.get().checked_sub(1);
             self.entries_left
-                .set(left.ok_or(TreeError::LimitReached("too many files"))?);
+                .set(left.ok_or(ReadError::LimitReached("too many files"))?);
             if entry.file_type() == FileType::Directory {
-                entries.push(Entry {
+                entries.push(FileEntry {
                     name: name.to_owned(),
                     kind: FileKind::Directory,
                     modified_ms: 0,
@@ -102,7 +102,7 @@ impl FileTree for WorkspaceTree {
                 continue;
             }
             match statat(&directory, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => entries.push(Entry {
+                Ok(stat) => entries.push(FileEntry {
                     name: name.to_owned(),
                     kind: file_kind(&stat),
                     modified_ms: modified_ms(&stat),
@@ -115,10 +115,10 @@ impl FileTree for WorkspaceTree {
         Ok(entries)
     }
 
-    fn read(&self, path: &str) -> Result<String, TreeError> {
+    fn read(&self, path: &str) -> Result<String, ReadError> {
         let (file, stat) = self.open_file(path.as_bytes())?;
         if u64::try_from(stat.st_size).is_ok_and(|size| size > self.max_file_bytes) {
-            return Err(TreeError::FileTooLarge(self.max_file_bytes));
+            return Err(ReadError::FileTooLarge(self.max_file_bytes));
         }
         let mut bytes = Vec::new();
         file.take(self.max_file_bytes + 1)
@@ -126,18 +126,18 @@ impl FileTree for WorkspaceTree {
             .map_err(|error| io_error(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
         let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         if size > self.max_file_bytes {
-            return Err(TreeError::FileTooLarge(self.max_file_bytes));
+            return Err(ReadError::FileTooLarge(self.max_file_bytes));
         }
         let left = self.bytes_left.get().checked_sub(size);
         self.bytes_left
-            .set(left.ok_or(TreeError::LimitReached("the files are too large in total"))?);
+            .set(left.ok_or(ReadError::LimitReached("the files are too large in total"))?);
         Ok(match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
         })
     }
 
-    fn check_limits(&self) -> Result<(), TreeError> {
+    fn check_limits(&self) -> Result<(), ReadError> {
         if self.lookups_left.get() == 0 || Instant::now() >= self.deadline {
             return Err(TOO_COMPLEX);
         }
@@ -163,7 +163,7 @@ impl WorkspaceTree {
         }
     }
 
-    fn count_lookup(&self) -> Result<(), TreeError> {
+    fn count_lookup(&self) -> Result<(), ReadError> {
         self.check_limits()?;
         self.lookups_left
             .set(self.lookups_left.get().saturating_sub(1));
@@ -171,19 +171,19 @@ impl WorkspaceTree {
     }
 
     /// Opens a regular file.
-    fn open_file(&self, path: &[u8]) -> Result<(File, Stat), TreeError> {
+    fn open_file(&self, path: &[u8]) -> Result<(File, Stat), ReadError> {
         let resolved = self.resolve(path)?;
         if file_kind(&resolved.stat) != FileKind::File {
-            return Err(TreeError::NotAFile);
+            return Err(ReadError::NotAFile);
         }
-        let name = CString::new(resolved.name).map_err(|_| TreeError::NotAFile)?;
+        let name = CString::new(resolved.name).map_err(|_| ReadError::NotAFile)?;
         // An agent may have replaced the file.
         let opened = open_file(&resolved.parent, &name).map_err(io_error)?;
-        opened.ok_or(TreeError::NotAFile)
+        opened.ok_or(ReadError::NotAFile)
     }
 
     /// Resolves a path, following links.
-    fn resolve(&self, path: &[u8]) -> Result<ResolvedPath, TreeError> {
+    fn resolve(&self, path: &[u8]) -> Result<ResolvedPath, ReadError> {
         self.count_lookup()?;
         let mut open_path = self.open_path.borrow_mut();
         let mut pending: VecDeque<(Vec<u8>, bool)> = split(path, false).collect();
@@ -197,14 +197,14 @@ impl WorkspaceTree {
         let mut links = 0;
         while let Some((name, is_from_link)) = pending.pop_front() {
             if name == b".." {
-                open_path.pop().ok_or(TreeError::OutsideWorkspace)?;
+                open_path.pop().ok_or(ReadError::OutsideWorkspace)?;
                 continue;
             }
             self.count_lookup()?;
             let parent = open_path.last().map_or(&self.root, |open| &open.directory);
             let stat = match statat(parent, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) => stat,
-                Err(Errno::NOENT) if is_from_link => return Err(TreeError::DanglingLink),
+                Err(Errno::NOENT) if is_from_link => return Err(ReadError::DanglingLink),
                 Err(Errno::NOENT) => {
                     let names: Vec<_> = open_path
                         .iter()
@@ -213,7 +213,7 @@ impl WorkspaceTree {
                         .chain(pending.into_iter().map(|(name, _)| name))
                         .collect();
                     let path = names.join(&b'/');
-                    return Err(TreeError::NotFound(path_to_text(&path)));
+                    return Err(ReadError::NotFound(path_to_text(&path)));
                 }
                 Err(error) => return Err(io_error(error)),
             };
@@ -221,7 +221,7 @@ impl WorkspaceTree {
                 FileKind::Link => {
                     links += 1;
                     if links > MAX_LINKS {
-                        return Err(TreeError::LinkLoop);
+                        return Err(ReadError::LinkLoop);
                     }
                     let mut target = readlinkat(parent, name.as_slice(), Vec::new())
                         .map_err(io_error)?
@@ -230,7 +230,7 @@ impl WorkspaceTree {
                         open_path.clear();
                         target = self
                             .path_in_workspace(&target)
-                            .ok_or(TreeError::OutsideWorkspace)?;
+                            .ok_or(ReadError::OutsideWorkspace)?;
                     }
                     for part in split(&target, true).collect::<Vec<_>>().into_iter().rev() {
                         pending.push_front(part);
@@ -238,7 +238,7 @@ impl WorkspaceTree {
                 }
                 FileKind::Directory => {
                     if open_path.len() >= MAX_DEPTH {
-                        return Err(TreeError::LimitReached(
+                        return Err(ReadError::LimitReached(
                             "the directories are nested too deeply",
                         ));
                     }
@@ -256,7 +256,7 @@ impl WorkspaceTree {
                         stat,
                     });
                 }
-                _ => return Err(TreeError::NotADirectory),
+                _ => return Err(ReadError::NotADirectory),
             }
         }
         let directory = open_path.last().map_or(&self.root, |open| &open.directory);
@@ -285,8 +285,8 @@ struct ResolvedPath {
     stat: Stat,
 }
 
-fn io_error(error: Errno) -> TreeError {
-    TreeError::Io(error.to_string())
+fn io_error(error: Errno) -> ReadError {
+    ReadError::Io(error.to_string())
 }
 
 fn split(path: &[u8], is_from_link: bool) -> impl Iterator<Item = (Vec<u8>, bool)> {
@@ -371,19 +371,19 @@ mod tests {
             assert_eq!(tree.find(path).unwrap().path, "a/b/file", "{path}");
         }
         for (path, error) in [
-            ("out/secret", TreeError::OutsideWorkspace),
-            ("a/up", TreeError::OutsideWorkspace),
-            ("neighbours", TreeError::OutsideWorkspace),
-            ("../secret", TreeError::OutsideWorkspace),
-            ("dangling", TreeError::DanglingLink),
-            ("circle", TreeError::LinkLoop),
-            ("a/b/file/x", TreeError::NotADirectory),
-            ("short/x/y", TreeError::NotFound("a/b/x/y".to_owned())),
+            ("out/secret", ReadError::OutsideWorkspace),
+            ("a/up", ReadError::OutsideWorkspace),
+            ("neighbours", ReadError::OutsideWorkspace),
+            ("../secret", ReadError::OutsideWorkspace),
+            ("dangling", ReadError::DanglingLink),
+            ("circle", ReadError::LinkLoop),
+            ("a/b/file/x", ReadError::NotADirectory),
+            ("short/x/y", ReadError::NotFound("a/b/x/y".to_owned())),
         ] {
             assert_eq!(tree.find(path), Err(error), "{path}");
         }
-        assert_eq!(tree.read("a"), Err(TreeError::NotAFile));
-        assert_eq!(tree.list("a/b/file"), Err(TreeError::NotADirectory));
+        assert_eq!(tree.read("a"), Err(ReadError::NotAFile));
+        assert_eq!(tree.list("a/b/file"), Err(ReadError::NotADirectory));
         let names = tree.list("short").unwrap();
         let names: Vec<_> = names.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["file", "round"]);
@@ -397,14 +397,14 @@ mod tests {
         fs::write(at("fits"), "x".repeat(40)).unwrap();
         rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
         let tree = open(inside.path());
-        assert_eq!(tree.read("large"), Err(TreeError::FileTooLarge(40)));
-        assert_eq!(tree.read("pipe"), Err(TreeError::NotAFile));
+        assert_eq!(tree.read("large"), Err(ReadError::FileTooLarge(40)));
+        assert_eq!(tree.read("pipe"), Err(ReadError::NotAFile));
         assert!(tree.read("fits").is_ok() && tree.read("fits").is_ok());
-        assert!(matches!(tree.read("fits"), Err(TreeError::LimitReached(_))));
+        assert!(matches!(tree.read("fits"), Err(ReadError::LimitReached(_))));
         for number in 0..20 {
             fs::write(at(&format!("file {number}")), "").unwrap();
         }
-        assert!(matches!(tree.list(""), Err(TreeError::LimitReached(_))));
+        assert!(matches!(tree.list(""), Err(ReadError::LimitReached(_))));
     }
 
     #[test]
@@ -414,7 +414,7 @@ mod tests {
         let spent = Err(TOO_COMPLEX);
         let finds = |tree: &WorkspaceTree| tree.find("absent").map(drop);
         let lists = |tree: &WorkspaceTree| tree.list("empty").map(drop);
-        for lookup in [finds as fn(&WorkspaceTree) -> Result<(), TreeError>, lists] {
+        for lookup in [finds as fn(&WorkspaceTree) -> Result<(), ReadError>, lists] {
             let tree = open(inside.path());
             assert_ne!(lookup(&tree), spent);
             assert_eq!(tree.check_limits(), Ok(()));

@@ -13,7 +13,7 @@ use oubliette_model::{
 use oubliette_store::{AuditEntry, AuditOutcome, Session};
 use serde_json::{Map, Value};
 
-use super::{Entry, Operation, Reach, lookup};
+use super::{Entry, Operation, Reach, find};
 use crate::sessions::events::Events;
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -38,7 +38,7 @@ impl Engine {
     ) -> Result<Value> {
         let started = Instant::now();
         let (operation, mode, reach, result) =
-            match lookup::resolve(actor.scope, name, &mut arguments) {
+            match find::resolve(actor.scope, name, &mut arguments) {
                 Ok(entry) => {
                     let (reach, result) = self.perform(actor, entry, arguments, &call).await;
                     (entry.name, entry.access.mode(), reach, result)
@@ -91,10 +91,10 @@ impl Engine {
     /// The session, if the actor may follow its events on an open stream: the decision is that of a
     /// `session_events` call.
     pub(crate) async fn permit_following(&self, actor: &Actor, id: SessionId) -> Result<Session> {
-        let entry = lookup::find(<Events as Operation>::NAME)
+        let entry = find(<Events as Operation>::NAME)
             .ok_or_else(|| EngineError::fault("no such operation"))?;
         permit_class(actor, entry)?;
-        let (reach, session) = self.resolve(actor, entry, Reach::session(id)).await?;
+        let (reach, session) = self.find_projects(actor, entry, Reach::session(id)).await?;
         permit(actor, entry, &reach)?;
         session.ok_or_else(|| EngineError::session_not_found(id))
     }
@@ -107,8 +107,7 @@ impl Engine {
         operation: &str,
         project: ProjectId,
     ) -> Result<()> {
-        let entry =
-            lookup::find(operation).ok_or_else(|| EngineError::fault("no such operation"))?;
+        let entry = find(operation).ok_or_else(|| EngineError::fault("no such operation"))?;
         permit_class(actor, entry)?;
         let reach = Reach::project(project);
         permit(actor, entry, &reach)?;
@@ -133,7 +132,7 @@ impl Engine {
             Err(error) => return (Reach::everywhere(), Err(error)),
         };
         let named = prepared.reach.clone();
-        let (reach, session) = match self.resolve(actor, entry, prepared.reach).await {
+        let (reach, session) = match self.find_projects(actor, entry, prepared.reach).await {
             Ok(resolved) => resolved,
             Err(error) => return (named, Err(error)),
         };
@@ -171,7 +170,7 @@ impl Engine {
 
     /// Looks up the session or schedule that a call names, and filters it: one that the token may not
     /// reach gives the same error as one that does not exist.
-    async fn resolve(
+    async fn find_projects(
         &self,
         actor: &Actor,
         entry: &Entry,

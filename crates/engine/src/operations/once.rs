@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::{Entry, lookup};
+use super::{Entry, find};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
 /// Larger outcomes are not stored; a repeated call then gets the error about an unknown outcome.
@@ -153,9 +153,9 @@ impl Engine {
 /// The operation of a call that may change something. An unknown or refused operation changes nothing.
 fn find_write(actor: &Actor, name: &str, arguments: &Map<String, Value>) -> Option<&'static Entry> {
     let action = arguments.get("action").and_then(Value::as_str);
-    let entry = match (lookup::find(name), action) {
+    let entry = match (find(name), action) {
         (Some(entry), _) => Some(entry),
-        (None, Some(action)) => lookup::find_action(name, action),
+        (None, Some(action)) => find::find_action(name, action),
         (None, None) => None,
     };
     entry.filter(|entry| {

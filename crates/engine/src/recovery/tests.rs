@@ -13,7 +13,7 @@ use oubliette_runtime::{
     Networks, Program, Progress, ProtectedPath, RunState, Runtime, RuntimeError,
 };
 use oubliette_store::sqlite::Sqlite;
-use oubliette_store::{NewSession, Session, SessionMessage, TreeLimits};
+use oubliette_store::{NewSession, Session, SessionMessage, SessionTreeLimits};
 use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
@@ -232,7 +232,7 @@ async fn add_unsettled_session(engine: &Engine) -> SessionId {
         call: None,
         run: None,
         events: Vec::new(),
-        limits: TreeLimits {
+        limits: SessionTreeLimits {
             depth: 3,
             sessions: 9,
             cost_usd: 1.0,

@@ -131,7 +131,7 @@ impl Schedules<'_> {
                 .any(|other| other.has_same_workspace(&target))
             {
                 let named = param.workspace_id.as_ref();
-                let workspace = named.map_or("default", |workspace| workspace.as_str());
+                let workspace = named.map_or(WorkspaceId::DEFAULT, |workspace| workspace.as_str());
                 return Err(EngineError::invalid(format!(
                     "`targets` names the workspace `{workspace}` of the project `{id}` twice"
                 )));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Sessions, events};
-use crate::operations::{FinishedCall, catch_panic, names, parameters, schema};
+use crate::operations::{FinishedCall, catch_panic, id_lookup, parameters, schema};
 use crate::{Call, EngineError, Result};
 
 type Schema = LazyLock<Map<String, Value>>;
@@ -189,7 +189,7 @@ impl Sessions<'_> {
         }
         let tree = self.engine.store().session_tree(session.id).await?;
         let below = tree.iter().filter(|below| below.id != session.id);
-        if let Some(id) = names::pick_session(below, text)? {
+        if let Some(id) = id_lookup::pick_session(below, text)? {
             arguments.insert("session_id".to_owned(), Value::from(id));
         }
         Ok(())

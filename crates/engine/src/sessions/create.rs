@@ -3,7 +3,7 @@
 use oubliette_model::{Event, SessionId, WorkspaceId};
 use oubliette_store::{
     JoinFilter, NewSession, Project, RunBinding, Session, SessionChoices, SessionMessage,
-    SpawnOutcome, TreeLimit, TreeLimits,
+    SessionTreeLimits, SpawnOutcome, TreeLimit,
 };
 use uuid::Uuid;
 
@@ -127,7 +127,7 @@ impl Sessions<'_> {
     }
 
     /// The limits of a session's tree, which the project of its root sets.
-    pub(crate) async fn tree_limits(self, session: &Session) -> Result<TreeLimits> {
+    pub(crate) async fn tree_limits(self, session: &Session) -> Result<SessionTreeLimits> {
         let store = self.engine.store();
         let root = store.session(session.root_id).await?;
         let project_id = root.map_or(session.project_id, |root| root.project_id);
@@ -142,10 +142,10 @@ impl Sessions<'_> {
     }
 
     /// The limits of each tree of sessions in a project.
-    pub(crate) fn project_tree_limits(self, project: &Project) -> TreeLimits {
+    pub(crate) fn project_tree_limits(self, project: &Project) -> SessionTreeLimits {
         let settings = self.engine.settings();
         let (own, default) = (&project.settings.limits, &settings.limits);
-        TreeLimits {
+        SessionTreeLimits {
             depth: own
                 .max_recursion_depth
                 .unwrap_or(default.max_recursion_depth),
@@ -158,7 +158,7 @@ impl Sessions<'_> {
     }
 }
 
-fn over_limit(limit: TreeLimit, limits: &TreeLimits) -> EngineError {
+fn over_limit(limit: TreeLimit, limits: &SessionTreeLimits) -> EngineError {
     let raise = "an administrator can raise it with `project_update`";
     EngineError::Failed(match limit {
         TreeLimit::Depth => format!(

@@ -14,7 +14,7 @@ use super::Sessions;
 use super::create::{SessionPlan, StoredSession};
 use super::message_params::MessageParams;
 use super::view::PendingRequest;
-use super::waiting::{Awaited, TurnOutcome};
+use super::waiting::{TurnOutcome, WaitTarget};
 use crate::containers::{CommandResult, DiskUse};
 use crate::workspaces::WorkspaceChoice;
 use crate::{Actor, Call, EngineError, Result, agents};
@@ -384,7 +384,7 @@ impl Sessions<'_> {
         self,
         actor: &Actor,
         delivered: Delivered,
-        awaited: Awaited,
+        awaited: WaitTarget,
         wait: Duration,
         call: &Call,
     ) -> Result<Delivered> {
@@ -412,7 +412,7 @@ impl Sessions<'_> {
             self.check_below(own, &session).await?;
         }
         let delivered = self.delivered(session, false, Vec::new()).await;
-        let awaited = Awaited::Session;
+        let awaited = WaitTarget::Session;
         self.wait_after_delivery(actor, delivered, awaited, wait, call)
             .await
     }

@@ -24,13 +24,13 @@ pub(crate) struct Params {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Output {
     #[serde(flatten)]
-    tree: EndedTree,
+    tree: EndedSessions,
     pending_caller_requests: Vec<PendingRequest>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct EndedTree {
+pub(super) struct EndedSessions {
     session_id: SessionId,
     status: Status,
     /// The sessions below it that were ended with it.
@@ -68,7 +68,7 @@ impl Operation for End {
 
 impl Sessions<'_> {
     /// Ends a session and every session below it. Returns when their processes have exited.
-    pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<EndedTree> {
+    pub(super) async fn end_tree(self, id: SessionId, call: &Call) -> Result<EndedSessions> {
         let mut tree = self.engine.store().session_tree(id).await?;
         tree.retain(|session| !session.status.is_ended() || session.live.is_some());
         if !tree.is_empty() {
@@ -86,7 +86,7 @@ impl Sessions<'_> {
             }
         }
         let ended = tree.into_iter().map(|session| session.id);
-        Ok(EndedTree {
+        Ok(EndedSessions {
             session_id: id,
             status: self.get(id).await?.status,
             children_ended: ended.filter(|other| *other != id).collect(),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::deliver::Delivered;
 use super::message_params::MessageParams;
-use super::waiting::{Awaited, parse_wait};
+use super::waiting::{WaitTarget, parse_wait};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, EngineError, Result};
 
@@ -61,7 +61,7 @@ impl Operation for Message {
         {
             return sessions.wait_on(actor, id, wait, &call).await;
         }
-        let awaited = (!wait.is_zero()).then(|| Awaited::Message(message.await_turn()));
+        let awaited = (!wait.is_zero()).then(|| WaitTarget::Message(message.await_turn()));
         let delivered = match (params.session_id, params.project_id) {
             (Some(id), _) => sessions.deliver(actor, id, &message, &call).await?,
             (None, Some(project_id)) => {

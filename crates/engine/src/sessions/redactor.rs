@@ -11,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use memchr::memmem;
 use oubliette_agent::Agent;
-use oubliette_model::{MIN_SECRET_BYTES, Secret};
+use oubliette_model::{ApiKey, MIN_SECRET_BYTES, Secret};
 use oubliette_store::{Project, Session};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +23,6 @@ use matcher::{Matcher, Tail};
 /// Bounds the memory of a redactor. Of secrets beyond it, only the start is searched for.
 const MAX_PATTERN_BYTES: usize = 1 << 20;
 const MIN_PATTERN_BYTES: usize = 64;
-const API_KEY_PREFIX: &str = "oub_";
 /// This many characters of a key after its prefix are enough to recognise it.
 const MIN_API_KEY_CHARS: usize = 20;
 const SECRET_MASK: &str = "[redacted]";
@@ -132,7 +131,7 @@ impl Redactor {
 
     /// None if there is nothing to redact.
     fn redact(&self, text: &str) -> Option<String> {
-        let mut is_clean = memmem::find(text.as_bytes(), API_KEY_PREFIX.as_bytes()).is_none();
+        let mut is_clean = memmem::find(text.as_bytes(), ApiKey::PREFIX.as_bytes()).is_none();
         self.matcher.scan(text.as_bytes(), |_, _| is_clean = false);
         (!is_clean).then(|| self.advance(&mut HeldText::default(), text, true))
     }
@@ -262,7 +261,7 @@ fn key_bytes(text: &[u8]) -> usize {
 }
 
 fn find_api_keys(text: &[u8], from: usize, masked: &mut Vec<Masked>) -> OpenKey {
-    let prefix = API_KEY_PREFIX.as_bytes();
+    let prefix = ApiKey::PREFIX.as_bytes();
     let mut started = None;
     let mut searched = from;
     for at in memmem::find_iter(&text[from..], prefix).map(|at| from + at) {
@@ -448,7 +447,7 @@ mod tests {
             let mut shown = String::new();
             for piece in pieces(&text, &cuts) {
                 shown.push_str(&redactor.push(&mut held, piece));
-                prop_assert!(held.text.len() < API_KEY_PREFIX.len() + MIN_API_KEY_CHARS);
+                prop_assert!(held.text.len() < ApiKey::PREFIX.len() + MIN_API_KEY_CHARS);
                 let stored = serde_json::to_string(&held).unwrap();
                 held = serde_json::from_str(&stored).unwrap();
             }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::deliver::Delivered;
 use super::message_params::MessageParams;
-use super::waiting::{Awaited, parse_wait};
+use super::waiting::{WaitTarget, parse_wait};
 use crate::operations::{Effect, Face, Operation, Reach};
 use crate::{Actor, Call, Engine, Result};
 
@@ -54,7 +54,7 @@ impl Operation for Spawn {
         if wait.is_zero() {
             return sessions.spawn(&project, &message, origin, &call).await;
         }
-        let awaited = Awaited::Message(message.await_turn());
+        let awaited = WaitTarget::Message(message.await_turn());
         let delivered = sessions.spawn(&project, &message, origin, &call).await?;
         sessions
             .wait_after_delivery(actor, delivered, awaited, wait, &call)

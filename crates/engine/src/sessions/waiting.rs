@@ -55,7 +55,7 @@ impl ReportedRequests {
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Awaited {
+pub(super) enum WaitTarget {
     /// The turn of a message.
     Message(Uuid),
     /// All turns that run or are queued.
@@ -144,7 +144,7 @@ impl Sessions<'_> {
         self,
         actor: &Actor,
         id: SessionId,
-        awaited: Awaited,
+        awaited: WaitTarget,
         wait: Duration,
         call: &Call,
     ) -> Result<(Session, TurnOutcome, Vec<PendingRequest>)> {
@@ -185,7 +185,7 @@ impl Sessions<'_> {
 
     /// Waits until nothing runs or is queued in a session, or the agent needs an answer.
     pub(super) async fn wait_until_settled(self, id: SessionId, wait: Duration) -> Result<()> {
-        self.wait_until_news(id, Awaited::Session, wait).await?;
+        self.wait_until_news(id, WaitTarget::Session, wait).await?;
         Ok(())
     }
 
@@ -193,7 +193,7 @@ impl Sessions<'_> {
     async fn wait_until_news(
         self,
         id: SessionId,
-        awaited: Awaited,
+        awaited: WaitTarget,
         wait: Duration,
     ) -> Result<(Session, Option<EndedTurn>)> {
         let deadline = Instant::now() + wait;
@@ -216,12 +216,12 @@ impl Sessions<'_> {
         }
     }
 
-    async fn ended_turn(self, session: &Session, awaited: Awaited) -> Result<Option<EndedTurn>> {
+    async fn ended_turn(self, session: &Session, awaited: WaitTarget) -> Result<Option<EndedTurn>> {
         let store = self.engine.store();
         let id = session.id;
         match awaited {
-            Awaited::Message(wait_id) => {
-                let found = store.child_call(id, wait_id).await?;
+            WaitTarget::Message(wait_id) => {
+                let found = store.called_turn(id, wait_id).await?;
                 match found.map(|call| call.turn) {
                     Some(CallTurn::Answered(completion)) => EndedTurn::parse(&completion).map(Some),
                     Some(CallTurn::Queued | CallTurn::Running) if session.status.is_ended() => {
@@ -242,7 +242,7 @@ impl Sessions<'_> {
                     )),
                 }
             }
-            Awaited::Session => {
+            WaitTarget::Session => {
                 let queued = store.queued_messages(id).await?;
                 if !is_settled(session, queued) {
                     return Ok(None);

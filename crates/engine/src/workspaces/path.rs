@@ -1,6 +1,6 @@
 //! Paths of files in a workspace, as callers give them.
 
-use oubliette_model::TreeError;
+use oubliette_model::ReadError;
 use oubliette_model::path_from_text;
 use oubliette_model::{WorkspaceId, quoted};
 
@@ -34,14 +34,14 @@ pub(super) fn parse(text: &str, workspace: &WorkspaceId) -> Result<Vec<u8>> {
 }
 
 /// The error of a path that cannot be read.
-pub(super) fn unreadable(text: &str, error: TreeError) -> EngineError {
+pub(super) fn unreadable(text: &str, error: ReadError) -> EngineError {
     match error {
-        TreeError::NotFound(_) => EngineError::NotFound {
+        ReadError::NotFound(_) => EngineError::NotFound {
             what: "file",
             id: text.to_owned(),
             hint: "`workspace_files` lists the files",
         },
-        TreeError::NotAFile => EngineError::invalid(format!(
+        ReadError::NotAFile => EngineError::invalid(format!(
             "{} is not a regular file; `workspace_files` shows what it is",
             quoted(text)
         )),

@@ -29,7 +29,7 @@ pub(crate) fn install(home: &Home, name: &str) -> Result<(), Failure> {
     };
     home.prepare()?;
     let failed = |what: &str, error: std::io::Error| Failure::with_cause(what.to_owned(), &error);
-    let parent = home.path().join("agents");
+    let parent = home.agents_dir();
     fs::create_dir_all(&parent).map_err(|e| failed("cannot create the directory", e))?;
     // Installed in a temporary directory and renamed, so that containers never see a part of it.
     let staging = tempfile::Builder::new()

@@ -14,6 +14,12 @@ const MAX_NAMED: usize = 20;
 /// Files that the sandbox itself keeps in a layer take less.
 const MIN_INSTALLED_BYTES: u64 = 1 << 20;
 
+/// What commands keep in the data directory for this machine.
+const LOCAL_FILES: [&str; 2] = [
+    "keys of MCP clients that start `oubliette mcp stdio` (`oubliette mcp setup` makes new ones)",
+    "which sessions worked on which directories here (`oubliette diff`, `apply` and `fetch`), and the one used last",
+];
+
 /// A project with files in its containers that are not among its own files.
 #[derive(Debug, PartialEq, Eq)]
 struct Installed {
@@ -53,6 +59,9 @@ pub(super) fn print(home: &Home, owners: &[ContainerOwner], with_files: bool) {
     }
     note!("  installed agents (`oubliette agent install`)");
     note!("  stored credentials (`oubliette credential add`)");
+    for line in LOCAL_FILES {
+        note!("  {line}");
+    }
 }
 
 /// Says what a restored data directory lacks.
@@ -64,8 +73,8 @@ pub(super) fn print_after_restore(has_containers: bool) {
         );
     }
     eprintln!(
-        "Installed agents and stored credentials are not in a backup either: `oubliette agent install`, \
-         `oubliette credential add`."
+        "Installed agents, stored credentials and keys of MCP clients are not in a backup either: `oubliette agent \
+         install`, `oubliette credential add`, `oubliette mcp setup`."
     );
 }
 

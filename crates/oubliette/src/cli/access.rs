@@ -10,10 +10,10 @@ use oubliette_model::quoted;
 use oubliette_server::LocalSocket;
 
 use super::client::CallError;
-use crate::background::{self, Lifetime};
+use crate::background;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::home::{Home, ServerInfo};
+use crate::home::{Home, ServerInfo, ServerMode};
 use crate::up;
 
 /// The flag that keeps commands from starting a server.
@@ -62,9 +62,22 @@ impl Access {
         self.url.as_deref()
     }
 
+    /// Which server, for what is remembered about each: something of one is nothing to another.
+    pub(super) fn server_key(&self) -> String {
+        self.explicit_url().unwrap_or("local").to_owned()
+    }
+
     /// The key that was given.
     pub(super) fn explicit_key(&self) -> Option<&str> {
         self.token.as_deref()
+    }
+
+    /// The same server, if it is running: none is started.
+    pub(super) fn running_only(&self) -> Self {
+        Self {
+            may_start: false,
+            ..self.clone()
+        }
     }
 
     /// The same server with another key.
@@ -88,15 +101,36 @@ impl Access {
         }
     }
 
-    /// The URL for the configuration of other clients, which find the server there only as long as it runs.
-    pub(super) async fn url(&self) -> Result<String, Failure> {
+    /// The URL for the configuration of other clients, which find the server there only as long as it runs; starts
+    /// a server if none is running and no URL was given.
+    pub(super) async fn url_for_clients(&self) -> Result<String, Failure> {
         if let Some(url) = &self.url {
             return endpoint_url(url);
         }
         self.local_server().await?;
         let running = self.home.running_server().await;
-        let running = running.ok_or_else(|| self.no_server())?;
-        Ok(up::keep_running(&self.home, running)?.url)
+        Ok(running.ok_or_else(|| self.no_server())?.url)
+    }
+
+    /// The URL that a server has which is started with the configuration of the data directory.
+    pub(super) fn configured_url(&self) -> Result<String, Failure> {
+        let config = Config::load(&self.home.config_file(), std::env::vars())?;
+        Ok(format!("http://{}/mcp", config.server.listen))
+    }
+
+    /// Whether a call needs no server to be started first.
+    pub(super) async fn has_server(&self) -> bool {
+        self.url.is_some() || self.home.running_server().await.is_some()
+    }
+
+    /// Has the server stay that a command has started.
+    pub(super) fn keep_server(&self) -> Result<(), Failure> {
+        if self.url.is_none()
+            && let Some(server) = self.home.server_info()
+        {
+            up::keep_running(&self.home, server)?;
+        }
+        Ok(())
     }
 
     /// Where to send calls; starts a server if none is running and no URL was given.
@@ -110,8 +144,8 @@ impl Access {
     /// Where to send calls again after the connection was lost. The server may have been stopped on purpose, so
     /// only one that a command had started and that has crashed is started again.
     pub(super) async fn server_again(&self) -> Result<ServerAddress, CallError> {
-        if self.url.is_none() {
-            restart_crashed(&self.home).await;
+        if let Some(home) = self.restartable_home() {
+            restart_crashed(&home).await;
         }
         self.running_server().await
     }
@@ -228,23 +262,28 @@ impl Access {
 async fn start_in_background(home: &Home) -> Result<background::Report, Failure> {
     let home = home.clone();
     let starting =
-        tokio::task::spawn_blocking(move || background::start(&home, Lifetime::UntilIdle, &[]));
+        tokio::task::spawn_blocking(move || background::start(&home, ServerMode::UntilIdle, &[]));
     let started = starting.await;
     started.map_err(|error| Failure::with_cause("cannot start a server", &error))?
 }
 
 /// Starts a server again that a command had started and that has crashed. Errors show when it is called.
 pub(super) async fn restart_crashed(home: &Home) {
-    if home.has_crashed_server() {
+    if home.has_crashed_server() && is_autostart_enabled(home) {
         let _ = start_in_background(home).await;
     }
 }
 
 /// The same, also for a server that has ended itself or was stopped.
 pub(super) async fn restart_ended(home: &Home) {
-    if home.has_crashed_server() || home.server_info().is_none() {
+    let has_ended = home.has_crashed_server() || home.server_info().is_none();
+    if has_ended && is_autostart_enabled(home) {
         let _ = start_in_background(home).await;
     }
+}
+
+fn is_autostart_enabled(home: &Home) -> bool {
+    Config::load(&home.config_file(), std::env::vars()).is_ok_and(|config| config.autostart.enabled)
 }
 
 fn check_url(url: &str) -> Result<(), Failure> {
@@ -333,7 +372,6 @@ impl ServerAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::home::ServerMode;
 
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {

@@ -8,22 +8,25 @@ mod editor;
 use std::io::{IsTerminal, Read};
 
 use clap::{Arg, ArgMatches, Command};
+use oubliette_model::Status;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::editor::{Input, LineEditor, SlashCommand};
 use super::access::Access;
-use super::client::{CallError, Client};
+use super::client::{CallError, Client, parameters};
 use super::event_lines;
+use super::event_log::{EVENTS_WAIT_SECONDS, EventLog, EventPage, LostServer};
 use super::event_printer::EventPrinter;
 use super::follow::{
-    EVENTS_WAIT_SECONDS, Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt,
-    interrupt, send_decision,
+    Follower, InterruptCall, SPINNER_INTERVAL, exit_result, finish_interrupt, interrupt,
+    send_decision,
 };
 use super::last_session;
 use super::names;
 use super::permission::{Question, Questions};
 use super::transcript::Transcript;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::style::Style;
@@ -58,14 +61,10 @@ pub(super) fn command() -> Command {
 pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
     let given = matches.get_one::<String>("SESSION").map(String::as_str);
     let given = given.unwrap_or(last_session::LATEST);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let session = last_session::resolve(given, home, access, &client).await?;
-        let get = arguments(json!({ "session_id": session }));
+        let get = parameters(json!({ "session_id": session }));
         let found = client.call("session_get", get).await?;
         last_session::remember_result(&found, None, home, access);
         let result = if output::is_json() {
@@ -77,17 +76,7 @@ pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<
         };
         client.close().await;
         result
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    result
-}
-
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    })?
 }
 
 fn text<'a>(found: &'a Map<String, Value>, name: &str) -> &'a str {
@@ -104,14 +93,14 @@ async fn send_input(client: &Client, found: &Map<String, Value>) -> Result<(), F
             Failure::with_cause("cannot read the message from the standard input", &error)
         })?;
     let session = text(found, "session_id");
-    let is_working = matches!(text(found, "status"), "created" | "running" | "waiting");
-    if message.trim().is_empty() && !is_working {
+    let status: Option<Status> = text(found, "status").parse().ok();
+    if message.trim().is_empty() && status.is_none_or(Status::is_resting) {
         return Err(Failure::new("there is no message in the standard input"));
     }
     let mut since = found.get("last_index").and_then(Value::as_i64);
     if !message.trim().is_empty() {
         let prompt = message.trim_end_matches('\n');
-        let call = arguments(json!({ "session_id": session, "prompt": prompt }));
+        let call = parameters(json!({ "session_id": session, "prompt": prompt }));
         let sent = client.call("session_message", call).await?;
         since = sent
             .get("last_event_index")
@@ -140,7 +129,7 @@ async fn converse(client: &Client, found: &Map<String, Value>, home: &Home) -> R
 struct Conversation<'a> {
     client: &'a Client,
     session: String,
-    since: i64,
+    log: EventLog<'a>,
     printer: EventPrinter,
     editor: LineEditor,
     questions: Questions,
@@ -154,8 +143,7 @@ struct Conversation<'a> {
     is_idle: bool,
     /// Whether Ctrl-C was already pressed in this turn.
     interrupted: bool,
-    /// Whether the user was told that the server does not answer.
-    lost_server: bool,
+    lost_server: LostServer,
     interrupts: Signal,
     /// The call that interrupts the turn.
     interrupting: Option<InterruptCall<'a>>,
@@ -177,21 +165,20 @@ impl<'a> Conversation<'a> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error))
         };
-        let directory = last_session::directory(home);
         let transcript = Transcript::new(Style::of_stdout(), true);
         Ok(Self {
             client,
             session: session.to_owned(),
-            since: -1,
+            log: EventLog::new(client, session, -1),
             printer: EventPrinter::of_transcript(transcript),
-            editor: LineEditor::start(directory.join("history"))?,
+            editor: LineEditor::start(home.cli_dir().join("history"))?,
             questions: Questions::default(),
             asked_above: None,
             sent: Vec::new(),
             input: None,
             is_idle: false,
             interrupted: false,
-            lost_server: false,
+            lost_server: LostServer::default(),
             interrupts: listen(SignalKind::interrupt())?,
             interrupting: None,
             terminations: listen(SignalKind::terminate())?,
@@ -219,22 +206,14 @@ impl<'a> Conversation<'a> {
             .get("last_index")
             .and_then(Value::as_i64)
             .unwrap_or(-1);
-        let first_page = self.read(-1, 0.0).await?;
-        for event in events(&first_page) {
+        for event in &self.log.read(0.0).await?.events {
             self.note_commands(event);
         }
-        self.since = (last - MAX_EARLIER_EVENTS).max(-1);
-        let mut earlier = Vec::new();
-        while self.since < last {
-            let page = self.read(self.since, 0.0).await?;
-            let read = events(&page).to_vec();
-            let Some(index) = read.last().and_then(|event| event["index"].as_i64()) else {
-                break;
-            };
-            self.since = index;
-            self.is_idle = is_idle(&page);
-            earlier.extend(read);
-        }
+        let before = (last - MAX_EARLIER_EVENTS).max(-1);
+        self.log = EventLog::new(self.client, &self.session, before);
+        let page = self.log.read_all(None, 0.0).await?;
+        self.is_idle = page.is_idle;
+        let earlier = page.events;
         let prompts = earlier
             .iter()
             .enumerate()
@@ -280,23 +259,11 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    async fn read(&self, since: i64, wait_seconds: f64) -> Result<Map<String, Value>, CallError> {
-        let page = arguments(json!({
-            "session_id": self.session, "since_index": since, "wait_seconds": wait_seconds,
-            "types": ["all"], "full": true,
-        }));
-        self.client.call("session_events", page).await
-    }
-
     async fn run(&mut self) -> Result<(), Failure> {
         loop {
             self.show_prompt_if_idle();
-            let (client, session, since) = (self.client, self.session.clone(), self.since);
-            let page = arguments(json!({
-                "session_id": session, "since_index": since, "wait_seconds": EVENTS_WAIT_SECONDS,
-                "types": ["all"], "full": true,
-            }));
-            let mut polling = std::pin::pin!(client.call("session_events", page));
+            let client = self.client;
+            let mut polling = std::pin::pin!(self.log.poll(EVENTS_WAIT_SECONDS));
             let page = loop {
                 let step = tokio::select! {
                     page = &mut polling => break Some(page),
@@ -331,11 +298,8 @@ impl<'a> Conversation<'a> {
                 Some(Ok(page)) => self.show_page(&page),
                 // A restarted server continues where it was.
                 Some(Err(CallError::Unreachable(_))) => {
-                    if !self.lost_server {
-                        self.lost_server = true;
-                        self.notify(
-                            "the server does not answer; waiting for it (the agent keeps working)",
-                        );
+                    if let Some(notice) = self.lost_server.lose() {
+                        self.notify(notice);
                     }
                     tokio::time::sleep(SPINNER_INTERVAL).await;
                 }
@@ -366,16 +330,16 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn show_page(&mut self, page: &Map<String, Value>) {
-        if std::mem::take(&mut self.lost_server) {
-            self.notify("the server is back");
+    fn show_page(&mut self, page: &EventPage) {
+        self.log.advance(page);
+        if let Some(notice) = self.lost_server.find() {
+            self.notify(notice);
         }
-        for event in events(page) {
-            self.since = event["index"].as_i64().unwrap_or(self.since);
+        for event in &page.events {
             self.note_commands(event);
             self.show(event);
         }
-        self.is_idle = is_idle(page);
+        self.is_idle = page.is_idle;
     }
 
     fn note_commands(&self, event: &Value) {
@@ -468,7 +432,7 @@ impl<'a> Conversation<'a> {
             self.editor.read();
             return Ok(Step::Wait);
         }
-        let message = arguments(json!({ "session_id": self.session, "prompt": line }));
+        let message = parameters(json!({ "session_id": self.session, "prompt": line }));
         match self.client.call("session_message", message).await {
             Ok(_) => {
                 self.sent.push(line);
@@ -490,7 +454,7 @@ impl<'a> Conversation<'a> {
             return Step::Wait;
         }
         self.questions.clear();
-        if self.interrupted || self.lost_server {
+        if self.interrupted || self.lost_server.is_lost() {
             self.printer.finish_line();
             return Step::Detach;
         }
@@ -523,13 +487,4 @@ impl<'a> Conversation<'a> {
         }
         self.input = None;
     }
-}
-
-fn events(page: &Map<String, Value>) -> &[Value] {
-    let events = page.get("events").and_then(Value::as_array);
-    events.map(Vec::as_slice).unwrap_or_default()
-}
-
-fn is_idle(page: &Map<String, Value>) -> bool {
-    page.get("completed") == Some(&Value::Bool(true))
 }

@@ -24,10 +24,12 @@ mod take;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use oubliette_engine::{ALREADY_EXISTS, NOT_FOUND};
+use oubliette_model::{Status, WorkspaceId};
+use serde_json::{Value, json};
 
 use super::access::Access;
-use super::client::Client;
+use super::client::{Client, parameters};
 use super::names::{self, Lookup};
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
@@ -41,11 +43,6 @@ use remote::Place;
 use repository::Repository;
 use snapshot::Snapshot;
 pub(super) use take::{commands as take_commands, run as run_take};
-
-/// The id of the workspace that every project has.
-const DEFAULT_WORKSPACE: &str = "default";
-/// Sessions in these states do not use their workspace.
-const RESTING_STATES: [&str; 4] = ["idle", "completed", "interrupted", "failed"];
 
 /// A directory on this machine and the server that has copies of it.
 pub(super) struct Checkout<'a> {
@@ -85,7 +82,7 @@ impl<'a> Checkout<'a> {
             repository,
             is_below,
             home,
-            server: access.explicit_url().unwrap_or("local").to_owned(),
+            server: access.server_key(),
         }))
     }
 
@@ -255,21 +252,21 @@ impl<'a> Checkout<'a> {
             let keep_as = Some(session.session_id.clone());
             return Ok((place(&session.workspace_id), keep_as));
         }
-        if newest.is_empty() && !busy.iter().any(|id| id == DEFAULT_WORKSPACE) {
+        if newest.is_empty() && !busy.iter().any(|id| id == WorkspaceId::DEFAULT) {
             let is_empty = json!({
                 "project_id": project_id,
                 "command": "[ -z \"$(ls -A | grep -v '^[.]git$')\" ] && ! git rev-parse -q --verify HEAD",
             });
-            let is_empty = client.call("container_exec", &arguments(is_empty)).await?;
+            let is_empty = client.call("container_exec", &parameters(is_empty)).await?;
             if is_empty.get("exit_code") == Some(&json!(0)) {
-                return Ok((place(DEFAULT_WORKSPACE), None));
+                return Ok((place(WorkspaceId::DEFAULT), None));
             }
         }
         let made =
             json!({ "project_id": project_id, "create_workspace": true, "command": ["true"] });
         // The id is chosen here, so that a repeated call creates no other.
         let id = format!("copy-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let mut made = arguments(made);
+        let mut made = parameters(made);
         made.insert("workspace_id".to_owned(), json!(id));
         client.call("container_exec", &made).await?;
         Ok((place(&id), None))
@@ -320,14 +317,15 @@ async fn busy_workspaces(
     client: &ReconnectingClient<'_>,
     project_id: &str,
 ) -> Result<Vec<String>, Failure> {
-    let mut page = arguments(json!({ "project_id": project_id, "limit": 1000 }));
+    let mut page = parameters(json!({ "project_id": project_id, "limit": 1000 }));
     let mut busy = Vec::new();
     loop {
         let mut result = client.call("session_list", &page).await?;
         let rows = result.get("sessions").and_then(Value::as_array);
         for row in rows.into_iter().flatten() {
             let field = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
-            if !RESTING_STATES.contains(&field("status")) {
+            let status: Option<Status> = field("status").parse().ok();
+            if !status.is_some_and(Status::is_resting) {
                 busy.push(field("workspace_id").to_owned());
             }
         }
@@ -339,10 +337,10 @@ async fn busy_workspaces(
 }
 
 async fn project_exists(client: &ReconnectingClient<'_>, id: &str) -> Result<bool, Failure> {
-    let get = arguments(json!({ "project_id": id }));
+    let get = parameters(json!({ "project_id": id }));
     match client.call("project_get", &get).await {
         Ok(_) => Ok(true),
-        Err(Failure::Failed(text)) if text.contains("not found") => Ok(false),
+        Err(Failure::Failed(text)) if text.contains(NOT_FOUND) => Ok(false),
         Err(failure) => Err(failure),
     }
 }
@@ -355,7 +353,7 @@ async fn create_project(
 ) -> Result<String, Failure> {
     let mut taken = Failure::new("no name is left for a project");
     for name in candidates {
-        let mut create = arguments(json!({ "name": name }));
+        let mut create = parameters(json!({ "name": name }));
         if let Some(mount) = mount {
             create.insert("mount".to_owned(), json!(mount));
         }
@@ -365,20 +363,13 @@ async fn create_project(
                 let id = project.get("project_id").and_then(Value::as_str);
                 return Ok(id.unwrap_or_default().to_owned());
             }
-            Err(Failure::Failed(text)) if text.contains("already exists") => {
+            Err(Failure::Failed(text)) if text.contains(ALREADY_EXISTS) => {
                 taken = Failure::Failed(text);
             }
             Err(failure) => return Err(failure),
         }
     }
     Err(taken)
-}
-
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
 }
 
 /// The directory of a command: the given one, or where it was started.

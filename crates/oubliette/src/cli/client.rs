@@ -58,6 +58,14 @@ pub(super) struct Client {
     version_hint: Option<String>,
 }
 
+/// The parameters of a call, from a JSON object.
+pub(super) fn parameters(object: Value) -> Map<String, Value> {
+    match object {
+        Value::Object(parameters) => parameters,
+        _ => Map::new(),
+    }
+}
+
 /// Shows progress notifications while a call runs.
 #[derive(Debug, Clone)]
 struct ProgressHandler {

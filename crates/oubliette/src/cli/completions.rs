@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::access::Access;
 use super::client::Client;
 use super::names;
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup;
@@ -177,13 +178,7 @@ fn session(row: &Map<String, Value>) -> Option<(String, String)> {
 
 /// The rows of a list of the server; none if it does not answer.
 fn ask(noun: &str) -> Vec<Map<String, Value>> {
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    else {
-        return Vec::new();
-    };
-    runtime.block_on(async {
+    let asked = block_on(async {
         let Ok(access) = access() else {
             return Vec::new();
         };
@@ -199,7 +194,8 @@ fn ask(noun: &str) -> Vec<Map<String, Value>> {
         };
         let rows = tokio::time::timeout(SERVER_TIMEOUT, rows).await;
         rows.ok().flatten().unwrap_or_default()
-    })
+    });
+    asked.unwrap_or_default()
 }
 
 async fn rows_of(client: &Client, operation: &str, field: &str) -> Option<Vec<Map<String, Value>>> {

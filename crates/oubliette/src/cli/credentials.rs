@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use oubliette_agent::catalogue;
+use oubliette_engine::GIT_KINDS;
 use serde_json::{Map, Value};
 
 use crate::failure::Failure;
@@ -109,9 +110,7 @@ pub(super) fn with_value(
 
 /// Whether a kind is one of the agents that this program knows. The server's configuration may define others.
 pub(super) fn is_built_in_kind(kind: &str) -> bool {
-    let takes =
-        |agent: &oubliette_agent::Agent| agent.credential_kinds().any(|taken| taken == kind);
-    matches!(kind, "git" | "ssh_key") || catalogue().iter().any(takes)
+    GIT_KINDS.contains(&kind) || catalogue().iter().any(|agent| agent.takes_credential(kind))
 }
 
 /// What asks the server about a kind: it refuses a kind that does not exist before it misses the value.

@@ -1,16 +1,18 @@
 //! Prints a session's events as they arrive: streamed text, and one line for each tool call, or a transcript.
 
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::Value;
 
-use super::transcript::{Transcript, describe_answer, describe_call, describe_request, first_line};
+use super::transcript::{Transcript, describe_call, first_line};
 use crate::terminal::style::Style;
 use crate::terminal::wrap::WordWrap;
 use crate::terminal::{self, ProgressLine, output, printable, width};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+/// What the spinner says while nothing else is known.
+const WORKING: &str = "the agent is working";
 /// The length of a note where there is no terminal.
 const MAX_NOTE_COLUMNS: usize = 100;
 
@@ -31,9 +33,10 @@ pub(super) struct EventPrinter {
     streams: bool,
     /// Whether texts of the agent are not printed at all.
     pub(super) is_quiet: bool,
-    style: Style,
-    /// Formats everything but streamed text, on stdout; without it only notes are printed, on stderr.
-    transcript: Option<Transcript>,
+    /// Formats everything but streamed text.
+    transcript: Transcript,
+    /// Whether only the first lines of it are printed, on stderr, not the whole on stdout.
+    is_brief: bool,
     line: ProgressLine,
     /// The part of the current message that is printed already, or held back by `wrap`.
     shown: String,
@@ -41,8 +44,6 @@ pub(super) struct EventPrinter {
     wrap: WordWrap,
     /// Whether the cursor is behind text.
     mid_line: bool,
-    /// Calls without a result yet: their ids, titles and starts.
-    tools: Vec<(String, String, Instant)>,
     activity_started: Instant,
     frame: usize,
     activity: String,
@@ -53,13 +54,12 @@ impl Default for EventPrinter {
         Self {
             streams: std::io::stdout().is_terminal(),
             is_quiet: false,
-            style: Style::of_stderr(),
-            transcript: None,
+            transcript: Transcript::new(Style::of_stderr(), true),
+            is_brief: true,
             line: ProgressLine::default(),
             shown: String::new(),
             wrap: WordWrap::default(),
             mid_line: false,
-            tools: Vec::new(),
             activity_started: Instant::now(),
             frame: 0,
             activity: "starting the agent".to_owned(),
@@ -71,7 +71,8 @@ impl EventPrinter {
     /// Continues a transcript.
     pub(super) fn of_transcript(transcript: Transcript) -> Self {
         Self {
-            transcript: Some(transcript),
+            transcript,
+            is_brief: false,
             ..Self::default()
         }
     }
@@ -106,34 +107,42 @@ impl EventPrinter {
 
     /// Formats an event of a transcript as whole lines, where text cannot be streamed.
     pub(super) fn format(&mut self, event: &Value) -> String {
-        match &mut self.transcript {
-            Some(transcript) => transcript.format(event, width::stdout_columns()),
-            None => String::new(),
-        }
+        self.transcript.format(event, width::stdout_columns())
     }
 
     /// Prints an event; returns how the turn ended, if it did.
     pub(super) fn print(&mut self, event: &Value) -> Option<Completion> {
         self.line.clear();
-        if self.transcript.is_some() {
+        if self.is_brief {
+            self.print_brief(event);
+        } else {
             self.print_in_transcript(event);
-            return Completion::of(event);
         }
-        self.print_brief(event);
+        self.update_activity(event);
         Completion::of(event)
     }
 
-    fn print_in_transcript(&mut self, event: &Value) {
+    /// Says what the spinner shows from this event on.
+    fn update_activity(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default();
         match text("type") {
-            "prompt" | "permission_answer" | "tool_result" => {
-                self.set_activity("the agent is working");
+            "prompt" | "tool_result" => self.set_activity(WORKING),
+            "permission_answer" => {
+                let tool = self.transcript.running_tool().map(str::to_owned);
+                self.set_activity(tool.as_deref().unwrap_or(WORKING));
             }
             "tool_call" => self.set_activity(&describe_call(event)),
             "permission_request" => self.set_activity("waiting for a decision"),
             "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
             "delta" if event["thought"] == true => self.set_activity("thinking"),
-            "delta" if self.streams => {
+            _ => {}
+        }
+    }
+
+    fn print_in_transcript(&mut self, event: &Value) {
+        let text = |name: &str| event[name].as_str().unwrap_or_default();
+        match text("type") {
+            "delta" if event["thought"] != true && self.streams => {
                 // Some agents begin with empty lines.
                 let text = match self.shown.as_str() {
                     "" => text("text").trim_start_matches('\n'),
@@ -142,8 +151,7 @@ impl EventPrinter {
                 if text.is_empty() {
                     return;
                 }
-                let is_separated = self.transcript.as_mut().is_some_and(Transcript::mark_text);
-                if is_separated {
+                if self.transcript.mark_text() {
                     self.line.clear();
                     terminal::print("\n");
                 }
@@ -170,13 +178,11 @@ impl EventPrinter {
 
     fn print_brief(&mut self, event: &Value) {
         let text = |name: &str| event[name].as_str().unwrap_or_default();
+        // Also what is not printed is part of it, for example the start of a tool.
+        let columns = width::stderr_columns().map_or(MAX_NOTE_COLUMNS, |it| it.saturating_sub(1));
+        let lines = self.transcript.format(event, Some(columns));
         match text("type") {
-            "prompt" => self.set_activity("the agent is working"),
-            "status" if event["kind"] == "background" => {
-                self.print_note("· the agent works without a prompt");
-            }
             "delta" if event["thought"] != true => self.print_text(text("text")),
-            "delta" => self.set_activity("thinking"),
             "message" => {
                 let whole = text("text");
                 let rest = whole.strip_prefix(self.shown.as_str()).unwrap_or_default();
@@ -185,75 +191,25 @@ impl EventPrinter {
                 self.shown.clear();
                 self.end_line();
             }
-            "thought" => self.print_note(&format!("· {}", first_line(text("text")))),
-            "tool_call" => {
-                let title = describe_call(event);
-                self.set_activity(&title);
-                let id = text("tool_call_id").to_owned();
-                self.tools.push((id, title, Instant::now()));
-            }
-            "tool_result" => {
-                let id = text("tool_call_id");
-                let at = self.tools.iter().position(|(other, ..)| other == id);
-                let (title, since) = match at.map(|at| self.tools.remove(at)) {
-                    Some((_, title, since)) => (title, since),
-                    None => ("a tool".to_owned(), Instant::now()),
-                };
-                let mark = if event["status"] == "completed" {
-                    "✓"
-                } else {
-                    "✗"
-                };
-                let elapsed = elapsed_suffix(since.elapsed());
-                self.print_note(&format!("{mark} {title}{elapsed}"));
-                self.set_activity("the agent is working");
-            }
-            "plan" => {
-                for entry in event["entries"].as_array().into_iter().flatten() {
-                    let mark = match entry["status"].as_str() {
-                        Some("completed") => "☑",
-                        Some("in_progress") => "▸",
-                        _ => "☐",
-                    };
-                    self.print_note(&format!(
-                        "{mark} {}",
-                        entry["content"].as_str().unwrap_or_default()
-                    ));
-                }
-            }
-            "permission_request" => {
-                self.end_line();
-                eprintln!("{}", describe_request(event, self.style));
-                self.set_activity("waiting for a decision");
-            }
-            "permission_answer" => {
-                self.print_note(&format!("! {}", describe_answer(event)));
-                let tool = self.tools.last().map(|(_, title, _)| title.clone());
-                self.set_activity(tool.as_deref().unwrap_or("the agent is working"));
-            }
-            "caller_tool_request" => self.set_activity(&format!("calling {}", text("tool"))),
-            "caller_tool_cancelled" => {
-                self.print_note(&format!("✗ {} was cancelled", text("tool")));
-            }
-            "child_spawned" => {
-                self.print_note(&format!(
-                    "↳ {} started ({})",
-                    text("child_id"),
-                    text("agent")
-                ));
-            }
-            "child_ended" => self.print_note(&format!("↳ {} {}", text("child_id"), text("status"))),
-            "error" | "log" => self.print_note(&format!("· {}", text("message"))),
             "completion" => {
                 self.end_line();
                 let is_background = event["kind"] == "background";
                 if is_background && !self.streams {
-                    self.print_note(&format!("· {}", first_line(text("text"))));
+                    let line = format!("  · {}", first_line(&printable(text("text"))));
+                    self.print_notes(&width::fit(&line, columns), 1);
                 } else if !self.streams && !self.is_quiet && !text("text").is_empty() {
                     terminal::print_line(&printable(text("text")));
                 }
             }
-            _ => {}
+            "permission_request" => {
+                self.end_line();
+                eprint!("{}", lines.trim_start_matches('\n'));
+            }
+            "plan" => self.print_notes(&lines, usize::MAX),
+            // The user knows the prompt, and the end of the session is the result of the command.
+            "prompt" | "caller_tool_request" => {}
+            "status" if event["kind"] != "background" => {}
+            _ => self.print_notes(&lines, 1),
         }
     }
 
@@ -281,16 +237,16 @@ impl EventPrinter {
         }
     }
 
-    /// Prints a line on stderr.
-    fn print_note(&mut self, text: &str) {
+    /// Prints the first lines on stderr.
+    fn print_notes(&mut self, lines: &str, max_lines: usize) {
         if output::is_quiet() {
             return;
         }
-        self.end_line();
-        // Two columns are before it, and the last one stays empty.
-        let columns = width::stderr_columns().map(|columns| columns.saturating_sub(3));
-        let text = truncate(&printable(text), columns.unwrap_or(MAX_NOTE_COLUMNS));
-        eprintln!("{}", self.style.dim(&format!("  {text}")));
+        let lines = lines.lines().filter(|line| !line.trim().is_empty());
+        for line in lines.take(max_lines) {
+            self.end_line();
+            eprintln!("{line}");
+        }
     }
 }
 
@@ -315,13 +271,6 @@ fn truncate(text: &str, columns: usize) -> String {
     width::fit(first_line(text), columns)
 }
 
-fn elapsed_suffix(time: Duration) -> String {
-    match time.as_secs_f64() {
-        seconds if seconds < 0.1 => String::new(),
-        seconds => format!("  {seconds:.1}s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -343,6 +292,19 @@ mod tests {
             (ended.stop_reason.as_str(), ended.error.as_deref()),
             ("error", Some("no"))
         );
+    }
+
+    #[test]
+    fn after_an_answer_the_spinner_shows_the_tool_that_runs() {
+        let mut printer = EventPrinter::default();
+        printer.print(&json!({ "type": "tool_call", "tool_call_id": "1", "title": "build" }));
+        printer
+            .print(&json!({ "type": "permission_request", "request_id": "r", "title": "build" }));
+        assert_eq!(printer.activity, "waiting for a decision");
+        printer.print(&json!({ "type": "permission_answer", "decision": "allow" }));
+        assert_eq!(printer.activity, "build");
+        printer.print(&json!({ "type": "tool_result", "tool_call_id": "1" }));
+        assert_eq!(printer.activity, WORKING);
     }
 
     #[test]

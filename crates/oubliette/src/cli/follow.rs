@@ -8,17 +8,14 @@ use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::client::{CallError, Client};
+use super::client::{CallError, Client, parameters};
+use super::event_log::{EVENTS_WAIT_SECONDS, EventLog, EventPage, LostServer};
 use super::event_printer::{Completion, EventPrinter};
 use super::local_tools::{LocalTools, ToolResponse};
 use super::permission::{Question, Questions, dollars};
 use crate::failure::Failure;
 use crate::terminal::printable;
 
-/// The length of one long poll. Shorter than the server's maximum: its end says why nothing happens.
-pub(super) const EVENTS_WAIT_SECONDS: f64 = 5.0;
-/// A restarted server answers again before the user needs to know.
-const LOST_SERVER_NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// How long to look for the request that follows a turn which the cost limit has stopped.
 const BUDGET_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const SPINNER_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,9 +26,7 @@ const INTERRUPTED_EXIT_CODE: u8 = 130;
 
 /// Follows one session on the terminal.
 pub(super) struct Follower<'a> {
-    client: &'a Client,
-    session: String,
-    since: i64,
+    log: EventLog<'a>,
     printer: EventPrinter,
     interrupts: Signal,
     /// The call that interrupts the turn.
@@ -48,8 +43,7 @@ pub(super) struct Follower<'a> {
     last_completion: Option<Completion>,
     /// The permission requests that keys answer.
     questions: Questions,
-    /// Since when the server does not answer, and whether the user was told.
-    lost_server: Option<(Instant, bool)>,
+    lost_server: LostServer,
     /// Why the session does not go on, as the server said last.
     stalled: Option<String>,
     /// The tools on this machine that the agent can call.
@@ -63,21 +57,12 @@ pub(super) enum FollowEnd {
     Detached,
 }
 
-fn arguments(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 impl<'a> Follower<'a> {
     pub(super) fn new(client: &'a Client, session: &str, since: i64) -> Result<Self, Failure> {
         let interrupts = signal(SignalKind::interrupt())
             .map_err(|error| Failure::with_cause("cannot wait for signals", &error))?;
         Ok(Self {
-            client,
-            session: session.to_owned(),
-            since,
+            log: EventLog::new(client, session, since),
             printer: EventPrinter::default(),
             interrupts,
             interrupting: None,
@@ -87,7 +72,7 @@ impl<'a> Follower<'a> {
             until_idle: false,
             last_completion: None,
             questions: Questions::default(),
-            lost_server: None,
+            lost_server: LostServer::default(),
             stalled: None,
             tools: LocalTools::default(),
         })
@@ -124,12 +109,8 @@ impl<'a> Follower<'a> {
     /// Follows to the end of the current or next turn.
     pub(super) async fn follow(&mut self) -> Result<FollowEnd, Failure> {
         loop {
-            let page = arguments(json!({
-                "session_id": self.session, "since_index": self.since, "wait_seconds": EVENTS_WAIT_SECONDS,
-                "types": ["all"],
-            }));
-            let client = self.client;
-            let mut polling = std::pin::pin!(client.call("session_events", page));
+            let client = self.log.client();
+            let mut polling = std::pin::pin!(self.log.poll(EVENTS_WAIT_SECONDS));
             let page = loop {
                 tokio::select! {
                     page = &mut polling => break page,
@@ -139,7 +120,7 @@ impl<'a> Follower<'a> {
                         }
                     }
                     _ = self.interrupts.recv() => {
-                        if self.interrupted || self.lost_server.is_some() {
+                        if self.interrupted || self.lost_server.is_lost() {
                             self.printer.clear();
                             return Ok(FollowEnd::Detached);
                         }
@@ -153,7 +134,7 @@ impl<'a> Follower<'a> {
                     () = finish_interrupt(&mut self.interrupting) => {}
                     answer = self.tools.next_response() => send_tool_response(client, answer).await?,
                     (request, decision) = self.questions.next_decision() => {
-                        send_decision(client, &self.session, &request, decision).await?;
+                        send_decision(client, self.log.session(), &request, decision).await?;
                     }
                 }
             };
@@ -161,16 +142,19 @@ impl<'a> Follower<'a> {
                 Ok(page) => page,
                 // A restarted server continues where it was.
                 Err(CallError::Unreachable(_)) => {
-                    self.note_lost_server();
+                    if let Some(notice) = self.lost_server.lose() {
+                        self.printer.print_notice(notice);
+                    }
                     tokio::time::sleep(SPINNER_INTERVAL).await;
                     continue;
                 }
                 Err(rejected) => return Err(rejected.into()),
             };
-            if let Some((_, true)) = self.lost_server.take() {
-                self.printer.print_notice("the server is back");
+            self.log.advance(&page);
+            if let Some(notice) = self.lost_server.find() {
+                self.printer.print_notice(notice);
             }
-            self.note_stall(&page);
+            self.note_stall(page.stalled.as_deref());
             if let Some(stopped) = self.show_page(&page) {
                 return Ok(stopped);
             }
@@ -189,23 +173,11 @@ impl<'a> Follower<'a> {
 
     /// Sends the interrupt. An agent may take long to stop, and the user may want to leave meanwhile.
     fn send_interrupt(&mut self) {
-        self.interrupting = Some(interrupt(self.client, &self.session));
-    }
-
-    /// Says once that the server does not answer.
-    fn note_lost_server(&mut self) {
-        let (since, noted) = self.lost_server.get_or_insert((Instant::now(), false));
-        if !*noted && since.elapsed() > LOST_SERVER_NOTICE_DELAY {
-            *noted = true;
-            self.printer.print_notice(
-                "the server is gone; waiting for it (Ctrl-C to leave; the agent keeps working)",
-            );
-        }
+        self.interrupting = Some(interrupt(self.log.client(), self.log.session()));
     }
 
     /// Says once why nothing happens, if the server knows it.
-    fn note_stall(&mut self, page: &Map<String, Value>) {
-        let stalled = page.get("stalled").and_then(Value::as_str);
+    fn note_stall(&mut self, stalled: Option<&str>) {
         if stalled != self.stalled.as_deref() {
             self.stalled = stalled.map(str::to_owned);
             if let Some(reason) = stalled {
@@ -215,10 +187,8 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn show_page(&mut self, page: &Map<String, Value>) -> Option<FollowEnd> {
-        let events = page.get("events").and_then(Value::as_array);
-        for event in events.into_iter().flatten() {
-            self.since = event["index"].as_i64().unwrap_or(self.since);
+    fn show_page(&mut self, page: &EventPage) -> Option<FollowEnd> {
+        for event in &page.events {
             self.tools.handle_event(event);
             if event["type"] == "permission_answer" {
                 let answered = event["request_id"].as_str().unwrap_or_default();
@@ -241,8 +211,7 @@ impl<'a> Follower<'a> {
                 eprintln!("  {}", printable(error));
             }
         }
-        let is_idle = page.get("completed") == Some(&Value::Bool(true));
-        let ended = self.last_completion.take_if(|_| is_idle);
+        let ended = self.last_completion.take_if(|_| page.is_idle);
         ended.map(FollowEnd::TurnEnded)
     }
 
@@ -253,7 +222,7 @@ impl<'a> Follower<'a> {
             self.questions.add(question);
             return;
         }
-        let session = &self.session;
+        let session = self.log.session();
         let request = printable(question.request_id());
         eprintln!("  oubliette session permit {session} {request} allow    (or deny)");
     }
@@ -262,16 +231,11 @@ impl<'a> Follower<'a> {
     pub(super) async fn budget_notice(&mut self) -> Option<String> {
         let deadline = Instant::now() + BUDGET_REQUEST_TIMEOUT;
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
-            let page = arguments(json!({
-                "session_id": self.session, "since_index": self.since,
-                "wait_seconds": left.as_secs_f64().min(EVENTS_WAIT_SECONDS),
-            }));
-            let page = self.client.call("session_events", page).await.ok()?;
-            let events = page.get("events").and_then(Value::as_array);
-            for event in events.into_iter().flatten() {
-                self.since = event["index"].as_i64().unwrap_or(self.since);
+            let wait_seconds = left.as_secs_f64().min(EVENTS_WAIT_SECONDS);
+            let page = self.log.read(wait_seconds).await.ok()?;
+            for event in &page.events {
                 if event["type"] == "permission_request" && event["kind"] == "budget" {
-                    return budget_notice(&self.session, event);
+                    return budget_notice(self.log.session(), event);
                 }
             }
         }
@@ -313,7 +277,7 @@ pub(super) type InterruptCall<'a> = LocalBoxFuture<'a, Result<Map<String, Value>
 
 /// Interrupts the turn of a session.
 pub(super) fn interrupt<'a>(client: &'a Client, session: &str) -> InterruptCall<'a> {
-    let stop = arguments(json!({ "session_id": session }));
+    let stop = parameters(json!({ "session_id": session }));
     client.call("session_interrupt", stop).boxed_local()
 }
 
@@ -342,7 +306,7 @@ pub(super) async fn send_decision(
     request: &str,
     decision: &str,
 ) -> Result<(), Failure> {
-    let answer = arguments(json!({
+    let answer = parameters(json!({
         "session_id": session, "request_id": request, "decision": decision,
     }));
     match client.call("session_permit", answer).await {

@@ -6,7 +6,7 @@ mod parameters;
 
 use oubliette_engine::operations::Entry;
 
-use commands::{COMMANDS, NOUNS};
+use commands::COMMANDS;
 use parameters::{HIDDEN, PARAMETERS};
 
 /// What a command does.
@@ -32,12 +32,6 @@ const fn text(
         details,
         examples,
     }
-}
-
-/// The summary of a group of commands.
-pub(super) fn noun(name: &str) -> Option<&'static str> {
-    let found = NOUNS.iter().find(|(noun, _)| *noun == name);
-    found.map(|(_, about)| *about)
 }
 
 pub(super) fn command(entry: &Entry) -> Option<&'static CommandText> {

@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use oubliette_engine::operations::{self, Entry};
+use oubliette_engine::operations;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
@@ -22,10 +22,9 @@ use tokio::sync::{Notify, mpsc};
 use super::access::Access;
 use super::arguments;
 use super::client::Client;
-use super::names;
 use super::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
-use crate::terminal::printable;
+use crate::terminal::{output, printable};
 use crate::tty::{self, RawMode};
 
 pub(super) const INTERACTIVE: &str = "interactive";
@@ -61,7 +60,7 @@ const TIMEOUT: &str = "timeout_seconds";
 /// Whether the command is to be one call of the operation, with its limits of time and output.
 pub(super) fn is_single_call(matches: &ArgMatches) -> bool {
     let is_given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-    matches.get_flag("json") || FOR_PROGRAMS.iter().any(is_given)
+    output::is_json() || FOR_PROGRAMS.iter().any(is_given)
 }
 
 pub(super) fn add_flags(command: Command) -> Command {
@@ -110,7 +109,6 @@ pub(super) fn add_flags(command: Command) -> Command {
 pub(super) async fn run(
     matches: &ArgMatches,
     access: &Access,
-    entry: &'static Entry,
     mut given: Map<String, Value>,
 ) -> Result<(), Failure> {
     let terminal = matches.get_flag(TTY);
@@ -134,7 +132,6 @@ pub(super) async fn run(
         add_terminal_kind(&mut given);
     }
     let client = Client::connect(access).await?;
-    let given = names::resolve(entry, given, &client).await?;
     let interruption = tokio::signal::ctrl_c();
     let exec = Exec { input, timeout };
     Box::pin(exchange(access, client, given, exec, interruption)).await

@@ -5,9 +5,7 @@
 //! cannot write it works all the same.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
 use std::path::PathBuf;
 
 use oubliette_model::SessionId;
@@ -25,18 +23,8 @@ pub(super) const LAST_USED: &str = "-";
 pub(super) const HELP: &str =
     "The session: its id or the beginning of it, `latest`, or `-` for the one used last";
 
-/// The directory of what the command line remembers.
-pub(super) fn directory(home: &Home) -> PathBuf {
-    home.path().join("cli")
-}
-
 fn file(home: &Home) -> PathBuf {
-    directory(home).join("last-session.json")
-}
-
-/// Which server: a session of one is nothing to another.
-fn server(access: &Access) -> String {
-    access.explicit_url().unwrap_or("local").to_owned()
+    home.cli_dir().join("last-session.json")
 }
 
 /// Replaces `latest` and `-` in the parameters of an operation.
@@ -74,7 +62,7 @@ pub(super) async fn resolve(
 
 /// The session that a command used last.
 pub(super) fn last_used(home: &Home, access: &Access) -> Result<String, Failure> {
-    let session = read(home).remove(&server(access));
+    let session = read(home).remove(&access.server_key());
     session.ok_or_else(|| {
         Failure::new(
             "`-` is the session that a command used last, and none has used one yet; see `oubliette session list`",
@@ -100,10 +88,10 @@ pub(super) fn remember(session: &str, home: &Home, access: &Access) {
         return;
     }
     let mut sessions = read(home);
-    if sessions.get(&server(access)).map(String::as_str) == Some(session) {
+    if sessions.get(&access.server_key()).map(String::as_str) == Some(session) {
         return;
     }
-    sessions.insert(server(access), session.to_owned());
+    sessions.insert(access.server_key(), session.to_owned());
     let _ = write(home, &sessions);
 }
 
@@ -113,17 +101,7 @@ fn read(home: &Home) -> BTreeMap<String, String> {
 }
 
 fn write(home: &Home, sessions: &BTreeMap<String, String>) -> std::io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory(home))?;
-    // Another command may write at the same time.
-    let new = directory(home).join(format!("last-session.{}", std::process::id()));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut open = options.open(&new)?;
-    open.write_all(serde_json::to_string_pretty(sessions)?.as_bytes())?;
-    fs::rename(&new, file(home))
+    home.write_private(&file(home), &serde_json::to_string_pretty(sessions)?)
 }
 
 /// The newest session that has worked on this directory.

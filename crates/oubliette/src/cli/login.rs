@@ -6,13 +6,14 @@ use oubliette_agent::{Agent, LoginCommand, catalogue};
 use serde_json::{Map, Value, json};
 
 use super::access::Access;
-use super::client::Client;
+use super::client::{Client, parameters};
 use super::{credentials, interactive};
 use crate::agents;
 use crate::config::Config;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::output::note;
+use crate::terminal::output::{self, note};
 use crate::{terminal, tty};
 
 /// Where the agent finds its home in the container.
@@ -62,25 +63,17 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
     }
     let credential = matches.get_one::<String>("credential");
     let credential = credential.unwrap_or(&plan.agent).clone();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    let result = block_on_with_threads(async {
         let client = Client::connect(access).await?;
         let result = sign_in(&plan, &credential, &client, access).await;
         client.close().await;
         result
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    let result = result?;
-    terminal::print_line(&if matches.get_flag("json") {
-        serde_json::to_string_pretty(&result).unwrap_or_default()
+    })??;
+    if output::is_json() {
+        terminal::print_json(&result);
     } else {
-        credentials::describe("credential_add", &result)
-    });
+        terminal::print_line(&credentials::describe("credential_add", &result));
+    }
     Ok(())
 }
 
@@ -154,16 +147,16 @@ async fn sign_in(
 ) -> Result<Map<String, Value>, Failure> {
     let suffix = uuid::Uuid::new_v4().simple().to_string();
     let project = json!({ "name": format!("login-{}", &suffix[..12]) });
-    let made = client.call("project_create", object(project)).await?;
+    let made = client.call("project_create", parameters(project)).await?;
     let project = made.get("project_id").cloned().unwrap_or_default();
     note!(
         "Starting the login of {} in a container of its own.",
         plan.agent
     );
     let value = run_login(plan, &project, client, access).await;
-    let delete = object(json!({ "project_id": project }));
+    let delete = parameters(json!({ "project_id": project }));
     let deleted = client.call("project_delete", delete).await;
-    let add = object(json!({ "name": credential, "kind": plan.kind, "value": value? }));
+    let add = parameters(json!({ "name": credential, "kind": plan.kind, "value": value? }));
     let added = client.call("credential_add", add).await?;
     deleted?;
     Ok(added)
@@ -179,7 +172,7 @@ async fn run_login(
     let script = "mkdir -p \"$HOME\" && cd \"$HOME\" && exec \"$@\"";
     let fixed = ["/bin/sh", "-c", script, "sh"].map(str::to_owned);
     let argv: Vec<String> = fixed.into_iter().chain(plan.argv.clone()).collect();
-    let given = object(json!({
+    let given = parameters(json!({
         "project_id": project, "command": argv, "env": { "HOME": LOGIN_HOME },
     }));
     let own = Client::connect(access).await?;
@@ -212,7 +205,7 @@ async fn run_login(
         return Ok(token);
     };
     let path = format!("{LOGIN_HOME}/{file}");
-    let read = object(json!({
+    let read = parameters(json!({
         "project_id": project, "command": ["/bin/sh", "-c", "[ ! -f \"$1\" ] || cat \"$1\"", "sh", path],
     }));
     let found = client.call("container_exec", read).await?;
@@ -223,12 +216,5 @@ async fn run_login(
             "the login of `{}` ended without leaving {file}; nothing was stored",
             plan.agent
         ))),
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(object) => object,
-        _ => Map::new(),
     }
 }

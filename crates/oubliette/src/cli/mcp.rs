@@ -17,6 +17,7 @@ use self::tokens::{ClientToken, Minted};
 use super::access::Access;
 use super::client::Client;
 use super::{confirm, names, stdio};
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::setup::{self, ConfigScope, Connection, SetupError};
@@ -70,8 +71,8 @@ pub(super) fn command() -> Command {
                 .about("Connect an MCP client to the server")
                 .long_about(
                     "Connect an MCP client to the server: add the server to the client's configuration, with a \
-                     token of its own. Other settings and comments stay as they are. A second set-up replaces \
-                     the token.",
+                     token of its own. Other settings and comments stay as they are. A second set-up keeps a \
+                     token that works; with another --scope it is replaced.",
                 )
                 .after_help(SETUP_EXAMPLES)
                 .arg(client())
@@ -131,20 +132,12 @@ pub(super) fn command() -> Command {
 
 pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     match matches.subcommand() {
-        Some(("setup", matches)) => block_on(set_up(home, matches, access)),
-        Some(("remove", matches)) => block_on(remove(home, matches, access)),
-        Some(("list", _)) => block_on(list(home, access)),
+        Some(("setup", matches)) => block_on(set_up(home, matches, access))?,
+        Some(("remove", matches)) => block_on(remove(home, matches, access))?,
+        Some(("list", _)) => block_on(list(home, access))?,
         Some((_, matches)) => bridge(home, matches, access),
         None => Ok(()),
     }
-}
-
-fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?
-        .block_on(work)
 }
 
 fn bridge(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
@@ -152,14 +145,7 @@ fn bridge(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Fail
         Some(name) => Some(access.with_key(tokens::read_key(home, name)?)),
         None => None,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(stdio::run(own.as_ref().unwrap_or(access)));
-    // A blocked read of the input must not delay the exit.
-    runtime.shutdown_background();
-    result
+    block_on(stdio::run(own.as_ref().unwrap_or(access)))?
 }
 
 /// A client and which of its files is meant.
@@ -264,9 +250,12 @@ impl Transport {
         let is_stdio_only =
             setup::is_stdio_only(&target.client).map_err(|error| unchanged(&error))?;
         if !is_stdio_only && !matches.get_flag(STDIO) {
-            return Ok(Self::Http {
-                url: access.url().await?,
-            });
+            let url = if matches.get_flag(DRY_RUN) && !access.has_server().await {
+                access.configured_url()?
+            } else {
+                access.url_for_clients().await?
+            };
+            return Ok(Self::Http { url });
         }
         let program = std::env::current_exe()
             .map_err(|error| Failure::with_cause("cannot find this program", &error))?;
@@ -313,11 +302,22 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     let (path, found) = target.inspect().map_err(|error| unchanged(&error))?;
     // Finds mistakes in the file before a token is made.
     let planned = target.plan(&transport.connection(PLACEHOLDER_KEY))?;
+    let is_dry_run = matches.get_flag(DRY_RUN);
+    if is_dry_run && !access.has_server().await {
+        let scope = matches.get_one::<String>(SCOPE).map(String::as_str);
+        let scope = scope.unwrap_or(DEFAULT_SCOPE);
+        return finish(&target, &transport, &planned, matches, Some(scope));
+    }
     let client = Client::connect(access).await?;
     let wanted = match matches.get_one::<String>(SCOPE) {
-        Some(scope) => Some(names::resolve_scope(scope, &client).await?),
+        Some(scope) => Some(names::stored_scope(scope, &client).await?),
         None => None,
     };
+    if let Transport::Http { .. } = transport
+        && !is_dry_run
+    {
+        access.keep_server()?;
+    }
     let own = ClientToken::find(&client, &target.token_name()).await;
     let own = match own {
         Ok(own) => own,
@@ -340,7 +340,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         return finish(&target, &transport, &change, matches, own.scope());
     }
     let scope = wanted.as_deref().unwrap_or(DEFAULT_SCOPE);
-    if matches.get_flag(DRY_RUN) {
+    if is_dry_run {
         client.close().await;
         return finish(&target, &transport, &planned, matches, Some(scope));
     }
@@ -453,6 +453,12 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
     let change = setup::plan_removal(&target.client, &target.scope, &target.user, &environment)
         .map_err(|error| unchanged(&error))?;
     let token = target.token_name();
+    let running_only = access.running_only();
+    let access = if matches.get_flag(DRY_RUN) {
+        &running_only
+    } else {
+        access
+    };
     // A server that is not running refuses the token as well; it can be revoked later.
     let client = Client::connect(access).await;
     let own = match &client {

@@ -1,10 +1,10 @@
-//! Resolves names of projects, schedules and tokens to the ids that operations take, and shows names
-//! instead of ids in lists.
+//! Shows names instead of ids in lists, and looks for projects by their names. What a user gives as an id or a
+//! name goes to the server as it is; only the server resolves it.
 
 use std::collections::{BTreeSet, HashMap};
 
 use oubliette_engine::operations::Entry;
-use oubliette_model::{ProjectId, ScheduleId, TokenId, nearest, quoted};
+use oubliette_model::{Mode, ProjectId, Scope, nearest, quoted};
 use serde_json::{Map, Value};
 
 use super::client::Client;
@@ -14,117 +14,21 @@ use crate::terminal::printable;
 /// What a list shows for a project or token that no longer exists.
 const DELETED: &str = "(deleted)";
 
-/// Replaces names by ids: of schedules, of tokens, and of projects, also in scopes and targets.
-pub(super) async fn resolve(
-    entry: &Entry,
-    mut given: Map<String, Value>,
-    client: &Client,
-) -> Result<Map<String, Value>, Failure> {
-    let parameters: Vec<&str> = entry.properties().map(|(name, _)| name).collect();
-    for name in parameters {
-        if name == "targets" {
-            let targets = given.get_mut(name).and_then(Value::as_array_mut);
-            for target in targets.into_iter().flatten() {
-                if let Some(text) = target["project_id"].as_str() {
-                    target["project_id"] = Value::from(project_id(text, client).await?);
-                }
-            }
-            continue;
-        }
-        let Some(Value::String(text)) = given.get(name) else {
-            continue;
-        };
-        let resolved = match name {
-            "project_id" => project_id(text, client).await?,
-            "schedule_id" => schedule_id(text, client).await?,
-            "token_id" => token_id(entry, text, client).await?,
-            "scope" | "agent_scope" => resolve_scope(text, client).await?,
-            _ => continue,
-        };
-        given.insert(name.to_owned(), Value::from(resolved));
-    }
-    Ok(given)
-}
-
-/// `project:NAME` and `project:NAME:ro` with the project's id.
-pub(super) async fn resolve_scope(text: &str, client: &Client) -> Result<String, Failure> {
-    let Some(scope) = Scope::split(text) else {
-        return Ok(text.to_owned());
-    };
-    let project = project_id(scope.project, client).await?;
-    Ok(format!("project:{project}{}", scope.suffix))
-}
-
+/// The id of a project that is given by its id, its name or a unique beginning of its id.
 pub(super) async fn project_id(text: &str, client: &Client) -> Result<String, Failure> {
-    if text.parse::<ProjectId>().is_ok() {
-        return Ok(text.to_owned());
-    }
-    find_id_by_name("project", text, client).await
+    let get = Map::from_iter([("project_id".to_owned(), Value::from(text))]);
+    let project = client.call("project_get", get).await?;
+    let id = project.get("project_id").and_then(Value::as_str);
+    Ok(id.unwrap_or(text).to_owned())
 }
 
-async fn schedule_id(text: &str, client: &Client) -> Result<String, Failure> {
-    if text.parse::<ScheduleId>().is_ok() {
+/// A scope as the server stores it: `project:NAME` and `project:NAME:ro` have the project's id.
+pub(super) async fn stored_scope(text: &str, client: &Client) -> Result<String, Failure> {
+    let Some((project, mode)) = Scope::split_project(text) else {
         return Ok(text.to_owned());
-    }
-    find_id_by_name("schedule", text, client).await
-}
-
-/// The id of a token. A name that is to be revoked is that of an active token.
-async fn token_id(entry: &Entry, text: &str, client: &Client) -> Result<String, Failure> {
-    if text.parse::<TokenId>().is_ok() {
-        return Ok(text.to_owned());
-    }
-    let tokens = all_rows("token", client).await?;
-    let field = |row: &Map<String, Value>, name: &str| -> String {
-        row.get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
     };
-    let named: Vec<&Map<String, Value>> = tokens
-        .iter()
-        .filter(|row| field(row, "name") == text)
-        .collect();
-    let is_active = |row: &&Map<String, Value>| field(row, "status") == "active";
-    let mut candidates = named.clone();
-    if entry.name == "token_revoke" {
-        candidates.retain(is_active);
-    }
-    match candidates.as_slice() {
-        [only] => Ok(field(only, "token_id")),
-        [] => {
-            let shown = quoted(text);
-            if let Some(ended) = named.last() {
-                let status = field(ended, "status");
-                return Err(Failure::new(format!(
-                    "the token {shown} is already {status}"
-                )));
-            }
-            let names: Vec<String> = tokens.iter().map(|row| field(row, "name")).collect();
-            let hint = match nearest(text, names.iter().map(String::as_str)) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "see `oubliette token list`".to_owned(),
-            };
-            Err(Failure::new(format!("there is no token {shown}; {hint}")))
-        }
-        several => {
-            let lines = several.iter().map(|row| {
-                format!(
-                    "\n  {}  {}, {}, created {}",
-                    field(row, "token_id"),
-                    field(row, "scope"),
-                    field(row, "status"),
-                    field(row, "created_at")
-                )
-            });
-            Err(Failure::new(format!(
-                "{} tokens are called {}; use one of their ids instead:{}",
-                several.len(),
-                quoted(text),
-                lines.collect::<String>()
-            )))
-        }
-    }
+    let project = project_id(project, client).await?;
+    Ok(Scope::join_project(&project, mode))
 }
 
 /// Warns of a token that has the name of a new one: a name shared by two identifies neither.
@@ -172,7 +76,7 @@ pub(super) async fn show_names(
     let mut projects = BTreeSet::new();
     for row in &rows {
         let own = row.get("project_id").and_then(Value::as_str);
-        let in_scope = Scope::of(row).map(|scope| scope.project);
+        let in_scope = project_scope(row).map(|(project, _)| project);
         projects.extend(own.or(in_scope).map(str::to_owned));
     }
     let Some(projects) = names_by_id("project", projects, client).await else {
@@ -186,10 +90,10 @@ pub(super) async fn show_names(
         None
     };
     for row in &mut rows {
-        if let Some(scope) = Scope::of(row)
-            && let Some(name) = projects.get(scope.project)
+        if let Some((project, mode)) = project_scope(row)
+            && let Some(name) = projects.get(project)
         {
-            let scope = format!("project:{name}{}", scope.suffix);
+            let scope = Scope::join_project(name, mode);
             row.insert("scope".to_owned(), scope.into());
         }
         replace_id(row, "project", &projects);
@@ -208,25 +112,9 @@ fn replace_id(row: &mut Map<String, Value>, noun: &str, names: &HashMap<String, 
     }
 }
 
-/// The scope of a project token.
-struct Scope<'a> {
-    project: &'a str,
-    suffix: &'static str,
-}
-
-impl<'a> Scope<'a> {
-    fn of(token: &'a Map<String, Value>) -> Option<Self> {
-        Self::split(token.get("scope")?.as_str()?)
-    }
-
-    fn split(text: &'a str) -> Option<Self> {
-        let rest = text.strip_prefix("project:")?;
-        let (project, suffix) = match rest.strip_suffix(":ro") {
-            Some(project) => (project, ":ro"),
-            None => (rest, ""),
-        };
-        Some(Self { project, suffix })
-    }
+/// The project and the mode of a project token's scope.
+fn project_scope(token: &Map<String, Value>) -> Option<(&str, Mode)> {
+    Scope::split_project(token.get("scope")?.as_str()?)
 }
 
 /// The names of projects or tokens by their ids; none if they may not be listed.
@@ -256,7 +144,7 @@ pub(super) async fn project_name(id: &str, client: &Client) -> String {
     name.unwrap_or(id).to_owned()
 }
 
-/// What is known about a name.
+/// What is known about the name of a project.
 pub(super) enum Lookup {
     Found(String),
     /// Nothing has that name; another name resembles it.
@@ -270,30 +158,11 @@ pub(super) async fn find_project(text: &str, client: &Client) -> Result<Lookup, 
     if text.parse::<ProjectId>().is_ok() {
         return Ok(Lookup::Found(text.to_owned()));
     }
-    find_by_name("project", text, client).await
-}
-
-/// The id of the only project or schedule with that name.
-async fn find_id_by_name(noun: &str, text: &str, client: &Client) -> Result<String, Failure> {
-    match find_by_name(noun, text, client).await? {
-        Lookup::Found(id) => Ok(id),
-        Lookup::Missing { near } => {
-            let hint = match near {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => format!("see `oubliette {noun} list`"),
-            };
-            let text = quoted(text);
-            Err(Failure::new(format!("there is no {noun} {text}; {hint}")))
-        }
-    }
-}
-
-async fn find_by_name(noun: &str, text: &str, client: &Client) -> Result<Lookup, Failure> {
     let (mut names, mut found) = (Vec::new(), Vec::new());
-    for row in all_rows(noun, client).await? {
+    for row in all_rows("project", client).await? {
         let field = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
         if field("name") == text {
-            found.push(field(&format!("{noun}_id")).to_owned());
+            found.push(field("project_id").to_owned());
         }
         names.push(field("name").to_owned());
     }
@@ -303,7 +172,7 @@ async fn find_by_name(noun: &str, text: &str, client: &Client) -> Result<Lookup,
             near: nearest(text, names.iter().map(String::as_str)).map(str::to_owned),
         }),
         several => Err(Failure::new(format!(
-            "{} {noun}s are called {}; use an id instead: see `oubliette {noun} list`",
+            "{} projects are called {}; use an id instead: see `oubliette project list`",
             several.len(),
             quoted(text)
         ))),

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Command, value_parser};
+use oubliette_engine::UNKNOWN_CREDENTIAL_KIND;
 use oubliette_engine::operations::{self, Entry, Noun};
 use serde_json::{Map, Value};
 
@@ -13,12 +14,10 @@ use super::{
     arguments, confirm, credentials, help, interactive, last_session, names, openspec, projects,
     schedules, session_table, show,
 };
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::{self, printable};
-
-/// What the server says about a kind of credential that does not exist.
-const UNKNOWN_KIND: &str = "there is no kind of credential";
+use crate::terminal::{self, output, printable};
 
 /// How long the server may take to answer.
 const TIMEOUT: &str = "call_timeout";
@@ -35,7 +34,7 @@ fn noun_command(noun: &'static Noun) -> Command {
         .iter()
         .filter(|entry| entry.noun() == noun.name);
     Command::new(noun.name)
-        .about(help::noun(noun.name).unwrap_or(noun.summary))
+        .about(noun.summary)
         .hide(FOR_PROGRAMS.contains(&noun.name))
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -127,32 +126,28 @@ pub(super) fn run(
             if !kind.is_some_and(credentials::is_built_in_kind)
                 && let Err(Failure::Failed(refusal)) =
                     call_at_once(access, entry, credentials::kind_check(&given))
-                && refusal.contains(UNKNOWN_KIND)
+                && refusal.contains(UNKNOWN_CREDENTIAL_KIND)
             {
                 return Err(Failure::new(refusal));
             }
             given = credentials::with_value(matches, given)?;
         }
         let result = call_at_once(access, entry, given)?;
+        if output::is_json() {
+            terminal::print_json(&result);
+            return Ok(());
+        }
         terminal::print_line(&match entry.name {
-            _ if matches.get_flag("json") => to_json(&result),
             "credential_list" => terminal::render(&result),
             name => credentials::describe(name, &result),
         });
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     if entry.name == "container_exec" && !interactive::is_single_call(matches) {
-        let result = runtime.block_on(interactive::run(matches, access, entry, given));
-        // A blocked write must not delay the exit.
-        runtime.shutdown_background();
-        return result;
+        return block_on(interactive::run(matches, access, given))?;
     }
     if entry.name == "session_events" && show::wants_transcript(matches) {
-        return runtime.block_on(show::events(matches, given, home, access));
+        return block_on(show::events(matches, given, home, access))?;
     }
     let work = async {
         // Until the call is made, nothing can be left running.
@@ -161,8 +156,6 @@ pub(super) fn run(
         let given = last_session::resolve_parameters(given, home, access, &client).await;
         let given = given.map_err(CallError::Rejected)?;
         let named_session = given.get("session_id").cloned();
-        let given = names::resolve(entry, given, &client).await;
-        let given = given.map_err(CallError::Rejected)?;
         let replaced = replaced_project(&client, entry, &given).await?;
         if entry.name == "token_create" {
             names::warn_of_shared_name(&given, &client).await;
@@ -173,7 +166,7 @@ pub(super) fn run(
         {
             last_session::remember_result(result, named_session.as_ref(), home, access);
         }
-        if !matches.get_flag("json")
+        if !output::is_json()
             && let Ok(mut shown) = result
         {
             if entry.name == "session_get"
@@ -186,7 +179,7 @@ pub(super) fn run(
         client.close().await;
         Ok::<_, CallError>((result?, replaced))
     };
-    let result = runtime.block_on(within(matches, work));
+    let result = block_on(within(matches, work))?;
     let (result, replaced) = result.map_err(|error| match error {
         CallError::Unreachable(failure) if entry.name == "container_exec" => {
             left_running(matches, failure)
@@ -205,8 +198,11 @@ pub(super) fn run(
     if noun == "project" && result.contains_key("env_names") {
         print_warnings(&result);
     }
+    if output::is_json() {
+        terminal::print_json(&result);
+        return Ok(());
+    }
     terminal::print_line(&match entry.name {
-        _ if matches.get_flag("json") => to_json(&result),
         "container_exec" => return print_exec_result(&result),
         "session_cleanup" if !deleted_sessions(&result) => "No sessions were deleted.".to_owned(),
         "session_list" => session_table::format(&result),
@@ -221,27 +217,18 @@ pub(super) fn run(
     Ok(())
 }
 
-fn to_json(result: &Map<String, Value>) -> String {
-    serde_json::to_string_pretty(result).unwrap_or_default()
-}
-
-/// Calls an operation in a runtime of its own.
+/// Calls an operation over a connection of its own.
 fn call_at_once(
     access: &Access,
     entry: &Entry,
     given: Map<String, Value>,
 ) -> Result<Map<String, Value>, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let result = call(&client, entry, given).await;
         client.close().await;
         result.map_err(Into::into)
-    })
+    })?
 }
 
 /// The project before an update that replaces its variables.

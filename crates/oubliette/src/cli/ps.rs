@@ -8,6 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use futures_util::StreamExt;
 use futures_util::future::try_join_all;
 use futures_util::stream;
+use oubliette_model::Status;
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,9 +17,10 @@ use super::client::{CallError, Client};
 use super::names;
 use super::session_table;
 use super::session_tail::Tail;
+use crate::executor::block_on;
 use crate::failure::Failure;
-use crate::terminal;
 use crate::terminal::style::Style;
+use crate::terminal::{self, output};
 
 const WATCH: &str = "watch";
 const ALL: &str = "all";
@@ -29,7 +31,7 @@ const MAX_PARALLEL_READS: usize = 8;
 /// How many sessions that do nothing `--all` shows.
 const MAX_RESTING_SESSIONS: u32 = 100;
 /// The states of sessions at work, those that need a person first.
-const WORKING_STATES: [&str; 3] = ["waiting", "running", "created"];
+const WORKING_STATES: [Status; 3] = [Status::Waiting, Status::Running, Status::Created];
 /// A new screen without a cursor, and back.
 const ENTER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
@@ -56,32 +58,28 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
     let all = matches.get_flag(ALL);
-    runtime.block_on(async {
+    block_on(async {
         let client = Client::connect(access).await?;
         let mut sessions = Sessions::new(&client, all);
         let result = if matches.get_flag(WATCH) {
             watch(&mut sessions).await
         } else {
-            print(&mut sessions, matches.get_flag("json")).await
+            print(&mut sessions).await
         };
         client.close().await;
         result
-    })
+    })?
 }
 
-async fn print(sessions: &mut Sessions<'_>, as_json: bool) -> Result<(), Failure> {
+async fn print(sessions: &mut Sessions<'_>) -> Result<(), Failure> {
     sessions.update().await?;
-    terminal::print_line(&if as_json {
-        sessions.to_json()
-    } else {
-        sessions.format()
-    });
-    if !as_json && std::io::stdout().is_terminal() {
+    if output::is_json() {
+        terminal::print_json(&sessions.to_json());
+        return Ok(());
+    }
+    terminal::print_line(&sessions.format());
+    if std::io::stdout().is_terminal() {
         for hint in sessions.hints() {
             eprintln!("{hint}");
         }
@@ -157,14 +155,15 @@ impl<'a> Sessions<'a> {
 
     async fn update(&mut self) -> Result<(), CallError> {
         let client = self.client;
-        let working =
-            WORKING_STATES.map(|status| list(client, json!({ "status": status, "limit": 1000 })));
+        let working = WORKING_STATES
+            .map(|status| list(client, json!({ "status": status.as_str(), "limit": 1000 })));
         let mut rows: Vec<Map<String, Value>> = try_join_all(working).await?.concat();
         if self.all {
             let newest = list(client, json!({ "limit": MAX_RESTING_SESSIONS })).await?;
             let is_resting = |row: &Map<String, Value>| {
                 let status = row.get("status").and_then(Value::as_str);
-                !status.is_some_and(|status| WORKING_STATES.contains(&status))
+                let status: Option<Status> = status.and_then(|status| status.parse().ok());
+                status.is_none_or(Status::is_resting)
             };
             rows.extend(newest.into_iter().filter(is_resting));
         }
@@ -249,7 +248,7 @@ impl<'a> Sessions<'a> {
             .collect()
     }
 
-    fn to_json(&self) -> String {
+    fn to_json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
             .iter()
@@ -263,7 +262,7 @@ impl<'a> Sessions<'a> {
                 Value::Object(row)
             })
             .collect();
-        serde_json::to_string_pretty(&json!({ "sessions": rows })).unwrap_or_default()
+        json!({ "sessions": rows })
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Command;
 use super::GLOBAL_OPTIONS;
 
 /// The commands by purpose. Those that are not named here come last.
-const GROUPS: [(&str, &[&str]); 4] = [
+pub(super) const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Work with agents",
         &[
@@ -17,15 +17,7 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Projects", &["project", "workspace", "container", "image"]),
     (
         "Agents, clients and access",
-        &[
-            "agent",
-            "credential",
-            "mcp",
-            "token",
-            "network",
-            "config",
-            "audit",
-        ],
+        &["agent", "credential", "mcp", "token", "config", "audit"],
     ),
     (
         "Server",

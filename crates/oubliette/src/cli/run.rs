@@ -19,6 +19,7 @@ use super::follow::{FollowEnd, Follower, exit_result};
 use super::last_session;
 use super::local_tools::LocalTools;
 use super::names::{self, Lookup};
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::output::{self, note};
@@ -111,12 +112,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let ended = runtime.block_on(async {
+    block_on_with_threads(async {
         // Before anything is created.
         let request = Request::read(matches)?;
         if matches.get_flag(MOUNT) {
@@ -124,10 +120,7 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
         }
         let client = Client::connect(access).await?;
         Box::pin(request.run(home, access, matches, client)).await
-    });
-    // A blocked read of the terminal must not delay the exit.
-    runtime.shutdown_background();
-    ended
+    })?
 }
 
 /// What the user wants from the agent.

@@ -5,16 +5,12 @@ use serde_json::{Map, Value};
 use super::access::Access;
 use super::client::Client;
 use crate::doctor::Finding;
+use crate::executor::block_on;
 use crate::failure::Failure;
 
 /// The findings about the running server, by what was checked.
 pub(super) fn run(access: &Access) -> Vec<(&'static str, Vec<Finding>)> {
-    let asked = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))
-        .and_then(|runtime| runtime.block_on(ask(access)));
-    match asked {
+    match block_on(ask(access)).flatten() {
         Ok(found) => found,
         Err(Failure::Failed(sentence)) => vec![("server", vec![Finding::bad(sentence)])],
         Err(_) => Vec::new(),
@@ -22,7 +18,7 @@ pub(super) fn run(access: &Access) -> Vec<(&'static str, Vec<Finding>)> {
 }
 
 async fn ask(access: &Access) -> Result<Vec<(&'static str, Vec<Finding>)>, Failure> {
-    let client = Client::reconnect(access).await?;
+    let client = Client::reconnect(&access.running_only()).await?;
     let options = client.call("project_options", Map::new()).await?;
     let credentials = client.call("credential_list", Map::new()).await?;
     client.close().await;

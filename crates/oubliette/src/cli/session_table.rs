@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use oubliette_model::WorkspaceId;
 use serde_json::{Map, Value, json};
 
 use super::permission::dollars;
@@ -11,8 +12,6 @@ use crate::terminal;
 
 /// What is shown for an unknown cost.
 const UNKNOWN_COST: &str = "-";
-/// The workspace that every project has.
-const DEFAULT_WORKSPACE: &str = "default";
 
 /// The result of `session_list`, in which projects have their names already.
 pub(super) fn format(result: &Map<String, Value>) -> String {
@@ -41,7 +40,7 @@ pub(super) fn format_rows(rows: &[Map<String, Value>]) -> String {
 pub(super) fn common_columns(row: &Map<String, Value>) -> Map<String, Value> {
     let field = |name: &str| row.get(name).cloned().unwrap_or_default();
     let workspace = match row.get("workspace_id").and_then(Value::as_str) {
-        Some(DEFAULT_WORKSPACE) | None => "",
+        Some(WorkspaceId::DEFAULT) | None => "",
         Some(other) => other,
     };
     let shown = json!({

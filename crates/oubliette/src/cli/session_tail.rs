@@ -1,9 +1,10 @@
 //! What a session does now, from the end of its log: the request that it waits for, the tool that runs, or its
 //! last words.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::client::{CallError, Client};
+use super::event_log::EventLog;
 use super::transcript::{describe_call, first_line};
 use crate::terminal::printable;
 
@@ -23,23 +24,14 @@ impl Tail {
     /// Reads the end of the log of a session, whose row is that of `session_list` or `session_get`.
     pub(super) async fn read(client: &Client, row: &Map<String, Value>) -> Result<Self, CallError> {
         let last = row.get("last_index").and_then(Value::as_i64).unwrap_or(-1);
-        let Some(session) = row.get("session_id") else {
+        let Some(session) = row.get("session_id").and_then(Value::as_str) else {
             return Ok(Self::default());
         };
-        let page = Map::from_iter([
-            ("session_id".to_owned(), session.clone()),
-            (
-                "since_index".to_owned(),
-                json!((last - TAIL_EVENTS).max(-1)),
-            ),
-            ("max_events".to_owned(), json!(2 * TAIL_EVENTS)),
-            ("types".to_owned(), json!(["all"])),
-        ]);
-        let page = client.call("session_events", page).await?;
-        let events = page.get("events").and_then(Value::as_array);
+        let mut log = EventLog::new(client, session, (last - TAIL_EVENTS).max(-1));
+        let page = log.read(0.0).await?;
         let waiting = row.get("waiting_for");
         let request = waiting.and_then(|waiting| waiting["request_id"].as_str());
-        Ok(Self::of(events.into_iter().flatten(), request))
+        Ok(Self::of(page.events.iter(), request))
     }
 
     fn of<'a>(events: impl Iterator<Item = &'a Value>, request_id: Option<&str>) -> Self {
@@ -112,6 +104,8 @@ fn last_line(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -1,32 +1,29 @@
 //! `oubliette session show` and `session events`: a session as a transcript.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use oubliette_model::{Status, WorkspaceId};
 use serde_json::{Map, Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::access::Access;
 use super::client::{CallError, Client};
+use super::event_log::{EVENTS_WAIT_SECONDS, EventLog, EventPage, LostServer};
 use super::event_printer::EventPrinter;
 use super::session_tail::{Tail, describe_awaited};
 use super::transcript::Transcript;
 use super::{last_session, names, session_table};
+use crate::executor::block_on;
 use crate::failure::Failure;
 use crate::home::Home;
 use crate::terminal::style::Style;
-use crate::terminal::{self, printable, width};
+use crate::terminal::{self, output, printable, width};
 
 const FOLLOW: &str = "follow";
 const FULL: &str = "full";
 pub(super) const RAW: &str = "raw";
 const TURNS: &str = "turns";
-/// The maximum that `session_events` returns.
-const PAGE_EVENTS: u32 = 1000;
-/// The length of one long poll.
-const EVENTS_WAIT_SECONDS: f64 = 20.0;
 /// How long to wait before a server that does not answer is asked again.
 const RETRY_INTERVAL: std::time::Duration = std::time::Duration::from_millis(500);
-/// Sessions in these states get no more events.
-const ENDED_STATES: [&str; 3] = ["completed", "interrupted", "failed"];
 
 fn transcript_flags(command: Command) -> Command {
     let switch = |name: &'static str, help: &'static str| {
@@ -87,16 +84,12 @@ pub(super) fn wants_transcript(matches: &ArgMatches) -> bool {
     let given = |name: &str| {
         matches.contains_id(name) && matches.get_one::<bool>(name).copied() == Some(true)
     };
-    !matches.get_flag("json") && !matches.get_flag(RAW) && !given("include_children")
+    !output::is_json() && !matches.get_flag(RAW) && !given("include_children")
 }
 
 /// `oubliette session show`.
 pub(super) fn run(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    runtime.block_on(show(matches, home, access))
+    block_on(show(matches, home, access))?
 }
 
 async fn show(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), Failure> {
@@ -109,19 +102,19 @@ async fn show(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), 
     last_session::remember_result(&found, None, home, access);
     let session = found.get("session_id").and_then(Value::as_str);
     let session = session.unwrap_or_default().to_owned();
-    let mut log = Log::new(&client, &session, -1);
-    let mut events = log.read_all(None).await?;
+    let mut log = EventLog::new(&client, &session, -1);
+    let mut page = log.read_all(None, 0.0).await?;
     if let Some(turns) = matches.get_one::<u64>(TURNS) {
-        events = last_turns(events, *turns);
+        page.events = last_turns(page.events, *turns);
     }
-    if matches.get_flag("json") {
+    if output::is_json() {
         let mut shown = found;
-        shown.insert("events".to_owned(), events.into());
-        terminal::print_line(&serde_json::to_string_pretty(&shown).unwrap_or_default());
+        shown.insert("events".to_owned(), page.events.into());
+        terminal::print_json(&shown);
         return Ok(());
     }
     terminal::print_line(&format!("{}\n", describe(&client, &found).await));
-    print(log, &events, matches).await
+    print(log, &page, matches).await
 }
 
 /// Runs `session events` as a transcript.
@@ -135,24 +128,24 @@ pub(super) async fn events(
     let given = last_session::resolve_parameters(given, home, access, &client).await?;
     let session = given.get("session_id").and_then(Value::as_str);
     let since = given.get("since_index").and_then(Value::as_i64);
-    let mut log = Log::new(&client, session.unwrap_or_default(), since.unwrap_or(-1));
+    let mut log = EventLog::new(&client, session.unwrap_or_default(), since.unwrap_or(-1));
     let wait = given.get("wait_seconds").and_then(Value::as_f64);
-    log.wait_seconds = wait.unwrap_or(0.0);
     let max_events = given.get("max_events").and_then(Value::as_u64);
-    let events = log.read_all(max_events).await?;
-    last_session::remember(&log.session, home, access);
-    print(log, &events, matches).await
+    let page = log.read_all(max_events, wait.unwrap_or(0.0)).await?;
+    last_session::remember(log.session(), home, access);
+    print(log, &page, matches).await
 }
 
-async fn print(mut log: Log<'_>, events: &[Value], matches: &ArgMatches) -> Result<(), Failure> {
+async fn print(log: EventLog<'_>, page: &EventPage, matches: &ArgMatches) -> Result<(), Failure> {
     let folds = width::stdout_columns().is_some() && !matches.get_flag(FULL);
     let mut transcript = Transcript::new(Style::of_stdout(), folds);
     let columns = width::stdout_columns();
-    let mut text: String = events
+    let mut text: String = page
+        .events
         .iter()
         .map(|event| transcript.format(event, columns))
         .collect();
-    if log.trimmed_before > 0 {
+    if page.trimmed_before > 0 {
         eprintln!("(older events were deleted; the transcript begins later)");
     }
     if !matches.get_flag(FOLLOW) {
@@ -163,7 +156,7 @@ async fn print(mut log: Log<'_>, events: &[Value], matches: &ArgMatches) -> Resu
         return Ok(());
     }
     terminal::print(&text);
-    log.follow(EventPrinter::of_transcript(transcript)).await
+    follow(log, EventPrinter::of_transcript(transcript)).await
 }
 
 /// What a session is and does, in a few lines.
@@ -172,7 +165,7 @@ async fn describe(client: &Client, found: &Map<String, Value>) -> String {
     let text = |name: &str| found.get(name).and_then(Value::as_str).unwrap_or_default();
     let project = names::project_name(text("project_id"), client).await;
     let mut parts = vec![project];
-    if text("workspace_id") != "default" {
+    if text("workspace_id") != WorkspaceId::DEFAULT {
         parts.push(format!("workspace {}", text("workspace_id")));
     }
     parts.push(text("agent").to_owned());
@@ -247,115 +240,45 @@ fn last_turns(events: Vec<Value>, turns: u64) -> Vec<Value> {
     }
 }
 
-/// Reads the log of a session from an index on.
-struct Log<'a> {
-    client: &'a Client,
-    session: String,
-    since: i64,
-    wait_seconds: f64,
-    trimmed_before: i64,
-    status: String,
-}
-
-impl<'a> Log<'a> {
-    fn new(client: &'a Client, session: &str, since: i64) -> Self {
-        Self {
-            client,
-            session: session.to_owned(),
-            since,
-            wait_seconds: 0.0,
-            trimmed_before: 0,
-            status: String::new(),
-        }
-    }
-
-    async fn read_page(&mut self, max_events: u64) -> Result<Vec<Value>, CallError> {
-        let page = Map::from_iter([
-            ("session_id".to_owned(), json!(self.session)),
-            ("since_index".to_owned(), json!(self.since)),
-            ("max_events".to_owned(), json!(max_events)),
-            ("wait_seconds".to_owned(), json!(self.wait_seconds)),
-            ("types".to_owned(), json!(["all"])),
-            ("full".to_owned(), json!(true)),
-        ]);
-        let mut page = self.client.call("session_events", page).await?;
-        let number = |name: &str| page.get(name).and_then(Value::as_i64);
-        self.since = number("last_index").unwrap_or(self.since);
-        self.trimmed_before = number("trimmed_before").unwrap_or(0);
-        for (name, field) in [
-            ("status", &mut self.status),
-            ("session_id", &mut self.session),
-        ] {
-            if let Some(text) = page.get(name).and_then(Value::as_str) {
-                text.clone_into(field);
+/// Prints new events until the session has ended or the user presses Ctrl-C.
+async fn follow(mut log: EventLog<'_>, mut printer: EventPrinter) -> Result<(), Failure> {
+    let mut interrupts = signal(SignalKind::interrupt())
+        .map_err(|error| Failure::with_cause("cannot wait for signals", &error))?;
+    let mut wait_seconds = EVENTS_WAIT_SECONDS;
+    let mut lost_server = LostServer::default();
+    loop {
+        let page = tokio::select! {
+            page = log.read(wait_seconds) => page,
+            _ = interrupts.recv() => {
+                printer.finish_line();
+                // The terminal has shown ^C.
+                eprintln!();
+                return Ok(());
             }
-        }
-        Ok(match page.remove("events") {
-            Some(Value::Array(events)) => events,
-            _ => Vec::new(),
-        })
-    }
-
-    /// Reads to the end of the log, or the given number of events.
-    async fn read_all(&mut self, max_events: Option<u64>) -> Result<Vec<Value>, CallError> {
-        let mut events = Vec::new();
-        loop {
-            let left = max_events.map(|max| max.saturating_sub(events.len() as u64));
-            let wanted = left.map_or(u64::from(PAGE_EVENTS), |left| {
-                left.min(u64::from(PAGE_EVENTS))
-            });
-            if wanted == 0 && !events.is_empty() {
-                return Ok(events);
-            }
-            let page = self.read_page(wanted).await?;
-            // Only the first page may wait.
-            self.wait_seconds = 0.0;
-            if page.is_empty() {
-                return Ok(events);
-            }
-            events.extend(page);
-        }
-    }
-
-    /// Prints new events until the session has ended or the user presses Ctrl-C.
-    async fn follow(&mut self, mut printer: EventPrinter) -> Result<(), Failure> {
-        let mut interrupts = signal(SignalKind::interrupt())
-            .map_err(|error| Failure::with_cause("cannot wait for signals", &error))?;
-        self.wait_seconds = EVENTS_WAIT_SECONDS;
-        let mut was_lost = false;
-        loop {
-            let page = tokio::select! {
-                page = self.read_page(u64::from(PAGE_EVENTS)) => page,
-                _ = interrupts.recv() => {
-                    printer.finish_line();
-                    // The terminal has shown ^C.
-                    eprintln!();
+        };
+        match page {
+            Ok(page) => {
+                if let Some(notice) = lost_server.find() {
+                    printer.print_notice(notice);
+                }
+                for event in &page.events {
+                    printer.print(event);
+                }
+                let is_ended = page.status.is_some_and(Status::is_ended);
+                if is_ended && page.events.is_empty() {
                     return Ok(());
                 }
-            };
-            match page {
-                Ok(events) => {
-                    was_lost = false;
-                    for event in &events {
-                        printer.print(event);
-                    }
-                    if events.is_empty() && ENDED_STATES.contains(&self.status.as_str()) {
-                        return Ok(());
-                    }
-                    if ENDED_STATES.contains(&self.status.as_str()) {
-                        self.wait_seconds = 0.0;
-                    }
+                if is_ended {
+                    wait_seconds = 0.0;
                 }
-                Err(CallError::Unreachable(_)) => {
-                    if !std::mem::replace(&mut was_lost, true) {
-                        printer.print_notice(
-                            "the server does not answer; waiting for it (Ctrl-C to leave)",
-                        );
-                    }
-                    tokio::time::sleep(RETRY_INTERVAL).await;
-                }
-                Err(rejected) => return Err(rejected.into()),
             }
+            Err(CallError::Unreachable(_)) => {
+                if let Some(notice) = lost_server.lose() {
+                    printer.print_notice(notice);
+                }
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+            Err(rejected) => return Err(rejected.into()),
         }
     }
 }

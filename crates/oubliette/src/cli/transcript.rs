@@ -8,6 +8,7 @@ mod request;
 use std::collections::HashMap;
 
 use jiff::Timestamp;
+use oubliette_model::Status;
 use serde_json::Value;
 
 use super::permission::dollars;
@@ -15,7 +16,7 @@ use crate::terminal::printable;
 use crate::terminal::style::Style;
 use crate::terminal::width::fit;
 use crate::terminal::wrap::wrapped;
-pub(super) use request::describe_request;
+use request::describe_request;
 
 /// How many lines of a tool's output a terminal shows.
 pub(super) const FOLDED_OUTPUT_LINES: usize = 5;
@@ -136,6 +137,10 @@ impl Transcript {
                 let line = format!("{mark} {} {outcome}{error}", text("tool"));
                 self.note(&cut(&line, columns, 2), Style::dim)
             }
+            "caller_tool_cancelled" => {
+                let line = format!("✗ {} was cancelled", text("tool"));
+                self.note(&cut(&line, columns, 2), Style::dim)
+            }
             "child_spawned" => {
                 let line = format!("↳ started {} ({})", text("child_id"), text("agent"));
                 self.note(&line, Style::dim)
@@ -163,7 +168,10 @@ impl Transcript {
                 self.note(&line, Style::yellow)
             }
             "mode" => self.note(&format!("· mode {}", text("mode")), Style::dim),
-            "log" => self.note(&format!("· {}", first_line(&text("message"))), Style::dim),
+            "log" => {
+                let line = format!("· {}", first_line(&text("message")));
+                self.note(&cut(&line, columns, 2), Style::dim)
+            }
             "error" => self.note(&format!("✗ {}", text("message")), Style::red),
             "status" => self.status(event),
             "completion" => self.turn_end(event, columns),
@@ -183,6 +191,12 @@ impl Transcript {
             self.note(&cut(&line, columns, 2), Style::dim)
         });
         lines.collect::<Vec<_>>().concat()
+    }
+
+    /// The title of the tool that was started last, of those that run now.
+    pub(super) fn running_tool(&self) -> Option<&str> {
+        let last = self.tools.values().max_by_key(|tool| tool.started);
+        last.map(|tool| tool.title.as_str())
     }
 
     /// Says that text was printed elsewhere, so that it is separated from what comes next.
@@ -267,7 +281,7 @@ impl Transcript {
             return self.note("· the agent works without a prompt", Style::dim);
         }
         let status = event["status"].as_str().unwrap_or_default();
-        if !matches!(status, "completed" | "interrupted" | "failed") {
+        if !status.parse().is_ok_and(Status::is_ended) {
             return String::new();
         }
         match event["error"].as_str() {
@@ -367,13 +381,13 @@ pub(super) fn describe_changed(changed: &Value) -> Option<String> {
     };
     let lines = changed["added"].as_u64().zip(changed["removed"].as_u64());
     Some(match lines {
-        Some((added, removed)) => format!("{files} +{added} −{removed}"),
+        Some((added, removed)) => format!("{files}, +{added} −{removed}"),
         None => files,
     })
 }
 
 /// The answer to a permission request, in words.
-pub(super) fn describe_answer(event: &Value) -> String {
+fn describe_answer(event: &Value) -> String {
     let decision = match event["decision"].as_str() {
         Some("allow") => "allowed",
         Some("allow_always") => "allowed, also next time",

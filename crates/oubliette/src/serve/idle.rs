@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oubliette_engine::Engine;
-use oubliette_server::Activity;
+use oubliette_server::ConnectionCounts;
 use tokio::time::Instant;
 
 use crate::home::{Home, ServerMode};
@@ -11,20 +11,25 @@ use crate::home::{Home, ServerMode};
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Returns when there was no client and no work for that long.
-pub(super) async fn wait(engine: &Engine, activity: &Activity, home: &Home, idle_time: Duration) {
+pub(super) async fn wait(
+    engine: &Engine,
+    connections: &ConnectionCounts,
+    home: &Home,
+    idle_time: Duration,
+) {
     let interval = (idle_time / 10).min(MAX_CHECK_INTERVAL);
-    let mut accepted = activity.accepted();
+    let mut accepted = connections.accepted();
     let mut idle_since = Instant::now();
     loop {
         tokio::time::sleep(interval).await;
         // A store that cannot be read is no reason to end.
-        let is_in_use = activity.accepted() != accepted
-            || activity.open() > 0
+        let is_in_use = connections.accepted() != accepted
+            || connections.open() > 0
             || engine.has_work().await.unwrap_or(true)
             || is_kept(home);
         if is_in_use {
             idle_since = Instant::now();
-            accepted = activity.accepted();
+            accepted = connections.accepted();
         } else if idle_since.elapsed() >= idle_time {
             return;
         }

@@ -63,7 +63,7 @@ fn completion(text: &str) -> Event {
 }
 
 async fn turn(store: &dyn Store, caller: SessionId, id: Uuid) -> CallTurn {
-    let found = store.child_call(caller, id).await.must();
+    let found = store.called_turn(caller, id).await.must();
     found.unwrap_or_else(|| panic!("no such call")).turn
 }
 
@@ -130,10 +130,10 @@ pub(super) async fn repeated_calls_create_one_child(store: &dyn Store) {
     assert_eq!(store.queued_messages(ids[0]).await.must(), 1);
     assert_eq!(turn(store, root.id, call(7)).await, CallTurn::Queued);
     // Call ids are distinct per calling session.
-    assert_eq!(store.child_call(ids[0], call(7)).await.must(), None);
+    assert_eq!(store.called_turn(ids[0], call(7)).await.must(), None);
     // A repeated call is not checked against the limits again.
     let again = NewSession {
-        limits: crate::TreeLimits {
+        limits: crate::SessionTreeLimits {
             sessions: 1,
             ..spawn_call(50, &root, call(7)).limits
         },
@@ -211,7 +211,7 @@ pub(super) async fn a_call_gets_the_completion_of_its_own_turn(store: &dyn Store
     assert_eq!(late.must(), None);
 
     assert_eq!(store.trim_calls(at(100)).await.must(), 4);
-    assert_eq!(store.child_call(root.id, call(1)).await.must(), None);
+    assert_eq!(store.called_turn(root.id, call(1)).await.must(), None);
 }
 
 pub(super) async fn a_repeated_tool_call_returns_its_recorded_outcome(store: &dyn Store) {

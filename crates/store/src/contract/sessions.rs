@@ -12,11 +12,11 @@ use uuid::Uuid;
 use super::{Must, MustBe, at, ready};
 use crate::{
     DecisionOutcome, NewSession, PendingDecision, Session, SessionChoices, SessionMessage,
-    SessionStep, SpawnOutcome, StopRequest, Store, StoreError, TreeLimit, TreeLimits,
+    SessionStep, SessionTreeLimits, SpawnOutcome, StopRequest, Store, StoreError, TreeLimit,
     VisibleProjects, Workspace,
 };
 
-const LIMITS: TreeLimits = TreeLimits {
+const LIMITS: SessionTreeLimits = SessionTreeLimits {
     depth: 2,
     sessions: 4,
     cost_usd: 1.0,
@@ -129,12 +129,12 @@ pub(super) async fn sessions_are_found_by_the_beginning_of_the_id_and_counted(st
     assert_eq!(find(None, "gogol_ff").await, []);
     let ended = ending(Status::Failed, 3);
     store.commit_step(second.id, ended).await.must();
-    let activity = store.activity().await.must();
-    let mut counted = activity.sessions.clone();
+    let counts = store.stored_counts().await.must();
+    let mut counted = counts.sessions.clone();
     counted.sort_by_key(|(status, _)| status.as_str());
     assert_eq!(counted, [(Status::Created, 1), (Status::Failed, 1)]);
     assert_eq!(
-        (activity.pending_caller_requests, activity.enabled_schedules),
+        (counts.pending_caller_requests, counts.enabled_schedules),
         (0, 0)
     );
     let newest = store.newest_events(second.id, "status", 1).await.must();
@@ -322,7 +322,7 @@ pub(super) async fn tree_limits_are_exact(store: &dyn Store) {
 
     let root = spawned(store, &new(session(200, one, 100), "go")).await;
     let hasty = |n| NewSession {
-        limits: TreeLimits {
+        limits: SessionTreeLimits {
             sessions: 100,
             spawns_per_minute: 2,
             ..LIMITS

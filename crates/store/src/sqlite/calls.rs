@@ -13,7 +13,7 @@ use super::events::stored_event;
 use super::schedules;
 use super::sessions::{find, find_seq, queue_message};
 use crate::{
-    AuditEntry, CallStore, CallTurn, ChildCall, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, Result,
+    AuditEntry, CallStore, CallTurn, CalledTurn, MAX_KEPT_OUTCOME_BYTES, MAX_KEPT_OUTCOMES, Result,
     Session, SessionMessage, StopRequest, ToolCallStart,
 };
 
@@ -145,7 +145,7 @@ impl CallStore for Sqlite {
         .await
     }
 
-    async fn child_call(&self, caller: SessionId, call_id: Uuid) -> Result<Option<ChildCall>> {
+    async fn called_turn(&self, caller: SessionId, call_id: Uuid) -> Result<Option<CalledTurn>> {
         self.read(|connection| {
             let found = connection
                 .prepare_cached(
@@ -169,7 +169,7 @@ impl CallStore for Sqlite {
                 (None, true) => CallTurn::Queued,
                 (None, false) => CallTurn::Dropped,
             };
-            Ok(Some(ChildCall { child, turn }))
+            Ok(Some(CalledTurn { child, turn }))
         })
     }
 

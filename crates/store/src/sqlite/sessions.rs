@@ -15,9 +15,9 @@ use super::Sqlite;
 use super::audit::append_audit_entry;
 use super::convert::{ReadColumns, enum_from_string, enum_to_string, json_column, to_millis};
 use crate::{
-    Activity, AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision,
-    Result, Session, SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome,
-    StopRequest, TreeUsage, VisibleProjects,
+    AuditEntry, CommittedStep, DecisionOutcome, NewSession, Page, PendingDecision, Result, Session,
+    SessionFilter, SessionMessage, SessionStep, SessionStore, SpawnOutcome, StopRequest,
+    StoredCounts, TreeUsage, VisibleProjects,
 };
 use row::{COLUMNS, session};
 pub(super) use row::{find, find_seq, find_with_seq};
@@ -64,7 +64,7 @@ impl SessionStore for Sqlite {
         .await
     }
 
-    async fn activity(&self) -> Result<Activity> {
+    async fn stored_counts(&self) -> Result<StoredCounts> {
         self.read_blocking(|connection| {
             let mut by_status = connection.prepare_cached(
                 "select status, count(*), total(cost_usd) from sessions group by status",
@@ -73,12 +73,12 @@ impl SessionStore for Sqlite {
                 let (status, count): (_, i64) = (row.parsed(0)?, row.get(1)?);
                 Ok((status, count, row.get::<_, f64>(2)?))
             })?;
-            let mut activity = Activity::default();
+            let mut counts = StoredCounts::default();
             for row in rows {
                 let (status, count, cost_usd) = row?;
                 let count = u64::try_from(count).unwrap_or_default();
-                activity.sessions.push((status, count));
-                activity.cost_usd += cost_usd;
+                counts.sessions.push((status, count));
+                counts.cost_usd += cost_usd;
             }
             let count = |query: &str| -> Result<u64> {
                 let count = connection
@@ -86,10 +86,10 @@ impl SessionStore for Sqlite {
                     .query_row([], |row| row.get::<_, i64>(0))?;
                 Ok(u64::try_from(count).unwrap_or_default())
             };
-            activity.pending_caller_requests =
+            counts.pending_caller_requests =
                 count("select count(*) from caller_requests where outcome is null")?;
-            activity.enabled_schedules = count("select count(*) from schedules where enabled")?;
-            Ok(activity)
+            counts.enabled_schedules = count("select count(*) from schedules where enabled")?;
+            Ok(counts)
         })
         .await
     }

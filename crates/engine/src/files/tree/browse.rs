@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 
-use oubliette_model::{FileKind, FileTree, TreeError};
+use oubliette_model::{FileKind, FileTree, ReadError};
 use oubliette_trees::open_dir;
 use rustix::fs::{AtFlags, Dir, Stat, readlinkat, statat};
 use rustix::io::Errno;
@@ -52,7 +52,7 @@ pub(crate) struct FileRange {
 impl WorkspaceTree {
     /// Lists a directory, or names a file. Only as many names are held in memory as a page has,
     /// however many a directory has.
-    pub(crate) fn list_page(&self, request: &ListRequest) -> Result<FilePage, TreeError> {
+    pub(crate) fn list_page(&self, request: &ListRequest) -> Result<FilePage, ReadError> {
         let resolved = self.resolve(&request.path)?;
         let mut page = FilePage::default();
         let Some(directory) = resolved.directory else {
@@ -81,7 +81,7 @@ impl WorkspaceTree {
         depth: usize,
         request: &ListRequest,
         page: &mut FilePage,
-    ) -> Result<(), TreeError> {
+    ) -> Result<(), ReadError> {
         self.count_lookup()?;
         let first = after.first().copied();
         let wanted = request.limit - page.entries.len() + 2;
@@ -139,7 +139,7 @@ impl WorkspaceTree {
         directory: &OwnedFd,
         from: Option<&[u8]>,
         count: usize,
-    ) -> Result<Vec<Vec<u8>>, TreeError> {
+    ) -> Result<Vec<Vec<u8>>, ReadError> {
         let mut smallest = BinaryHeap::with_capacity(count + 1);
         for entry in Dir::read_from(directory).map_err(io_error)? {
             self.check_limits()?;
@@ -165,7 +165,7 @@ impl WorkspaceTree {
     }
 
     /// Opens a regular file: with its size, and a text that changes when it is replaced or written to.
-    pub(crate) fn open_to_read(&self, path: &[u8]) -> Result<(File, u64, String), TreeError> {
+    pub(crate) fn open_to_read(&self, path: &[u8]) -> Result<(File, u64, String), ReadError> {
         let (file, stat) = self.open_file(path)?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let (seconds, nanoseconds) = (stat.st_mtime, stat.st_mtime_nsec);
@@ -179,8 +179,8 @@ impl WorkspaceTree {
         path: &[u8],
         offset: u64,
         length: u64,
-    ) -> Result<FileRange, TreeError> {
-        let failed = |error: std::io::Error| TreeError::Io(error.to_string());
+    ) -> Result<FileRange, ReadError> {
+        let failed = |error: std::io::Error| ReadError::Io(error.to_string());
         let (mut file, stat) = self.open_file(path)?;
         file.seek(SeekFrom::Start(offset)).map_err(failed)?;
         let mut bytes = Vec::new();

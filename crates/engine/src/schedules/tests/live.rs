@@ -8,7 +8,7 @@ use oubliette_model::{
 };
 use oubliette_store::{
     Firing, NewSession, RunBinding, Schedule, ScheduleRun, Session, SessionFilter, SessionStep,
-    TreeLimits, VisibleProjects,
+    SessionTreeLimits, VisibleProjects,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -327,7 +327,7 @@ async fn a_schedule_of_an_agent_runs_below_its_session_and_ends_with_it() {
         call: None,
         run: None,
         events: Vec::new(),
-        limits: TreeLimits {
+        limits: SessionTreeLimits {
             depth: 3,
             sessions: 9,
             cost_usd: 1.0,

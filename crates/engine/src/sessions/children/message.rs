@@ -65,7 +65,7 @@ impl Sessions<'_> {
         let wait = parse_wait(params.wait_seconds)?;
         let call_id = params.call_id.unwrap_or_else(Uuid::new_v4);
         let store = self.engine.store();
-        let repeated = store.child_call(session.id, call_id).await?.is_some();
+        let repeated = store.called_turn(session.id, call_id).await?.is_some();
         if !repeated {
             // Boxed: its future is much larger than that of the wait.
             Box::pin(self.deliver_to_child(session, call_id, params, call)).await?;
@@ -119,7 +119,7 @@ impl Sessions<'_> {
         let deadline = Instant::now() + wait;
         let mut subscription = None;
         loop {
-            let found = self.engine.store().child_call(session.id, call_id).await?;
+            let found = self.engine.store().called_turn(session.id, call_id).await?;
             let Some(found) = found else {
                 return Err(EngineError::Failed(
                     "the session was deleted before it responded".to_owned(),

@@ -1,10 +1,13 @@
 //! What a session has changed, by the checkpoints of the server. The container is not asked: it could say
 //! anything.
 
+use oubliette_engine::NO_CHECKPOINT;
 use serde_json::{Map, Value, json};
 
 use super::super::reconnecting::ReconnectingClient;
-use super::{Checkout, arguments};
+use super::Checkout;
+use crate::cli::client::parameters;
+use crate::cli::transcript::describe_changed;
 use crate::failure::Failure;
 
 /// What a session has changed, for people and programs.
@@ -38,7 +41,7 @@ pub(in crate::cli) async fn changed(
             None => return Ok(None),
         }
     };
-    let of_session = arguments(json!({ "session_id": session_id, "stat": true }));
+    let of_session = parameters(json!({ "session_id": session_id, "stat": true }));
     let counts = count(client, of_session, turns).await?;
     if session.is_mounted() {
         return Ok(Some(ChangedFiles {
@@ -51,7 +54,7 @@ pub(in crate::cli) async fn changed(
         Some(session.sent)
     } else if session.taken.is_some() {
         let of_turn = json!({ "session_id": session_id, "stat": true, "turn": turns });
-        let of_turn = count(client, arguments(of_turn), turns).await?;
+        let of_turn = count(client, parameters(of_turn), turns).await?;
         let is_same = of_turn.is_some_and(|counts| counts.files == 0);
         session.taken.filter(|_| is_same)
     } else {
@@ -78,7 +81,7 @@ async fn count(
     let mut counts = Counts::default();
     loop {
         let mut result = match client.call("session_diff", &page).await {
-            Err(Failure::Failed(text)) if text.contains("no checkpoint") => return Ok(None),
+            Err(Failure::Failed(text)) if text.contains(NO_CHECKPOINT) => return Ok(None),
             result => result?,
         };
         if result.get("to_turn").and_then(Value::as_u64) != Some(turns) {
@@ -109,18 +112,9 @@ impl ChangedFiles {
         } else {
             ""
         };
-        let Some(Counts {
-            files,
-            added,
-            removed,
-        }) = self.counts
-        else {
-            return "no checkpoint, see the changes with diff".to_owned();
-        };
-        match files {
-            0 => "no files changed".to_owned(),
-            1 => format!("1 file changed, +{added} −{removed}{place}"),
-            files => format!("{files} files changed, +{added} −{removed}{place}"),
+        match describe_changed(&self.to_json()) {
+            Some(changed) => format!("{changed}{place}"),
+            None => "no checkpoint, see the changes with diff".to_owned(),
         }
     }
 

@@ -6,10 +6,9 @@ use std::path::Path;
 use clap::ArgMatches;
 use serde_json::{Map, Value, json};
 
-use super::take::print_json;
 use crate::cli::client::{CallError, Client};
 use crate::failure::Failure;
-use crate::terminal::{self, printable};
+use crate::terminal::{self, output, print_json, printable};
 
 /// Shows the diff that the server makes of the checkpoints of a session.
 pub(super) async fn diff_of_server(
@@ -22,7 +21,7 @@ pub(super) async fn diff_of_server(
     if let Some(turn) = matches.get_one::<u64>("turn") {
         common.insert("turn".to_owned(), json!(turn));
     }
-    let (is_stat, is_json) = (matches.get_flag("stat"), matches.get_flag("json"));
+    let (is_stat, is_json) = (matches.get_flag("stat"), output::is_json());
     if is_stat {
         common.insert("stat".to_owned(), json!(true));
     }
@@ -56,7 +55,7 @@ pub(super) async fn diff_of_server(
     }
     if let Some(whole) = whole {
         if is_json {
-            print_json(Value::Object(whole));
+            print_json(&whole);
         } else {
             terminal::print_line(&terminal::render(&whole));
         }

@@ -6,14 +6,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
+use oubliette_model::WorkspaceId;
 use serde_json::json;
 use tokio::net::unix::pipe;
 
+use super::reconnecting;
 use super::remote::{self, Place};
-use super::{DEFAULT_WORKSPACE, reconnecting};
 use crate::cli::access::Access;
 use crate::cli::client::Client;
 use crate::cli::names;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::terminal;
 use crate::terminal::output::{self, note};
@@ -93,7 +95,7 @@ impl Side {
             },
         };
         match parts.as_slice() {
-            [project, path] => there(project, DEFAULT_WORKSPACE, path),
+            [project, path] => there(project, WorkspaceId::DEFAULT, path),
             [project, workspace, path] => there(project, workspace, path),
             _ => here(),
         }
@@ -103,19 +105,28 @@ impl Side {
 pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), Failure> {
     let given = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
     let sides = (Side::parse(given("FROM")), Side::parse(given("TO")));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on_with_threads(async {
         let client = Client::connect(access).await?;
         match sides {
-            (Side::Here(from), Side::There { project, workspace, path }) => {
+            (
+                Side::Here(from),
+                Side::There {
+                    project,
+                    workspace,
+                    path,
+                },
+            ) => {
                 let place = place(&client, &project, workspace).await?;
                 send(access, client, &from, &place, &path).await
             }
-            (Side::There { project, workspace, path }, Side::Here(to)) => {
+            (
+                Side::There {
+                    project,
+                    workspace,
+                    path,
+                },
+                Side::Here(to),
+            ) => {
                 let place = place(&client, &project, workspace).await?;
                 let name = unpack::requested_name(&path).unwrap_or_else(|| project.into());
                 receive(access, client, &place, &path, name, &to).await
@@ -124,9 +135,7 @@ pub(in crate::cli) fn run(matches: &ArgMatches, access: &Access) -> Result<(), F
                 "one of the two places must be in a workspace, as in PROJECT:PATH, and the other here",
             )),
         }
-    });
-    runtime.shutdown_background();
-    result?;
+    })??;
     if output::is_json() {
         terminal::print_json(&json!({ "from": given("FROM"), "to": given("TO") }));
     }

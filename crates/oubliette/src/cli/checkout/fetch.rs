@@ -6,10 +6,10 @@ use serde_json::json;
 use super::agent_commits;
 use super::receive;
 use super::snapshot::Quarantine;
-use super::take::{Chosen, print_json};
+use super::take::Chosen;
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
-use crate::terminal;
+use crate::terminal::{self, output, print_json};
 
 /// How many digits of the name of a commit are shown.
 const SHORT_NAME_CHARS: usize = 12;
@@ -68,8 +68,8 @@ impl Chosen<'_> {
             sent => format!("{sent}..{name}"),
         };
         let count = git.text(["rev-list", "--count", &range])?;
-        if matches.get_flag("json") {
-            print_json(json!({
+        if output::is_json() {
+            print_json(&json!({
                 "session_id": id, "branch": branch, "commit": tip, "sent": session.sent,
                 "commits": count.parse::<u64>().unwrap_or(0),
             }));

@@ -1,9 +1,10 @@
 //! `oubliette run --mount`: the agent works in the user's directory itself, on this machine.
 
+use oubliette_model::WorkspaceId;
 use serde_json::{Value, json};
 
 use super::record::{RecordFile, SentSession};
-use super::{Checkout, DEFAULT_WORKSPACE, create_project};
+use super::{Checkout, create_project};
 use crate::cli::confirm;
 use crate::cli::names;
 use crate::cli::reconnecting::ReconnectingClient;
@@ -83,7 +84,7 @@ impl Mounted {
     pub(in crate::cli) fn spawn_parameters(&self) -> [(String, Value); 2] {
         [
             ("project_id".to_owned(), json!(self.project_id)),
-            ("workspace_id".to_owned(), json!(DEFAULT_WORKSPACE)),
+            ("workspace_id".to_owned(), json!(WorkspaceId::DEFAULT)),
         ]
     }
 
@@ -91,7 +92,7 @@ impl Mounted {
     pub(in crate::cli) fn started(mut self, session_id: &str) -> Result<(), Failure> {
         self.file.record.put(SentSession {
             session_id: session_id.to_owned(),
-            workspace_id: DEFAULT_WORKSPACE.to_owned(),
+            workspace_id: WorkspaceId::DEFAULT.to_owned(),
             mounted_project: Some(self.project_id),
             ..SentSession::default()
         });

@@ -69,7 +69,7 @@ pub(super) struct RecordFile {
 impl RecordFile {
     /// Waits until no other command uses the file, and reads it.
     pub(super) fn open(home: &Home, server: &str, checkout: &Path) -> Result<Self, Failure> {
-        let directory = home.path().join("checkouts");
+        let directory = home.checkouts_dir();
         let failed =
             |error| Failure::with_cause(format!("cannot use {}", directory.display()), &error);
         DirBuilder::new()
@@ -163,12 +163,17 @@ impl SentSession {
 }
 
 impl Record {
-    /// The newest session that has changed something; the newest one if there is none.
+    /// The newest session.
     pub(super) fn latest(&self) -> Option<&SentSession> {
+        self.sessions.last()
+    }
+
+    /// The newest session that has changed something; the newest one if there is none.
+    pub(super) fn latest_with_changes(&self) -> Option<&SentSession> {
         let mut newest_first = self.sessions.iter().rev();
         newest_first
             .find(|session| !session.is_unchanged)
-            .or(self.sessions.last())
+            .or(self.latest())
     }
 
     /// The session with an id that starts with `prefix`; an error if there are several.

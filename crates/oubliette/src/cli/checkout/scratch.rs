@@ -25,7 +25,7 @@ pub(super) struct Scratch {
 
 impl Scratch {
     pub(super) fn new(home: &Home) -> Result<Self, Failure> {
-        let parent = home.path().join("checkouts").join("snapshots");
+        let parent = home.checkouts_dir().join("snapshots");
         Self::new_in(&parent).map_err(|error| {
             Failure::with_cause(
                 format!("cannot make a directory in {}", parent.display()),

@@ -15,22 +15,24 @@ use super::receive::{self, Work};
 use super::record::SentSession;
 use super::remote::Place;
 use super::snapshot::Quarantine;
-use super::{Checkout, arguments, directory, reconnecting};
+use super::{Checkout, directory, reconnecting};
 use crate::cli::access::Access;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, parameters};
 use crate::cli::help;
 use crate::cli::last_session;
 use crate::cli::reconnecting::ReconnectingClient;
+use crate::executor::block_on_with_threads;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::output::note;
-use crate::terminal::{self, printable};
+use crate::terminal::output::{self, note};
+use crate::terminal::{print_json, printable};
 
 pub(in crate::cli) fn commands() -> Vec<Command> {
     let session = || {
-        Arg::new("SESSION").help(
-            "Id of the session, or the beginning of it [default: the newest of this directory]",
-        )
+        Arg::new("SESSION").help(format!(
+            "{} [default: the newest of this directory that has changed something]",
+            last_session::HELP
+        ))
     };
     let dir = || {
         Arg::new("dir")
@@ -130,20 +132,13 @@ pub(in crate::cli) fn run(
     if verb == "apply" && matches.get_flag("undo") {
         return apply::undo_command(home, matches, access);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::with_cause("cannot start", &error))?;
-    let result = runtime.block_on(async {
+    block_on_with_threads(async {
         let client = Client::connect(access).await?;
         match verb {
             "push" => push(home, matches, access, client).await,
             _ => Box::pin(take(verb, home, matches, access, client)).await,
         }
-    });
-    runtime.shutdown_background();
-    result
+    })?
 }
 
 /// The session that a command is about.
@@ -155,14 +150,14 @@ pub(super) struct Chosen<'a> {
     prefix: PathBuf,
 }
 
-/// The session that was named; None for the newest one of this directory.
+/// The session that was named, by its id or as `latest`; None for the newest one that has changed something.
 fn given_session(
     home: &Home,
     matches: &ArgMatches,
     access: &Access,
 ) -> Result<Option<String>, Failure> {
     match matches.get_one::<String>("SESSION").map(String::as_str) {
-        Some(last_session::LATEST) | None => Ok(None),
+        None => Ok(None),
         Some(last_session::LAST_USED) => last_session::last_used(home, access).map(Some),
         Some(other) => Ok(Some(other.to_owned())),
     }
@@ -180,9 +175,10 @@ fn choose<'a>(
         return Ok(None);
     };
     let file = checkout.open_record()?;
-    let session = match &given {
+    let session = match given.as_deref() {
+        Some(last_session::LATEST) => file.record.latest().cloned(),
         Some(prefix) => file.record.find(prefix)?.cloned(),
-        None => file.record.latest().cloned(),
+        None => file.record.latest_with_changes().cloned(),
     };
     let place = session
         .as_ref()
@@ -217,7 +213,7 @@ async fn take(
     let by_turn = verb == "diff" && matches.get_one::<u64>("turn").is_some();
     match chosen {
         Some(chosen) if chosen.session.is_mounted() && verb != "diff" => {
-            chosen.say_that_files_are_here(verb, matches)
+            chosen.say_that_files_are_here(verb)
         }
         Some(chosen) if !by_turn && !chosen.session.is_mounted() => {
             let client = reconnecting(access, client);
@@ -238,10 +234,13 @@ async fn take(
                      changed during its turns"
                 );
             }
-            let given = given_session(home, matches, access)?;
             let (session, prefix) = match chosen {
                 Some(chosen) => (chosen.session.session_id, chosen.prefix),
-                None => (given.unwrap_or_default(), PathBuf::new()),
+                None => {
+                    let given = given_session(home, matches, access)?.unwrap_or_default();
+                    let session = last_session::resolve(&given, home, access, &client).await?;
+                    (session, PathBuf::new())
+                }
             };
             diff_of_server(&client, &session, &prefix, matches).await
         }
@@ -254,7 +253,7 @@ async fn take(
 
 impl Chosen<'_> {
     /// The answer to `apply` and `fetch` for a session that works in this directory itself.
-    fn say_that_files_are_here(&self, verb: &str, matches: &ArgMatches) -> Result<(), Failure> {
+    fn say_that_files_are_here(&self, verb: &str) -> Result<(), Failure> {
         let id = &self.session.session_id;
         if verb == "fetch" {
             return Err(Failure::new(format!(
@@ -262,8 +261,8 @@ impl Chosen<'_> {
                  that it committed to, and there is nothing to fetch"
             )));
         }
-        if matches.get_flag("json") {
-            print_json(json!({ "session_id": id, "written": 0, "removed": 0, "skipped": [] }));
+        if output::is_json() {
+            print_json(&json!({ "session_id": id, "written": 0, "removed": 0, "skipped": [] }));
         } else {
             note!("There is nothing to apply: the session {id} works on the files here.");
         }
@@ -285,7 +284,7 @@ impl Chosen<'_> {
             .collect();
         let paths = ["--"].into_iter().chain(paths.iter().map(String::as_str));
         let range = [self.session.sent.as_str(), work.commit.as_str()];
-        if matches.get_flag("json") {
+        if output::is_json() {
             let format = ["diff", "--no-ext-diff", "--no-color"].into_iter();
             let diff = git.output(format.clone().chain(range).chain(paths.clone()))?;
             let numbers = git.output(
@@ -299,7 +298,7 @@ impl Chosen<'_> {
                 "files": numstat(&numbers),
                 "diff": String::from_utf8_lossy(&diff),
             });
-            terminal::print_line(&serde_json::to_string_pretty(&result).unwrap_or_default());
+            print_json(&result);
             return Ok(());
         }
         let stat = matches.get_flag("stat").then_some("--stat");
@@ -386,8 +385,7 @@ async fn push(
     let given = |name: &str| matches.get_one::<String>(name).cloned();
     let mut call = match given("project") {
         Some(project) => {
-            let project = crate::cli::names::project_id(&project, &client).await?;
-            arguments(json!({ "project_id": project, "workspace_id": given("workspace") }))
+            parameters(json!({ "project_id": project, "workspace_id": given("workspace") }))
         }
         None => {
             let Some(chosen) = choose(home, matches, access)? else {
@@ -396,7 +394,9 @@ async fn push(
                 ));
             };
             let place = chosen.place;
-            arguments(json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }))
+            parameters(
+                json!({ "project_id": place.project_id, "workspace_id": place.workspace_id }),
+            )
         }
     };
     call.retain(|_, value| !value.is_null());
@@ -406,8 +406,8 @@ async fn push(
         }
     }
     let result = client.call("project_push", call).await?;
-    if matches.get_flag("json") {
-        print_json(Value::Object(result));
+    if output::is_json() {
+        print_json(&result);
     } else {
         let field = |name: &str| result.get(name).and_then(Value::as_str).unwrap_or_default();
         eprintln!(
@@ -417,10 +417,6 @@ async fn push(
         );
     }
     Ok(())
-}
-
-pub(super) fn print_json(value: Value) {
-    terminal::print_line(&serde_json::to_string_pretty(&value).unwrap_or_default());
 }
 
 /// Keeps signals that end a program from doing so while this lives.

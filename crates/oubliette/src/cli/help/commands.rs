@@ -2,24 +2,6 @@
 
 use super::{CommandText, text};
 
-/// The groups of operations, by noun.
-pub(super) const NOUNS: &[(&str, &str)] = &[
-    ("project", "Create, show, change and delete projects"),
-    ("container", "Run commands in a project's container"),
-    ("session", "Start agents, follow, answer and end them"),
-    (
-        "workspace",
-        "The directories in which agents work, and their files",
-    ),
-    ("schedule", "Send prompts to agents at set times"),
-    ("token", "Create, list and revoke API tokens"),
-    ("credential", "Keys and logins that agents and git use"),
-    ("config", "Show the limits in force"),
-    ("caller", "Answer an agent that calls a tool of yours"),
-    ("image", "Rebuild container images"),
-    ("audit", "Show who did what"),
-];
-
 pub(super) const COMMANDS: &[CommandText] = &[
     text(
         "project_create",

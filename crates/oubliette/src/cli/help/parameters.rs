@@ -285,15 +285,7 @@ pub(super) const HIDDEN: &[(&str, &[&str])] = &[
     ),
     (
         "session_spawn",
-        &[
-            "message",
-            "autonomy_level",
-            "reasoning_level",
-            "external_id",
-            "source",
-            "attachments",
-            "context",
-        ],
+        &["external_id", "source", "attachments", "context"],
     ),
     (
         "session_message",
@@ -302,9 +294,6 @@ pub(super) const HIDDEN: &[(&str, &[&str])] = &[
             "workspace_id",
             "create_workspace",
             "new_session",
-            "message",
-            "autonomy_level",
-            "reasoning_level",
             "external_id",
             "source",
             "attachments",

@@ -7,6 +7,7 @@ use oubliette_engine::operations;
 
 use super::*;
 use crate::cli::GLOBAL_OPTIONS;
+use crate::cli::root_help::GROUPS;
 
 const COLUMNS: usize = 80;
 /// Commands that people type: their help has an example.
@@ -76,7 +77,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn the_texts_are_of_operations_and_parameters_that_exist() {
+fn the_texts_are_of_commands_and_parameters_that_exist() {
     for text in COMMANDS {
         assert!(
             operations::find(text.operation).is_some(),
@@ -94,6 +95,15 @@ fn the_texts_are_of_operations_and_parameters_that_exist() {
     };
     for (operation, name, _) in PARAMETERS {
         assert!(has(operation, name), "{operation} has no {name}");
+    }
+    for (operation, names) in HIDDEN {
+        for name in *names {
+            assert!(has(operation, name), "{operation} has no {name}");
+        }
+    }
+    let root = crate::cli::command();
+    for name in GROUPS.iter().flat_map(|(_, names)| *names) {
+        assert!(root.find_subcommand(name).is_some(), "no command {name}");
     }
 }
 

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 
 use crate::cli::access::Access;
-use crate::cli::client::Client;
+use crate::cli::client::{Client, parameters};
 use crate::cli::names;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::setup;
 
 /// The active tokens that have a client's name; normally one.
 pub(super) struct ClientToken {
@@ -82,7 +81,7 @@ impl ClientToken {
 
     pub(super) async fn mint(&self, client: &Client, scope: &str) -> Result<Minted, Failure> {
         let create = json!({ "name": self.name, "scope": scope });
-        let created = client.call("token_create", object(create)).await?;
+        let created = client.call("token_create", parameters(create)).await?;
         let text = |name: &str| created.get(name).and_then(Value::as_str).map(str::to_owned);
         match (text("token_id"), text("key")) {
             (Some(id), Some(key)) => Ok(Minted { id, key }),
@@ -106,29 +105,20 @@ impl Minted {
 
 async fn revoke(client: &Client, id: &str) {
     let revoke = json!({ "token_id": id });
-    if let Err(error) = client.call("token_revoke", object(revoke)).await {
+    if let Err(error) = client.call("token_revoke", parameters(revoke)).await {
         Failure::from(error).print();
-    }
-}
-
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
     }
 }
 
 /// Where the key of a client that starts `oubliette mcp stdio` is.
 pub(super) fn key_file(home: &Home, name: &str) -> PathBuf {
-    home.path()
-        .join("mcp-clients")
-        .join(format!("{name}.token"))
+    home.mcp_clients_dir().join(format!("{name}.token"))
 }
 
 pub(super) fn write_key(home: &Home, name: &str, key: &str) -> Result<(), Failure> {
     home.prepare()?;
     let file = key_file(home, name);
-    setup::write_private(&file, format!("{key}\n").as_bytes())
+    home.write_private(&file, &format!("{key}\n"))
         .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
 }
 

@@ -33,7 +33,7 @@ fn a_turn_is_its_prompt_texts_tools_and_a_mark_with_cost_and_changes() {
     let shown = formatted(&session(), true, Some(60));
     let expected = "› fix it\n  please\n\nI look.\n\n  ✓ bash: cargo test  2.5s\n    │ line 1\n    │ line 2\n    \
                     │ line 3\n    │ line 4\n    │ line 5\n    │ … 15 more lines\n\n── turn 3 done · 1m15s · \
-                    $0.0123 · 2 files changed +10 −1 ─";
+                    $0.0123 · 2 files changed, +10 −1 ─";
     assert_eq!(
         shown.trim_end_matches(['─', '\n']),
         expected.trim_end_matches('─')

@@ -12,8 +12,8 @@ use crate::sqlite::convert::{to_json, to_millis};
 use crate::sqlite::projects::is_ready;
 use crate::sqlite::schedules::{self, RunBindingState};
 use crate::{
-    JoinFilter, MAX_QUEUED_BYTES, NewSession, Result, Session, SessionMessage, SpawnOutcome,
-    StoreError, TreeLimit, TreeLimits, TreeUsage,
+    JoinFilter, MAX_QUEUED_BYTES, NewSession, Result, Session, SessionMessage, SessionTreeLimits,
+    SpawnOutcome, StoreError, TreeLimit, TreeUsage,
 };
 
 /// How many of the newest sessions of a workspace are searched for one that a message can join.
@@ -147,7 +147,7 @@ fn exceeded_limit(
     connection: &Connection,
     parent: &Session,
     now: Timestamp,
-    limits: &TreeLimits,
+    limits: &SessionTreeLimits,
 ) -> Result<Option<TreeLimit>> {
     let usage = tree_usage(connection, parent.root_id, now)?;
     let cost_limit = usage.cost_limit.unwrap_or(limits.cost_usd);

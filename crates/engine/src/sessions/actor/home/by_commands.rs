@@ -1,4 +1,6 @@
-//! Makes the home of an agent by commands, in a container whose client is too old to make it itself.
+//! Makes the home of an agent by commands, in a container whose client is too old to make it itself: clients do so
+//! since version 2 of the protocol (`oubliette_wire::PROTOCOL_VERSION`). Can be deleted together with
+//! `MIN_PROTOCOL_FOR_HOMES` when no container has a client of version 1 any more.
 
 use std::sync::Arc;
 

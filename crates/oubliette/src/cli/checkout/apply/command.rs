@@ -6,7 +6,7 @@ use clap::ArgMatches;
 use serde_json::{Value, json};
 
 use super::super::snapshot::Snapshot;
-use super::super::take::{Chosen, hold_signals, print_json};
+use super::super::take::{Chosen, hold_signals};
 use super::super::{Checkout, directory, ignored, report_kept};
 use super::{Conflict, ConflictKind, SessionWork, apply, tree_of, undo};
 use crate::cli::access::Access;
@@ -14,7 +14,7 @@ use crate::cli::confirm;
 use crate::cli::reconnecting::ReconnectingClient;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::terminal::printable;
+use crate::terminal::{output, print_json, printable};
 
 impl Chosen<'_> {
     pub(in super::super) async fn apply(
@@ -48,8 +48,8 @@ impl Chosen<'_> {
         file.record
             .set_taken(&self.session.session_id, Some(&work.commit));
         file.save()?;
-        if matches.get_flag("json") {
-            print_json(json!({
+        if output::is_json() {
+            print_json(&json!({
                 "session_id": self.session.session_id, "written": applied.written,
                 "removed": applied.removed, "skipped": applied.skipped, "can_run": applied.can_run,
                 "conflicts": applied.conflicts.iter().map(conflict_json).collect::<Vec<_>>(),
@@ -110,12 +110,12 @@ pub(in super::super) fn undo_command(
     // The work can be taken again.
     file.record.set_taken(&undone.session_id, None);
     file.save()?;
-    if matches.get_flag("json") {
+    if output::is_json() {
         let edited = undone.edited.iter();
         let edited: Vec<Value> = edited
             .map(|(path, kept)| json!({ "path": path.to_string_lossy(), "kept_as": kept.to_string_lossy() }))
             .collect();
-        print_json(json!({
+        print_json(&json!({
             "session_id": undone.session_id, "written": undone.written, "removed": undone.removed,
             "edited": edited,
         }));

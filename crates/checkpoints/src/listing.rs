@@ -49,7 +49,7 @@ impl EntryKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TreeEntry {
+pub struct ListingEntry {
     pub name: Vec<u8>,
     pub kind: EntryKind,
     /// The permission bits.
@@ -58,7 +58,7 @@ pub struct TreeEntry {
     pub hash: Hash,
 }
 
-impl TreeEntry {
+impl ListingEntry {
     pub fn is_executable(&self) -> bool {
         self.mode & 0o100 != 0
     }
@@ -72,11 +72,11 @@ impl TreeEntry {
 
 /// Makes the object of a listing.
 #[derive(Debug)]
-pub(crate) struct TreeEncoder {
+pub(crate) struct ListingEncoder {
     bytes: Vec<u8>,
 }
 
-impl TreeEncoder {
+impl ListingEncoder {
     pub(crate) fn new(entries: usize) -> Self {
         let mut bytes = Vec::with_capacity(1 + entries * (FIXED_BYTES + USUAL_NAME_BYTES));
         bytes.push(FORMAT);
@@ -103,14 +103,14 @@ impl TreeEncoder {
 
 /// The entries of a directory, sorted by the bytes of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tree {
-    pub entries: Vec<TreeEntry>,
+pub struct Listing {
+    pub entries: Vec<ListingEntry>,
 }
 
-impl Tree {
+impl Listing {
     #[cfg(test)]
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut encoder = TreeEncoder::new(self.entries.len());
+        let mut encoder = ListingEncoder::new(self.entries.len());
         for entry in &self.entries {
             encoder.add(&entry.name, entry.kind, entry.mode, entry.size, entry.hash);
         }
@@ -129,7 +129,7 @@ impl Tree {
             let length = fixed.last_chunk().copied().map(u16::from_le_bytes);
             let length = usize::from(length.ok_or_else(invalid)?);
             let (name, after) = after.split_at_checked(length).ok_or_else(invalid)?;
-            entries.push(TreeEntry {
+            entries.push(ListingEntry {
                 name: name.to_vec(),
                 kind: EntryKind::from_byte(fixed[0]).ok_or_else(invalid)?,
                 mode: array(1)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Counts connections. Clones share their counts.
 #[derive(Debug, Clone, Default)]
-pub struct Activity {
+pub struct ConnectionCounts {
     counts: Arc<Counts>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct OpenConnection {
     counts: Arc<Counts>,
 }
 
-impl Activity {
+impl ConnectionCounts {
     pub(crate) fn begin(&self) -> OpenConnection {
         self.counts.accepted.fetch_add(1, Ordering::Relaxed);
         self.counts.open.fetch_add(1, Ordering::Relaxed);

@@ -4,18 +4,17 @@
 //!
 //! A name is looked for only among what the token can see: a foreign one is like one that does not exist.
 
-use oubliette_model::{ProjectId, ScheduleId, SessionId, TokenId, WorkspaceId, nearest, quoted};
+use oubliette_model::{
+    ProjectId, ScheduleId, Scope, SessionId, TokenId, WorkspaceId, nearest, quoted,
+};
 use oubliette_store::{Schedule, Session, Token};
 use serde_json::{Map, Value};
 
 use super::Entry;
-use crate::{Actor, Engine, EngineError, Result};
+use crate::{Actor, Engine, EngineError, NOT_FOUND, Result};
 
 /// The shortest beginning of an id that stands for it.
 const MIN_PREFIX_CHARS: usize = 4;
-const SESSION_PREFIX: &str = "gogol_";
-const PROJECT_SCOPE: &str = "project:";
-const READ_SUFFIX: &str = ":ro";
 /// How many matches an error lists.
 const MAX_LISTED: usize = 10;
 const PAGE_ROWS: u32 = 1000;
@@ -256,15 +255,11 @@ impl Engine {
 
     /// `project:NAME` and `project:NAME:ro` with the project's id; none for other scopes.
     async fn find_scope(&self, actor: &Actor, text: &str) -> Result<Option<String>> {
-        let Some(rest) = text.strip_prefix(PROJECT_SCOPE) else {
+        let Some((project, mode)) = Scope::split_project(text) else {
             return Ok(None);
         };
-        let (project, suffix) = match rest.strip_suffix(READ_SUFFIX) {
-            Some(project) => (project, READ_SUFFIX),
-            None => (rest, ""),
-        };
         let found = self.find_project(actor, project).await?;
-        Ok(found.map(|id| format!("{PROJECT_SCOPE}{id}{suffix}")))
+        Ok(found.map(|id| Scope::join_project(&id, mode)))
     }
 
     /// The id of a workspace that begins with a text; none if there is none, or one that has this id.
@@ -348,7 +343,7 @@ fn one_of(what: &str, text: &str, matches: Vec<Match>) -> Result<Option<String>>
 
 fn not_found_but(what: &str, text: &str, near: &str) -> EngineError {
     EngineError::Failed(format!(
-        "{what} {} not found; did you mean `{near}`?",
+        "{what} {} {NOT_FOUND}; did you mean `{near}`?",
         quoted(text)
     ))
 }
@@ -369,10 +364,10 @@ fn session_prefix(text: &str) -> Option<String> {
     if text.parse::<SessionId>().is_ok() {
         return None;
     }
-    let digits = text.strip_prefix(SESSION_PREFIX).unwrap_or(text);
+    let digits = text.strip_prefix(SessionId::PREFIX).unwrap_or(text);
     let fits = (MIN_PREFIX_CHARS..=32).contains(&digits.len())
         && digits.bytes().all(|c| c.is_ascii_hexdigit());
-    fits.then(|| format!("{SESSION_PREFIX}{}", digits.to_ascii_lowercase()))
+    fits.then(|| format!("{}{}", SessionId::PREFIX, digits.to_ascii_lowercase()))
 }
 
 #[cfg(test)]

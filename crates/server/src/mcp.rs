@@ -10,6 +10,7 @@ mod resources;
 mod session_store;
 mod sessions;
 mod streams;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

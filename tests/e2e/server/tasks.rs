@@ -11,7 +11,6 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(100);
 const INVALID_PARAMS: i64 = -32602;
 const METHOD_NOT_FOUND: i64 = -32601;
 const MISSING_CAPABILITY: i64 = -32021;
-const REFUSED: i64 = -32002;
 
 /// A server, and a client with tasks of a project `one`.
 async fn started(config: &str) -> (Server, Modern) {
@@ -348,7 +347,7 @@ async fn a_task_survives_the_server() {
     }
     let done = finished(&caller, &created).await;
     let turn = &done["result"]["structuredContent"];
-    assert_eq!(turn["text"], "early\n\nlate", "{done}");
+    assert_eq!(turn["text"], "early\nlate", "{done}");
     // What only the call itself could know is kept, too.
     assert_eq!(
         (&turn["spawned"], &turn["last_event_index"]),
@@ -423,7 +422,6 @@ async fn tasks_of_others_and_tasks_that_do_not_exist_are_the_same() {
     let (_, wait) = id.split_once('.').unwrap();
     let unknown = [
         "tasks-that-do-not-exist".to_owned(),
-        String::new(),
         session.clone(),
         format!("{session}.00000000000040008000000000000000"),
         format!("gogol_00000000000040008000000000000000.{wait}"),
@@ -445,15 +443,19 @@ async fn tasks_of_others_and_tasks_that_do_not_exist_are_the_same() {
     }
     // Other tokens of the project have what they have of its sessions.
     assert_eq!(get(&reader, &created).await["status"], "working");
-    assert_eq!(
-        send(&reader, "tasks/cancel", &created).await.code(),
-        REFUSED
+    let refused = send(&reader, "tasks/cancel", &created).await;
+    assert!(
+        refused
+            .message()
+            .contains("tool not allowed for this token scope"),
+        "{}",
+        refused.text
     );
     assert_eq!(get(&writer, &created).await["status"], "working");
     send(&writer, "tasks/cancel", &created).await;
     assert_eq!(get(&caller, &created).await["status"], "cancelled");
     // With its project, a task is gone.
-    let delete = json!({ "project_id": own, "confirm": "one" });
+    let delete = json!({ "project_id": own });
     caller.call("project_delete", delete).await.ok();
     assert_eq!(
         send(&caller, "tasks/get", &created).await.code(),

@@ -24,7 +24,7 @@ pub(super) const DETACH_AFTER: Duration = Duration::from_millis(250);
 /// How many of the requests that an agent waits for the description of a turn names.
 const MAX_DESCRIBED_REQUESTS: usize = 5;
 
-/// The turn of a message that somebody waits for.
+/// The turn of a message that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurnId {
     session: SessionId,

@@ -11,6 +11,7 @@ mod restores;
 mod session_store;
 mod sessions;
 mod streams;
+mod tasks;
 
 use std::sync::Arc;
 use std::time::Duration;

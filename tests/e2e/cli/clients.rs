@@ -197,59 +197,52 @@ async fn a_client_that_starts_programs_gets_no_key_in_its_file() {
     assert!(!home.join("mcp-clients/cursor.token").exists());
 }
 
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(directory)
+        .args(arguments)
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
-async fn a_file_in_a_repository_is_kept_out_of_git() {
+async fn a_file_in_a_project_has_no_key_and_is_kept_out_of_git() {
     let server = Server::start();
     let home = server.home();
     let repository = home.join("app");
     std::fs::create_dir(&repository).unwrap();
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git")
-            .arg("-C")
-            .arg(&repository)
-            .args(arguments)
-            .output()
-            .unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    git(&["init", "-q"]);
-    let said = succeeds(home, &["mcp", "setup", "claude", "--project", "app"]).await;
+    git(&repository, &["init", "-q"]);
+    let set_up = ["mcp", "setup", "claude", "--project", "app"];
+    let said = succeeds(home, &set_up).await;
     assert!(said.contains("info/exclude"), "{said}");
-    assert!(repository.join(".mcp.json").exists());
-    assert_eq!(git(&["status", "--porcelain"]), "");
+    let file = repository.join(".mcp.json");
+    let text = || std::fs::read_to_string(&file).unwrap();
+    assert!(
+        text().contains("stdio") && !text().contains("oub_"),
+        "{}",
+        text()
+    );
+    assert_eq!(git(&repository, &["status", "--porcelain"]), "");
     // The user's own file has another token.
     succeeds(home, &["mcp", "setup", "claude"]).await;
-    let key = key_in(&repository.join(".mcp.json"));
-    assert!(is_accepted(&server, &key).await);
-    succeeds(
-        home,
-        &[
-            "mcp",
-            "setup",
-            "claude",
-            "--project",
-            "app",
-            "--scope",
-            "read",
-        ],
-    )
-    .await;
+    let tokens = std::fs::read_dir(home.join("mcp-clients")).unwrap();
+    let tokens: Vec<_> = tokens.map(|entry| entry.unwrap().path()).collect();
+    let [kept] = &tokens[..] else {
+        panic!("{tokens:?}")
+    };
+    let key = || std::fs::read_to_string(kept).unwrap().trim().to_owned();
+    let first = key();
+    assert!(is_accepted(&server, &first).await);
+    succeeds(home, &[&set_up[..], &["--scope", "read"]].concat()).await;
+    assert!(!is_accepted(&server, &first).await && is_accepted(&server, &key()).await);
     let exclude = std::fs::read_to_string(repository.join(".git/info/exclude")).unwrap();
     assert_eq!(exclude.matches(".mcp.json").count(), 1, "{exclude}");
-    // A tracked file is warned of.
-    git(&["add", "-f", ".mcp.json"]);
-    let said = succeeds(
-        home,
-        &[
-            "mcp",
-            "setup",
-            "claude",
-            "--project",
-            "app",
-            "--scope",
-            "write",
-        ],
-    )
-    .await;
-    assert!(said.contains("git tracks"), "{said}");
+    // Also where git tracks the file, and with a key that cannot create others.
+    git(&repository, &["add", "-f", ".mcp.json"]);
+    let given = server.admin().token("write").await;
+    let said = succeeds(home, &[&["--token", &given], &set_up[..]].concat()).await;
+    assert!(!text().contains("oub_"), "{said}{}", text());
+    assert_eq!(key(), given);
 }

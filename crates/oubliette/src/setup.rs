@@ -114,6 +114,12 @@ pub(crate) enum SetupError {
     #[error("{client} has no configuration of its own for a project. Leave out --project.")]
     NoProjectFile { client: &'static str },
 
+    #[error(
+        "{} is a link, which may lead out of the project, so nothing was written. Replace it by what it leads to.",
+        .path.display()
+    )]
+    Link { path: PathBuf },
+
     #[error("{} could not be read, so it was not changed. Check its permissions.", .path.display())]
     Read { path: PathBuf, source: io::Error },
 
@@ -277,6 +283,11 @@ pub(crate) fn plan(
     connection: &Connection,
 ) -> Result<Change, SetupError> {
     let file = ConfigFile::read(client, scope, home, environment)?;
+    if let ConfigScope::Project(directory) = scope
+        && let Some(path) = find_link(directory, &file.path)
+    {
+        return Err(SetupError::Link { path });
+    }
     let merged = file
         .merge(connection)
         .map_err(|error| refuse(file.client, &file.path, error))?;
@@ -384,6 +395,16 @@ fn find(name: &str) -> Result<&'static Client, SetupError> {
     Err(SetupError::UnknownClient {
         name: name.to_owned(),
         nearest,
+    })
+}
+
+/// The first link on the way from a directory to a file in it. The files of a project may be those of others.
+fn find_link(directory: &Path, file: &Path) -> Option<PathBuf> {
+    let mut path = directory.to_owned();
+    let below = file.strip_prefix(directory).ok()?;
+    below.components().find_map(|name| {
+        path.push(name);
+        path.is_symlink().then(|| path.clone())
     })
 }
 

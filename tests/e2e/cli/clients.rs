@@ -246,3 +246,26 @@ async fn a_file_in_a_project_has_no_key_and_is_kept_out_of_git() {
     assert!(!text().contains("oub_"), "{said}{}", text());
     assert_eq!(key(), given);
 }
+
+#[test]
+async fn a_link_in_a_project_is_not_followed() {
+    let server = Server::start();
+    let home = server.home();
+    let outside = home.join("outside");
+    let repository = home.join("app");
+    for directory in [&outside, &repository] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    std::fs::write(outside.join("public.json"), "{}").unwrap();
+    std::os::unix::fs::symlink("../outside/public.json", repository.join(".mcp.json")).unwrap();
+    std::os::unix::fs::symlink("../outside", repository.join(".cursor")).unwrap();
+    for client in ["claude", "cursor"] {
+        let refused = run_cli(home, &["mcp", "setup", client, "--project", "app"]).await;
+        assert_eq!(refused.status.code(), Some(1), "{client}");
+        let sentence = stderr(&refused);
+        assert!(sentence.contains("is a link"), "{client} {sentence}");
+    }
+    let public = std::fs::read_to_string(outside.join("public.json")).unwrap();
+    assert_eq!(public, "{}");
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+}

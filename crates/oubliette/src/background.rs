@@ -31,7 +31,7 @@ const VARIABLES_OF_COMMANDS: [&str; 2] = ["OUBLIETTE_URL", "OUBLIETTE_TOKEN"];
 pub(crate) enum Lifetime {
     /// Until it is stopped.
     Kept,
-    /// Until nothing is at work for a while: a command needed it. It takes any port if its own is taken.
+    /// Until nothing is at work for a while: a command needed it. It has only its socket if its port is taken.
     UntilIdle,
 }
 

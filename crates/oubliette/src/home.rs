@@ -34,7 +34,9 @@ const SOCKET_NAME: &str = "server.sock";
 /// The contents of `run/server.json`. A server that was killed leaves it, so it alone shows nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ServerInfo {
-    pub(crate) url: String,
+    /// None if it listens only on its socket.
+    #[serde(default)]
+    pub(crate) url: Option<String>,
     pub(crate) pid: u32,
     pub(crate) version: String,
     /// Absent in the files of older versions, as are the following.
@@ -42,6 +44,9 @@ pub(crate) struct ServerInfo {
     pub(crate) started_at: Option<Timestamp>,
     #[serde(default)]
     pub(crate) mode: ServerMode,
+    /// Why it has no URL.
+    #[serde(default)]
+    pub(crate) no_url_reason: Option<String>,
 }
 
 /// How a server was started, and when it ends.

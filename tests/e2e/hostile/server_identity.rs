@@ -10,10 +10,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
-use support::{Pty, RunAs, Server, ServerOptions, binary, cli, run_cli, stderr, stdout};
+use support::{
+    FreshHome, Pty, RunAs, Server, ServerOptions, binary, cli, eventually, run, run_cli, stderr,
+    stdout,
+};
 
 /// How long an impostor waits for the rest of a request.
 const READ_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Idle containers are looked for every 15 seconds.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A process that listens where a server was, and keeps what it is sent.
 struct Impostor {
@@ -278,4 +284,74 @@ fn the_first_start_prints_the_key_only_to_a_terminal() {
     let key = std::fs::read_to_string(home.path().join("admin.token")).unwrap();
     let shown = terminal.shown();
     assert!(shown.contains(key.trim()), "{shown}");
+}
+
+/// A port that no program is given which asks for any.
+fn fixed_port() -> u16 {
+    let is_free = |port: &u16| {
+        ["127.0.0.1", "[::1]"]
+            .iter()
+            .all(|host| TcpListener::bind(format!("{host}:{port}")).is_ok())
+    };
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    (first..).find(is_free).unwrap()
+}
+
+/// The port of a server that had to do without it, and that of a server which was started with another.
+#[test(needs(sandbox))]
+async fn no_container_can_bind_the_configured_port_whatever_the_server_got() {
+    let home = FreshHome::new();
+    let port = fixed_port();
+    let address = format!("127.0.0.1:{port}");
+    let config = format!("runtime = \"sandbox\"\n[server]\nlisten = \"{address}\"\n");
+    std::fs::write(home.path().join("oubliette.toml"), config).unwrap();
+    let command = |arguments: &[&str]| {
+        let mut command = home.command(arguments);
+        command.env_remove("OUBLIETTE_SERVER__LISTEN");
+        run(command)
+    };
+    let bind = format!(
+        "import socket, errno\ntry: socket.create_server(('127.0.0.1', {port}))\nexcept OSError as e: \
+         print(errno.errorcode[e.errno])\nelse: print('BOUND')"
+    );
+    let exec = async || {
+        let ended = command(&["container", "exec", "app", "python3", "-c", &bind]).await;
+        stdout(&ended).trim().to_owned()
+    };
+    let taken = TcpListener::bind(&address).unwrap();
+    let created = command(&["project", "create", "app"]).await;
+    assert_eq!(created.status.code(), Some(0), "{}", stderr(&created));
+    assert!(home.server().unwrap()["url"].is_null());
+    drop(taken);
+    assert_eq!(exec().await, "EACCES");
+    let down = command(&["down"]).await;
+    assert_eq!(down.status.code(), Some(0), "{}", stderr(&down));
+    let detached = command(&["serve", "--detach", "--listen", "127.0.0.1:0"]).await;
+    assert_eq!(detached.status.code(), Some(0), "{}", stderr(&detached));
+    assert_eq!(exec().await, "EACCES");
+}
+
+/// It was kept from the port that the server had when it was started, and not from the one of now.
+#[test(needs(sandbox))]
+async fn a_container_that_could_take_the_servers_new_port_is_stopped_when_it_is_not_in_use() {
+    let home = FreshHome::new();
+    let config = "runtime = \"sandbox\"\n";
+    std::fs::write(home.path().join("oubliette.toml"), config).unwrap();
+    home.run(&["up"]).await;
+    home.run(&["project", "create", "app"]).await;
+    let status = async || {
+        let ended = home.run(&["project", "get", "app", "--json"]).await;
+        let project: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+        project["container_status"].as_str().unwrap().to_owned()
+    };
+    let started = home.run(&["container", "start", "app"]).await;
+    assert_eq!(started.status.code(), Some(0), "{}", stderr(&started));
+    assert_eq!(status().await, "running");
+    // Another free port.
+    let restarted = home.run(&["up", "--restart"]).await;
+    assert_eq!(restarted.status.code(), Some(0), "{}", stderr(&restarted));
+    let warned = async || home.log().contains("had another port");
+    assert!(eventually(STOP_TIMEOUT, warned).await, "{}", home.log());
+    let stopped = eventually(STOP_TIMEOUT, async || status().await == "stopped");
+    assert!(stopped.await, "{}", home.log());
 }

@@ -96,7 +96,16 @@ impl Access {
         self.local_server().await?;
         let running = self.home.running_server().await;
         let running = running.ok_or_else(|| self.no_server())?;
-        Ok(up::keep_running(&self.home, running)?.url)
+        let Some(url) = running.url.clone() else {
+            return Err(Failure::new(format!(
+                "the server has no URL that a client could use: {} With --stdio the client needs none. When the \
+                 port is free, `{} up --restart` takes it",
+                running.no_url_reason.as_deref().unwrap_or_default(),
+                self.home.command()
+            )));
+        };
+        up::keep_running(&self.home, running)?;
+        Ok(url)
     }
 
     /// Where to send calls; starts a server if none is running and no URL was given.
@@ -142,6 +151,11 @@ impl Access {
                 "Started a server in the background (process {}); `{} down` stops it.",
                 started.pid,
                 self.home.command()
+            );
+        }
+        if let Some(reason) = started.no_url_reason {
+            eprintln!(
+                "note: only commands of this machine reach the server, no MCP clients with its URL: {reason}"
             );
         }
         Ok(())
@@ -283,10 +297,13 @@ fn is_loopback(url: &str) -> bool {
 
 /// Whether the URL, which has a loopback address, is that of a server on this machine.
 fn is_same_server(url: &str, server: &ServerInfo) -> bool {
-    let listens_on_loopback = host(&server.url)
+    let Some(own) = &server.url else {
+        return false;
+    };
+    let listens_on_loopback = host(own)
         .and_then(|host| host.parse().ok())
         .is_some_and(|ip: IpAddr| ip.is_loopback() || ip.is_unspecified());
-    listens_on_loopback && port(url) == port(&server.url)
+    listens_on_loopback && port(url) == port(own)
 }
 
 fn host(url: &str) -> Option<String> {
@@ -338,11 +355,12 @@ mod tests {
     #[test]
     fn a_loopback_url_is_the_servers_if_it_has_its_port() {
         let server = |url: &str| ServerInfo {
-            url: url.to_owned(),
+            url: Some(url.to_owned()),
             pid: 1,
             version: String::new(),
             started_at: None,
             mode: ServerMode::Foreground,
+            no_url_reason: None,
         };
         for url in [
             "http://127.0.0.1:7433/mcp",

@@ -1,6 +1,7 @@
 //! The data directory: its paths, its lock, the server's socket, and the two small files beside the
 //! database.
 
+mod owned_files;
 mod privacy;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -295,7 +296,7 @@ impl Home {
 
     /// The admin key, the only key that is stored in clear.
     pub(crate) fn admin_key(&self) -> Option<ApiKey> {
-        fs::read_to_string(self.admin_token_file())
+        self.read_owned(&self.admin_token_file())
             .ok()?
             .trim()
             .parse()

@@ -324,11 +324,6 @@ pub(crate) fn plan_removal(
     })
 }
 
-/// Writes a file that only its owner can read, atomically.
-pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    file::replace(path, bytes)
-}
-
 impl Change {
     /// Whether the file is already up to date.
     pub(crate) fn is_noop(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -228,6 +228,76 @@ async fn root_sends_no_key_to_the_server_of_another_user() {
     // Root may use the server of another user who has all of the directory.
     let listed = run_cli(foreign.home(), &["project", "list"]).await;
     assert!(listed.status.success(), "{}", stderr(&listed));
+}
+
+/// Root's commands use the directory of another user, who has planted links in it.
+#[test(needs(root))]
+async fn root_writes_and_reads_nothing_through_the_links_of_another_user() {
+    const USER: u32 = 54_322;
+    let foreign = Server::start_with(ServerOptions {
+        config: "runtime = \"none\"\n".to_owned(),
+        run_as: Some(RunAs {
+            uid: USER,
+            gid: USER,
+            group: USER,
+        }),
+        ..ServerOptions::default()
+    });
+    let home = foreign.home();
+    let roots = tempfile::tempdir().unwrap();
+    let victim = roots.path().join("victim");
+    std::fs::write(&victim, "kept").unwrap();
+    let kept = roots.path().join("kept");
+    std::fs::create_dir_all(kept.join("below")).unwrap();
+    // What a command remembers, and the key of a client.
+    symlink(roots.path(), home.join("cli")).unwrap();
+    symlink(roots.path(), home.join("mcp-clients")).unwrap();
+    let project = foreign.admin().project("app").await;
+    let spawn = json!({ "project_id": project, "prompt": "/say hi", "agent": "demo" });
+    let spawned = foreign.admin().call("session_spawn", spawn).await;
+    let session = spawned.ok()["session_id"].as_str().unwrap().to_owned();
+    let got = run_cli(home, &["session", "get", &session]).await;
+    assert!(got.status.success(), "{}", stderr(&got));
+    let set_up = ["mcp", "setup", "cursor", "--stdio"];
+    let refused = run_cli(home, &set_up).await;
+    assert_eq!(refused.status.code(), Some(1), "{}", stderr(&refused));
+    // The directories of snapshots, which a command clears.
+    std::fs::create_dir(home.join("checkouts")).unwrap();
+    symlink(&kept, home.join("checkouts/snapshots")).unwrap();
+    std::fs::create_dir(home.join("work")).unwrap();
+    let mut copy = Command::new(binary());
+    copy.env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", roots.path())
+        .env("OUBLIETTE_HOME", home)
+        .current_dir(home.join("work"))
+        .args(["run", "--here", "/say hi"]);
+    let copied = run(copy).await;
+    assert!(stderr(&copied).contains("is a link"), "{}", stderr(&copied));
+    assert!(kept.join("below").exists());
+    let names = std::fs::read_dir(roots.path()).unwrap().count();
+    assert_eq!(names, 2, "{:?}", std::fs::read_dir(roots.path()).unwrap());
+    assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
+
+    // Without the link it is the owner's.
+    std::fs::remove_file(home.join("mcp-clients")).unwrap();
+    let written = run_cli(home, &set_up).await;
+    assert!(written.status.success(), "{}", stderr(&written));
+    for (name, mode) in [("mcp-clients", 0o700), ("mcp-clients/cursor.token", 0o600)] {
+        let found = std::fs::metadata(home.join(name)).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (USER, mode), "{name}");
+    }
+    // A key of root's is not sent to the server of another user.
+    let own = Server::start();
+    std::fs::remove_file(home.join("admin.token")).unwrap();
+    symlink(own.home().join("admin.token"), home.join("admin.token")).unwrap();
+    std::os::unix::fs::lchown(home.join("admin.token"), Some(USER), Some(USER)).unwrap();
+    let refused = run_cli(home, &["project", "list"]).await;
+    assert!(
+        stderr(&refused).contains("no API key"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 fn set_mode(path: &Path, mode: u32) {

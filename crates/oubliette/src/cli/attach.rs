@@ -177,14 +177,16 @@ impl<'a> Conversation<'a> {
         let listen = |kind| {
             signal(kind).map_err(|error| Failure::with_cause("cannot wait for signals", &error))
         };
-        let directory = last_session::directory(home);
+        // No file is written for root in the directory of another user.
+        let history = last_session::directory(home).join("history");
+        let history = Some(history).filter(|_| !home.is_foreign());
         let transcript = Transcript::new(Style::of_stdout(), true);
         Ok(Self {
             client,
             session: session.to_owned(),
             since: -1,
             printer: EventPrinter::of_transcript(transcript),
-            editor: LineEditor::start(directory.join("history"))?,
+            editor: LineEditor::start(history)?,
             questions: Questions::default(),
             asked_above: None,
             sent: Vec::new(),

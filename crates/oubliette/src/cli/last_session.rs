@@ -2,12 +2,9 @@
 //! the one that a command used last.
 //!
 //! The last one is a file in the data directory of this machine, with one entry per server. A command that
-//! cannot write it works all the same.
+//! cannot write it works all the same, and one that uses the directory of another user writes none.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use oubliette_model::SessionId;
@@ -25,13 +22,12 @@ pub(super) const LAST_USED: &str = "-";
 pub(super) const HELP: &str =
     "The session: its id or the beginning of it, `latest`, or `-` for the one used last";
 
+const DIRECTORY: &str = "cli";
+const FILE: &str = "last-session.json";
+
 /// The directory of what the command line remembers.
 pub(super) fn directory(home: &Home) -> PathBuf {
-    home.path().join("cli")
-}
-
-fn file(home: &Home) -> PathBuf {
-    directory(home).join("last-session.json")
+    home.path().join(DIRECTORY)
 }
 
 /// Which server: a session of one is nothing to another.
@@ -96,7 +92,7 @@ pub(super) fn remember_result(
 }
 
 pub(super) fn remember(session: &str, home: &Home, access: &Access) {
-    if session.parse::<SessionId>().is_err() {
+    if session.parse::<SessionId>().is_err() || home.is_foreign() {
         return;
     }
     let mut sessions = read(home);
@@ -108,22 +104,13 @@ pub(super) fn remember(session: &str, home: &Home, access: &Access) {
 }
 
 fn read(home: &Home) -> BTreeMap<String, String> {
-    let text = fs::read(file(home)).unwrap_or_default();
-    serde_json::from_slice(&text).unwrap_or_default()
+    let text = home.read_owned(&directory(home).join(FILE));
+    serde_json::from_str(&text.unwrap_or_default()).unwrap_or_default()
 }
 
 fn write(home: &Home, sessions: &BTreeMap<String, String>) -> std::io::Result<()> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory(home))?;
-    // Another command may write at the same time.
-    let new = directory(home).join(format!("last-session.{}", std::process::id()));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut open = options.open(&new)?;
-    open.write_all(serde_json::to_string_pretty(sessions)?.as_bytes())?;
-    fs::rename(&new, file(home))
+    let text = serde_json::to_string_pretty(sessions)?;
+    home.write_owned(DIRECTORY, FILE, text.as_bytes())
 }
 
 /// The newest session that has worked on this directory.

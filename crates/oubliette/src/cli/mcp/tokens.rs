@@ -9,7 +9,9 @@ use crate::cli::client::Client;
 use crate::cli::names;
 use crate::failure::Failure;
 use crate::home::Home;
-use crate::setup;
+
+/// In the data directory.
+const DIRECTORY: &str = "mcp-clients";
 
 /// The active tokens that have a client's name; normally one.
 pub(super) struct ClientToken {
@@ -120,22 +122,28 @@ fn object(value: Value) -> Map<String, Value> {
 
 /// Where the key of a client that starts `oubliette mcp stdio` is.
 pub(super) fn key_file(home: &Home, name: &str) -> PathBuf {
-    home.path()
-        .join("mcp-clients")
-        .join(format!("{name}.token"))
+    home.path().join(DIRECTORY).join(key_file_name(name))
+}
+
+fn key_file_name(name: &str) -> String {
+    format!("{name}.token")
 }
 
 pub(super) fn write_key(home: &Home, name: &str, key: &str) -> Result<(), Failure> {
     home.prepare()?;
     let file = key_file(home, name);
-    setup::write_private(&file, format!("{key}\n").as_bytes())
-        .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
+    home.write_owned(
+        DIRECTORY,
+        &key_file_name(name),
+        format!("{key}\n").as_bytes(),
+    )
+    .map_err(|error| Failure::with_cause(format!("cannot write {}", file.display()), &error))
 }
 
 pub(super) fn read_key(home: &Home, name: &str) -> Result<String, Failure> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let key = if name.chars().all(is_plain) {
-        std::fs::read_to_string(key_file(home, name)).ok()
+        home.read_owned(&key_file(home, name)).ok()
     } else {
         None
     };

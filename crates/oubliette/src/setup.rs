@@ -159,6 +159,8 @@ pub(crate) struct Change {
     after: String,
     edits: Vec<String>,
     note: String,
+    /// Whether the file has a key of ours then.
+    has_key: bool,
 }
 
 impl fmt::Debug for Change {
@@ -291,14 +293,23 @@ pub(crate) fn plan(
     let merged = file
         .merge(connection)
         .map_err(|error| refuse(file.client, &file.path, error))?;
-    let has_token = matches!(connection, Connection::Http { .. });
+    let has_key = matches!(connection, Connection::Http { .. });
+    let mut edits = merged.edits;
+    if has_key && let Some(mode) = file::shared_mode(&file.path) {
+        let private = mode & 0o600;
+        edits.push(format!("- permissions: {mode:04o}"));
+        edits.push(format!(
+            "+ permissions: {private:04o}, because the file has a key"
+        ));
+    }
     Ok(Change {
-        note: file.client.note(scope, has_token),
+        note: file.client.note(scope, has_key),
+        has_key,
         client: file.client,
         path: file.path,
         before: file.contents,
         after: merged.text,
-        edits: merged.edits,
+        edits,
     })
 }
 
@@ -318,6 +329,7 @@ pub(crate) fn plan_removal(
         note: format!("Restart {} to end its connection.", file.client.title),
         edits: after.is_some().then_some(edit).into_iter().collect(),
         after: after.unwrap_or_default(),
+        has_key: false,
         client: file.client,
         path: file.path,
         before: file.contents,
@@ -358,7 +370,8 @@ impl Change {
         if now != self.before {
             return Err(SetupError::Changed { path: path() });
         }
-        file::replace(&self.path, self.after.as_bytes()).map_err(|source| SetupError::Write {
+        let replaced = file::replace(&self.path, self.after.as_bytes(), self.has_key);
+        replaced.map_err(|source| SetupError::Write {
             path: path(),
             source,
         })

@@ -79,13 +79,26 @@ async fn an_impostor_at_the_port_of_an_ended_server_gets_no_key() {
         let home = server.home().to_owned();
         let url = server.base().to_owned();
         let localhost = url.replace("127.0.0.1", "localhost");
-        let commands: [&[&str]; 5] = [
+        // It reaches this machine, too, as any name may.
+        let any = url.replace("127.0.0.1", "0.0.0.0");
+        let commands: [&[&str]; 6] = [
             &["project", "list"],
             &["--url", &url, "project", "list"],
             &["--url", &localhost, "project", "list"],
+            &["--url", &any, "project", "list"],
             &["session", "attach", "x"],
-            &["mcp", "setup", "cursor", "--project", "."],
+            &["mcp", "setup", "cursor"],
         ];
+        for url in [&url, &localhost, &any] {
+            let mut completion = Command::new(binary());
+            completion
+                .env_clear()
+                .env("HOME", &home)
+                .env("OUBLIETTE_HOME", &home)
+                .env("_OUBLIETTE_COMPLETE", "fish")
+                .args(["--", "oubliette", "--url", url, "project", "get", ""]);
+            assert!(run(completion).await.status.success());
+        }
         let mut outputs = Vec::new();
         for command in commands {
             outputs.push((command, run_cli(&home, command).await));

@@ -171,9 +171,6 @@ impl Access {
             return self.running_local_server().await;
         };
         let url = endpoint_url(given).map_err(CallError::Rejected)?;
-        if !is_loopback(&url) {
-            return Ok(ServerAddress::Url(url));
-        }
         let running = self.home.running_server().await;
         if running.is_some_and(|server| is_same_server(&url, &server)) {
             return self.running_local_server().await;
@@ -295,7 +292,8 @@ fn is_loopback(url: &str) -> bool {
     }
 }
 
-/// Whether the URL, which has a loopback address, is that of a server on this machine.
+/// Whether a URL is that of the server of this directory: by the address that it listens on, or by a loopback address
+/// if it listens there. A name may be that of any machine.
 fn is_same_server(url: &str, server: &ServerInfo) -> bool {
     let Some(own) = &server.url else {
         return false;
@@ -303,7 +301,8 @@ fn is_same_server(url: &str, server: &ServerInfo) -> bool {
     let listens_on_loopback = host(own)
         .and_then(|host| host.parse().ok())
         .is_some_and(|ip: IpAddr| ip.is_loopback() || ip.is_unspecified());
-    listens_on_loopback && port(url) == port(own)
+    let is_same_host = host(url) == host(own) || listens_on_loopback && is_loopback(url);
+    is_same_host && port(url) == port(own)
 }
 
 fn host(url: &str) -> Option<String> {
@@ -387,8 +386,21 @@ mod tests {
                 "{url}"
             );
         }
-        for url in ["http://10.0.0.1:7433", "https://example.com", "nonsense"] {
+        for url in [
+            "http://10.0.0.1:7433",
+            "http://0.0.0.0:7433",
+            "http://vm:7433",
+            "https://example.com",
+            "nonsense",
+        ] {
             assert!(!is_loopback(url), "{url}");
+            assert!(
+                !is_same_server(url, &server("http://127.0.0.1:7433/mcp")),
+                "{url}"
+            );
+        }
+        for url in ["http://10.0.0.1:7433", "http://0.0.0.0:7433"] {
+            assert!(is_same_server(url, &server(&format!("{url}/mcp"))), "{url}");
         }
     }
 }

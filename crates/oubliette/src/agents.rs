@@ -44,7 +44,7 @@ pub(crate) fn list(home: &Home, json: bool) -> Result<(), Failure> {
         return Ok(());
     };
     terminal::print_line(&if json {
-        serde_json::to_string_pretty(&result).unwrap_or_default()
+        terminal::json_text(&result)
     } else {
         terminal::render(&result)
     });
@@ -67,7 +67,7 @@ pub(crate) fn models(home: &Home, name: &str, json: bool) -> Result<(), Failure>
     }
     if json {
         let result = json!({ "agent": name, "models": models });
-        terminal::print_line(&serde_json::to_string_pretty(&result).unwrap_or_default());
+        terminal::print_line(&terminal::json_text(&result));
     } else {
         models
             .iter()

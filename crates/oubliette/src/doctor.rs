@@ -16,7 +16,7 @@ use crate::config::{self, Config};
 use crate::containers;
 use crate::failure::Failure;
 use crate::home::{Home, ServerInfo};
-use crate::terminal::print_line;
+use crate::terminal::{self, print_line};
 
 pub(crate) use self::finding::Finding;
 use self::finding::Level;
@@ -53,7 +53,7 @@ pub(crate) fn run(home: &Home, json: bool, checks: ServerChecks<'_>) -> Result<(
     if json {
         let findings: Vec<Value> = all().map(|(check, it)| it.to_json(check)).collect();
         let report = json!({ "problems": problems, "findings": findings });
-        print_line(&serde_json::to_string_pretty(&report).unwrap_or_default());
+        print_line(&terminal::json_text(&report));
     } else {
         let lines: Vec<String> = all().map(|(_, it)| it.line()).collect();
         print_line(&lines.join("\n"));

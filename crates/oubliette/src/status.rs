@@ -24,7 +24,7 @@ pub(crate) fn run(home: &Home, matches: &ArgMatches) -> Result<(), Failure> {
     let running = runtime.block_on(home.running_server());
     let status = describe(home, running.as_ref());
     print_line(&match (&running, matches.get_flag("json")) {
-        (_, true) => serde_json::to_string_pretty(&status).unwrap_or_default(),
+        (_, true) => terminal::json_text(&status),
         (Some(_), false) => terminal::render(&status),
         (None, false) => {
             let (path, command) = (home.path().display(), home.command());

@@ -22,7 +22,7 @@ pub(super) async fn print(client: &Client, session: &str) -> Result<(), Failure>
         let events = page.get("events").and_then(Value::as_array);
         let events = events.map_or(&[][..], Vec::as_slice);
         for event in events {
-            terminal::print_line(&event.to_string());
+            terminal::print_line(&terminal::escape_json(&event.to_string()));
             since = event["index"].as_i64().unwrap_or(since);
         }
         if is_over && events.is_empty() {

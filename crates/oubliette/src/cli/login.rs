@@ -77,7 +77,7 @@ pub(super) fn run(home: &Home, matches: &ArgMatches, access: &Access) -> Result<
     runtime.shutdown_background();
     let result = result?;
     terminal::print_line(&if matches.get_flag("json") {
-        serde_json::to_string_pretty(&result).unwrap_or_default()
+        terminal::json_text(&result)
     } else {
         credentials::describe("credential_add", &result)
     });

@@ -222,7 +222,7 @@ pub(super) fn run(
 }
 
 fn to_json(result: &Map<String, Value>) -> String {
-    serde_json::to_string_pretty(result).unwrap_or_default()
+    terminal::json_text(result)
 }
 
 /// Calls an operation in a runtime of its own.

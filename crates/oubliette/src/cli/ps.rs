@@ -263,7 +263,7 @@ impl<'a> Sessions<'a> {
                 Value::Object(row)
             })
             .collect();
-        serde_json::to_string_pretty(&json!({ "sessions": rows })).unwrap_or_default()
+        terminal::json_text(&json!({ "sessions": rows }))
     }
 }
 

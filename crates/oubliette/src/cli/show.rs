@@ -117,7 +117,7 @@ async fn show(matches: &ArgMatches, home: &Home, access: &Access) -> Result<(), 
     if matches.get_flag("json") {
         let mut shown = found;
         shown.insert("events".to_owned(), events.into());
-        terminal::print_line(&serde_json::to_string_pretty(&shown).unwrap_or_default());
+        terminal::print_line(&terminal::json_text(&shown));
         return Ok(());
     }
     terminal::print_line(&format!("{}\n", describe(&client, &found).await));

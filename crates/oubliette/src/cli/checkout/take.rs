@@ -299,7 +299,7 @@ impl Chosen<'_> {
                 "files": numstat(&numbers),
                 "diff": String::from_utf8_lossy(&diff),
             });
-            terminal::print_line(&serde_json::to_string_pretty(&result).unwrap_or_default());
+            terminal::print_line(&terminal::json_text(&result));
             return Ok(());
         }
         let stat = matches.get_flag("stat").then_some("--stat");
@@ -420,7 +420,7 @@ async fn push(
 }
 
 pub(super) fn print_json(value: Value) {
-    terminal::print_line(&serde_json::to_string_pretty(&value).unwrap_or_default());
+    terminal::print_line(&terminal::json_text(&value));
 }
 
 /// Keeps signals that end a program from doing so while this lives.

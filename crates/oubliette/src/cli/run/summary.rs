@@ -95,7 +95,7 @@ impl Summary {
             "stop_reason": stop_reason, "error": error, "cost_usd": field("cost_usd"),
             "changed": self.changed.as_ref().map(ChangedFiles::to_json),
         });
-        terminal::print_line(&serde_json::to_string_pretty(&result).unwrap_or_default());
+        terminal::print_line(&terminal::json_text(&result));
     }
 }
 

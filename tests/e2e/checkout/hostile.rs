@@ -504,3 +504,21 @@ async fn files_with_a_key_of_oubliette_are_not_sent() {
     assert!(stderr(&here).contains("not sent"), "{}", stderr(&here));
     assert!(!stdout(&here).contains(".mcp.json"), "{}", stdout(&here));
 }
+
+#[test(needs(sandbox))]
+async fn links_that_lead_out_of_the_repository_are_named() {
+    let user = User::new();
+    agent(
+        &user,
+        "mkdir d; ln -s /etc/passwd abs; ln -s ../../x d/up; ln -s ../a d/in",
+    )
+    .await;
+    let applied = user.cli(&["apply", "--yes"]).await;
+    assert!(applied.status.success(), "{}", stderr(&applied));
+    let said = stderr(&applied);
+    let warning = said.lines().find(|line| line.starts_with("warning"));
+    assert!(
+        warning.is_some_and(|line| line.ends_with(": abs -> /etc/passwd, d/up -> ../../x")),
+        "{said}"
+    );
+}

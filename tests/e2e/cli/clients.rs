@@ -1,7 +1,7 @@
 //! `oubliette mcp setup`, `remove` and `list`: each client has a token of its own.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -111,6 +111,23 @@ async fn the_admin_key_in_a_clients_file_is_replaced() {
     succeeds(home, &["mcp", "setup", "cursor"]).await;
     assert_ne!(key_in(&file), server.admin_key());
     assert!(is_accepted(&server, &server.admin_key()).await);
+}
+
+#[test]
+async fn the_key_of_another_token_in_a_clients_file_is_replaced() {
+    let server = Server::start();
+    let home = server.home();
+    let file = home.join(".cursor/mcp.json");
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    let own = key_in(&file);
+    let other = server.admin().token("write").await;
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(&own, &other)).unwrap();
+    succeeds(home, &["mcp", "setup", "cursor"]).await;
+    let replaced = key_in(&file);
+    assert!(replaced != other && is_accepted(&server, &replaced).await);
+    succeeds(home, &["mcp", "remove", "cursor"]).await;
+    assert!(!is_accepted(&server, &replaced).await);
 }
 
 #[test]
@@ -228,7 +245,9 @@ async fn a_file_in_a_project_has_no_key_and_is_kept_out_of_git() {
     // The user's own file has another token.
     succeeds(home, &["mcp", "setup", "claude"]).await;
     let tokens = std::fs::read_dir(home.join("mcp-clients")).unwrap();
-    let tokens: Vec<_> = tokens.map(|entry| entry.unwrap().path()).collect();
+    let tokens = tokens.map(|entry| entry.unwrap().path());
+    let is_key = |path: &PathBuf| path.extension().is_some_and(|end| end == "token");
+    let tokens: Vec<PathBuf> = tokens.filter(is_key).collect();
     let [kept] = &tokens[..] else {
         panic!("{tokens:?}")
     };

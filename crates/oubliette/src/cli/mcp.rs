@@ -335,7 +335,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         Transport::Stdio { .. } => tokens::read_key(home, &target.name).ok(),
     };
     let kept = match key_in_use {
-        Some(key) if own.is_current(&key, wanted.as_deref(), access).await => Some(key),
+        Some(key) if own.is_current(&key, wanted.as_deref(), home, &target.name) => Some(key),
         _ => None,
     };
     if let Some(key) = kept {
@@ -359,6 +359,7 @@ async fn set_up(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
             return Err(failure);
         }
     };
+    minted.record(home, &target.name);
     own.revoke(&client).await;
     client.close().await;
     if let Transport::Http { .. } = transport {
@@ -474,7 +475,7 @@ async fn remove(home: &Home, matches: &ArgMatches, access: &Access) -> Result<()
         }
     }
     change.apply().map_err(|error| unchanged(&error))?;
-    let _ = std::fs::remove_file(tokens::key_file(home, &target.name));
+    tokens::forget(home, &target.name);
     if let (Ok(client), Some(own)) = (&client, &own) {
         own.revoke(client).await;
     }

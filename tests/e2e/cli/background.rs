@@ -1,6 +1,7 @@
 //! The server that commands start in the background when none is running.
 
-use std::net::TcpListener;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -346,6 +347,28 @@ async fn an_idle_server_ends_itself_and_the_next_command_starts_another() {
     let again = list().await;
     assert!(stderr(&again).contains("Started a server"));
     assert_ne!(home.server_pid(), Some(first));
+}
+
+#[test]
+async fn a_process_without_a_key_does_not_keep_a_server_running() {
+    let home = FreshHome::new();
+    let mut list = home.command(&["project", "list"]);
+    list.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "2");
+    assert!(run(list).await.status.success());
+    let pid = home.server_pid().unwrap();
+    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
+    // One that stays, and others that ask for something now and then.
+    let _open = TcpStream::connect(address).unwrap();
+    let ended = eventually(Duration::from_secs(30), async || {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let _ = stream.write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        }
+        !is_running(pid)
+    });
+    assert!(ended.await, "{}", home.log());
+    assert!(home.log().contains("nothing is at work"), "{}", home.log());
 }
 
 #[test]

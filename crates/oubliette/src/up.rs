@@ -80,12 +80,21 @@ fn print(home: &Home, server: &ServerInfo) {
         return;
     }
     let command = home.command();
+    let Some(url) = &server.url else {
+        print_line(&format!(
+            "The server is running (process {}), but only commands of this machine reach it: {}\n\
+             When the port is free, `{command} up --restart` takes it. The log is {}.",
+            server.pid,
+            server.no_url_reason.as_deref().unwrap_or_default(),
+            log.display()
+        ));
+        return;
+    };
     print_line(&format!(
-        "The server is running (process {}): {}\n\
+        "The server is running (process {}): {url}\n\
          Connect an MCP client with `{command} mcp setup claude`; `{command} down` stops the server and all \
          containers. The log is {}.",
         server.pid,
-        server.url,
         log.display()
     ));
 }

@@ -1,7 +1,7 @@
 //! The server that commands start in the background when none is running.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -207,7 +207,7 @@ async fn a_started_server_is_apart_from_the_terminal_and_the_pipeline() {
 }
 
 #[test]
-async fn a_taken_port_is_passed_by_and_reported() {
+async fn a_server_whose_port_is_taken_has_only_its_socket_and_says_so() {
     let home = FreshHome::new();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -218,14 +218,27 @@ async fn a_taken_port_is_passed_by_and_reported() {
     };
     let listed = with_port(&["project", "list"]).await;
     assert_eq!(stdout(&listed), "No projects.\n", "{}", stderr(&listed));
-    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
-    assert!(!url.contains(&address), "{url}");
-    let doctor = with_port(&["doctor"]).await;
+    let who = format!("process {} ", std::process::id());
+    let said = stderr(&listed);
     assert!(
-        stdout(&doctor).contains("was taken, so MCP clients"),
-        "{}",
-        stdout(&doctor)
+        said.contains("no MCP clients with its URL") && said.contains(&who),
+        "{said}"
     );
+    assert!(home.server().unwrap()["url"].is_null());
+    let again = with_port(&["project", "create", "app"]).await;
+    assert_eq!(stderr(&again), "", "it is said once");
+    for command in ["doctor", "status", "up"] {
+        let said = stdout(&with_port(&[command]).await);
+        assert!(said.contains(&who), "{command} {said}");
+    }
+    // A client would send its key to the other process, or to another one later.
+    let refused = with_port(&["mcp", "setup", "cursor"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    let said = stderr(&refused);
+    assert!(said.contains("--stdio") && said.contains(&who), "{said}");
+    assert!(!home.path().join(".cursor/mcp.json").exists());
+    let by_socket = with_port(&["mcp", "setup", "cursor", "--stdio"]).await;
+    assert_eq!(by_socket.status.code(), Some(0), "{}", stderr(&by_socket));
     // One that was asked for must have its port.
     with_port(&["down"]).await;
     let up = with_port(&["up"]).await;
@@ -336,6 +349,28 @@ async fn an_idle_server_ends_itself_and_the_next_command_starts_another() {
     let again = list().await;
     assert!(stderr(&again).contains("Started a server"));
     assert_ne!(home.server_pid(), Some(first));
+}
+
+#[test]
+async fn a_process_without_a_key_does_not_keep_a_server_running() {
+    let home = FreshHome::new();
+    let mut list = home.command(&["project", "list"]);
+    list.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "2");
+    assert!(run(list).await.status.success());
+    let pid = home.server_pid().unwrap();
+    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
+    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
+    // One that stays, and others that ask for something now and then.
+    let _open = TcpStream::connect(address).unwrap();
+    let ended = eventually(Duration::from_secs(30), async || {
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let _ = stream.write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        }
+        !is_running(pid)
+    });
+    assert!(ended.await, "{}", home.log());
+    assert!(home.log().contains("nothing is at work"), "{}", home.log());
 }
 
 #[test]

@@ -24,6 +24,13 @@ fn is_running(pid: u32) -> bool {
     !stat.is_empty() && !state.starts_with('Z')
 }
 
+/// The workspace in which a command has made the file `begun`.
+fn begun_workspace(home: &Path) -> Option<std::path::PathBuf> {
+    let projects = std::fs::read_dir(home.join("projects")).ok()?.flatten();
+    let mut workspaces = projects.map(|entry| entry.path().join("workspace"));
+    workspaces.find(|it| it.join("begun").exists())
+}
+
 /// The process that has the lock, if it is a server of this directory.
 fn starting_server(home: &Path) -> Option<u32> {
     let pid = std::fs::read_to_string(home.join("run/lock")).ok()?;
@@ -433,13 +440,7 @@ async fn a_crash_of_the_started_server_does_not_end_a_command() {
     let mut command = home.command(&["container", "exec", "app", script]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
+    let workspace = || begun_workspace(home.path());
     wait_until("the command", async || workspace().is_some()).await;
     let first = home.server_pid().unwrap();
     kill(first);
@@ -460,13 +461,7 @@ async fn no_autostart_starts_no_server_in_place_of_a_crashed_one() {
     let mut command = home.command(&exec);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
+    let workspace = || begun_workspace(home.path());
     wait_until("the command", async || workspace().is_some()).await;
     let first = home.server_pid().unwrap();
     kill(first);

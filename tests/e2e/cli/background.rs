@@ -1,9 +1,8 @@
 //! The server that commands start in the background when none is running.
 
-use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +11,7 @@ use support::{
     FreshHome, Pty, Random, Server, binary, eventually, run, run_cli, stderr, stdout, wait_until,
 };
 
-fn kill(pid: u32) {
+pub(super) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     let _ = kill_process(pid, Signal::KILL);
 }
@@ -22,13 +21,6 @@ fn is_running(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();
     !stat.is_empty() && !state.starts_with('Z')
-}
-
-/// The workspace in which a command has made the file `begun`.
-fn begun_workspace(home: &Path) -> Option<std::path::PathBuf> {
-    let projects = std::fs::read_dir(home.join("projects")).ok()?.flatten();
-    let mut workspaces = projects.map(|entry| entry.path().join("workspace"));
-    workspaces.find(|it| it.join("begun").exists())
 }
 
 /// The process that has the lock, if it is a server of this directory.
@@ -430,57 +422,6 @@ async fn an_ordinary_user_has_a_server_of_their_own() {
     let refused = home.run(&["project", "list"]).await;
     let said = stderr(&refused);
     assert!(said.contains("belongs to user 4243"), "{said}");
-}
-
-#[test(needs(sandbox))]
-async fn a_crash_of_the_started_server_does_not_end_a_command() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "echo one; touch begun; while ! [ -e go ]; do sleep 0.05; done; echo two; exit 4";
-    let mut command = home.command(&["container", "exec", "app", script]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = command.spawn().unwrap();
-    let workspace = || begun_workspace(home.path());
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "one\ntwo\n", "{}", stderr(&ended));
-    assert_eq!(ended.status.code(), Some(4));
-    assert_ne!(home.server_pid(), Some(first));
-}
-
-#[test(needs(sandbox))]
-async fn no_autostart_starts_no_server_in_place_of_a_crashed_one() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "touch begun; while ! [ -e go ]; do sleep 0.05; done; echo done";
-    let exec = ["--no-autostart", "container", "exec", "app", script];
-    let mut command = home.command(&exec);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = command.spawn().unwrap();
-    let workspace = || begun_workspace(home.path());
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let said = running.stderr.take().unwrap();
-    let waiting = tokio::task::spawn_blocking(move || {
-        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
-        let found = lines.any(|line| line.contains("the server does not answer"));
-        (found, lines)
-    });
-    let (found, _open) = waiting.await.unwrap();
-    assert!(found, "the command did not wait");
-    assert_eq!(home.server_pid(), Some(first), "another was started");
-    home.run(&["doctor"]).await;
-    assert_eq!(home.server_pid(), Some(first), "doctor started another");
-    home.run(&["up"]).await;
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "done\n");
 }
 
 #[test(needs(sandbox), multi_thread)]

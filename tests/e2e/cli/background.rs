@@ -1,9 +1,8 @@
 //! The server that commands start in the background when none is running.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +11,7 @@ use support::{
     FreshHome, Pty, Random, Server, binary, eventually, run, run_cli, stderr, stdout, wait_until,
 };
 
-fn kill(pid: u32) {
+pub(super) fn kill(pid: u32) {
     let pid = Pid::from_raw(pid.cast_signed()).unwrap();
     let _ = kill_process(pid, Signal::KILL);
 }
@@ -352,28 +351,6 @@ async fn an_idle_server_ends_itself_and_the_next_command_starts_another() {
 }
 
 #[test]
-async fn a_process_without_a_key_does_not_keep_a_server_running() {
-    let home = FreshHome::new();
-    let mut list = home.command(&["project", "list"]);
-    list.env("OUBLIETTE_AUTOSTART__IDLE_SECONDS", "2");
-    assert!(run(list).await.status.success());
-    let pid = home.server_pid().unwrap();
-    let url = home.server().unwrap()["url"].as_str().unwrap().to_owned();
-    let address = url.trim_start_matches("http://").trim_end_matches("/mcp");
-    // One that stays, and others that ask for something now and then.
-    let _open = TcpStream::connect(address).unwrap();
-    let ended = eventually(Duration::from_secs(30), async || {
-        if let Ok(mut stream) = TcpStream::connect(address) {
-            let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
-            let _ = stream.write_all(b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        }
-        !is_running(pid)
-    });
-    assert!(ended.await, "{}", home.log());
-    assert!(home.log().contains("nothing is at work"), "{}", home.log());
-}
-
-#[test]
 async fn commands_on_the_data_directory_stop_a_server_that_a_command_started() {
     let home = FreshHome::new();
     home.run(&["project", "create", "kept"]).await;
@@ -458,69 +435,6 @@ async fn an_ordinary_user_has_a_server_of_their_own() {
     let refused = home.run(&["project", "list"]).await;
     let said = stderr(&refused);
     assert!(said.contains("belongs to user 4243"), "{said}");
-}
-
-#[test(needs(sandbox))]
-async fn a_crash_of_the_started_server_does_not_end_a_command() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "echo one; touch begun; while ! [ -e go ]; do sleep 0.05; done; echo two; exit 4";
-    let mut command = home.command(&["container", "exec", "app", script]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "one\ntwo\n", "{}", stderr(&ended));
-    assert_eq!(ended.status.code(), Some(4));
-    assert_ne!(home.server_pid(), Some(first));
-}
-
-#[test(needs(sandbox))]
-async fn no_autostart_starts_no_server_in_place_of_a_crashed_one() {
-    let home = FreshHome::new();
-    home.run(&["project", "create", "app"]).await;
-    let script = "touch begun; while ! [ -e go ]; do sleep 0.05; done; echo done";
-    let exec = ["--no-autostart", "container", "exec", "app", script];
-    let mut command = home.command(&exec);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut running = command.spawn().unwrap();
-    let projects = home.path().join("projects");
-    let workspace = || {
-        let entries = std::fs::read_dir(&projects).into_iter().flatten().flatten();
-        entries
-            .map(|entry| entry.path().join("workspace"))
-            .find(|it| it.join("begun").exists())
-    };
-    wait_until("the command", async || workspace().is_some()).await;
-    let first = home.server_pid().unwrap();
-    kill(first);
-    std::fs::write(workspace().unwrap().join("go"), "").unwrap();
-    let said = running.stderr.take().unwrap();
-    let waiting = tokio::task::spawn_blocking(move || {
-        let mut lines = BufReader::new(said).lines().map_while(Result::ok);
-        let found = lines.any(|line| line.contains("the server does not answer"));
-        (found, lines)
-    });
-    let (found, _open) = waiting.await.unwrap();
-    assert!(found, "the command did not wait");
-    assert_eq!(home.server_pid(), Some(first), "another was started");
-    home.run(&["doctor"]).await;
-    assert_eq!(home.server_pid(), Some(first), "doctor started another");
-    home.run(&["up"]).await;
-    let ended = tokio::task::spawn_blocking(move || running.wait_with_output());
-    let ended = ended.await.unwrap().unwrap();
-    assert_eq!(stdout(&ended), "done\n");
 }
 
 #[test(needs(sandbox), multi_thread)]
